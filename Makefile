@@ -1,0 +1,42 @@
+# On a fresh machine with Python 3.11+ and Java 17+: `make demo` shows it at work, `make test` tests it.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test lint format bench bench-quick servers clean
+
+help: ## say what there is to make
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
+
+setup: .venv/.dev ## make .venv with everything for development
+
+demo: .venv/.demo ## run the example job
+	@scripts/run python -m examples.flights
+
+test: servers ## run the tests; those whose server is missing are skipped by name
+	@scripts/run python -m pytest
+
+lint: .venv/.dev ## check formatting, style and types
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+
+format: .venv/.dev ## format the sources
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+bench: .venv/.bench ## run the benchmarks
+	@scripts/run python -m benchmarks
+
+bench-quick: .venv/.bench ## run the benchmarks at a small size
+	@scripts/run python -m benchmarks --quick
+
+servers: .venv/.dev ## install the S3 and Azure servers that the tests start
+	@.venv/bin/python -m tests.servers || true
+
+clean: ## remove everything that is made here
+	rm -rf .venv .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf metastore_db derby.log spark-warehouse
+
+.venv/.%: pyproject.toml scripts/setup
+	@scripts/setup $*
+	@touch $@

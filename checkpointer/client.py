@@ -1,0 +1,119 @@
+"""What the synchronous and the asynchronous checkpointer share: configuration, and one session for each process."""
+
+import os
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.host import SystemHost
+from checkpointer.session import Session
+from checkpointer.store import Fencing, open_store
+from manifests.model import CheckpointId
+
+T = TypeVar("T")
+
+MIN_CHAIN = 2
+
+
+class Client:
+    """Configuration of a root, and the session that this process has on it.
+
+    Pickles as its configuration only. A copy in another process, a forked one too, starts as if it had just been made.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        fencing: Fencing = "required",
+        max_chain: int = 10,
+        concurrency: int = 16,
+        timeout: float = 60.0,
+    ) -> None:
+        """Check the configuration; nothing is connected before the first verb.
+
+        Args:
+            root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`, `memory://name`, or any
+                other fsspec URL with `fencing="none"`.
+            storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
+            fencing: "required" refuses a store that cannot swap atomically; "none" does without, and then nothing
+                protects two writers of one root from each other.
+            max_chain: Most artifacts that a partition's chain may have, at least 2.
+            concurrency: Requests under way at once.
+            timeout: Seconds after which a request of a small object counts as unanswered.
+        """
+        if isinstance(max_chain, bool) or not isinstance(max_chain, int) or max_chain < MIN_CHAIN:
+            raise IllegalArgumentError(f"max_chain={max_chain!r:.40}: expected an integer of at least {MIN_CHAIN}")
+        self._options = {
+            "root": root,
+            "storage_options": None if storage_options is None else dict(storage_options),
+            "fencing": fencing,
+            "max_chain": max_chain,
+            "concurrency": concurrency,
+            "timeout": timeout,
+        }
+        self._url = self._open_session().store.url
+
+    def _open_session(self) -> Session:
+        options = self._options
+        store = open_store(
+            options["root"],
+            options["storage_options"],
+            fencing=options["fencing"],
+            concurrency=options["concurrency"],
+            timeout=options["timeout"],
+        )
+        self._pid = os.getpid()
+        self._current = Session(store, SystemHost(), max_chain=options["max_chain"])
+        return self._current
+
+    @property
+    def _session(self) -> Session:
+        return self._current if self._pid == os.getpid() else self._open_session()
+
+    async def _settled(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a verb once the commit in the background has ended; what that one raised is raised here, once."""
+        try:
+            await self._session.settle()
+        except BaseException:
+            work.close()
+            raise
+        return await work
+
+    @property
+    def root(self) -> str:
+        """The root as a URL or path, without secrets."""
+        return self._url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._url!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self._options
+
+    def __setstate__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self._url = self._open_session().store.url
+
+
+def as_id(checkpoint: CheckpointId | str) -> CheckpointId:
+    """An id, also from its text."""
+    return checkpoint if isinstance(checkpoint, CheckpointId) else CheckpointId.parse(checkpoint)
+
+
+def as_target(to: CheckpointId | str) -> CheckpointId | str:
+    """A checkpoint id, also from its text; any other text is the name of a savepoint."""
+    try:
+        return as_id(to)
+    except IllegalArgumentError:
+        return to
+
+
+def as_bytes(data: object) -> bytes:
+    """The caller's bytes as they are now: later changes to a buffer do not reach the store."""
+    if isinstance(data, bytes):
+        return data
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    raise IllegalArgumentError(f"expected bytes, got {type(data).__name__}: encode it first, or use save() for a KeyedState")

@@ -1,0 +1,117 @@
+"""A partition of keyed state as stored bytes: `msgpack+zstd`.
+
+A zstd frame around msgpack maps, one after the other, each of at most `CHUNK` entries: key to packed value, or to nil
+where the key was deleted. The values stay packed until somebody asks for them.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+import msgpack
+import zstandard
+
+from checkpointer.codecs.values import from_extension, pack
+from checkpointer.errors import IllegalArgumentError, MalformedError
+from manifests.segments import decompress
+
+PARTITIONER = "crc32-key-1"
+
+CHUNK = 4096
+"""Entries that are packed at once: the interpreter's lock is held that long, and other threads wait."""
+
+LEVEL = 1
+
+Records = Mapping[Any, bytes | None]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def encode(records: Records) -> tuple[bytes, int]:
+    """The stored bytes, and their size before compression."""
+    compressor = zstandard.ZstdCompressor(level=LEVEL).compressobj()
+    entries, parts, raw_size = iter(records.items()), [], 0
+    while chunk := dict(islice(entries, CHUNK)):
+        raw = pack(chunk)
+        raw_size += len(raw)
+        parts.append(compressor.compress(raw))
+    parts.append(compressor.flush())
+    return b"".join(parts), raw_size
+
+
+def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, records: int) -> dict[Any, bytes | None]:
+    """What `encode` was given. `name` is the object as errors should name it."""
+    raw = decompress(name, bytes(stored), raw_size)
+    decoded: dict[Any, bytes | None] = {}
+    unpacker = msgpack.Unpacker(
+        use_list=False, strict_map_key=False, ext_hook=from_extension, max_buffer_size=max(raw_size, 1)
+    )
+    try:
+        for start in range(0, len(raw), 1 << 20):
+            unpacker.feed(raw[start : start + (1 << 20)])
+            for chunk in unpacker:
+                decoded.update(chunk)
+        whole = unpacker.tell() == len(raw)
+    except Exception as error:  # whatever bad bytes make of msgpack or of a constructor
+        raise MalformedError(f"{name}: expected msgpack maps: {error}") from None
+    if not whole or len(decoded) != records or not set(map(type, decoded.values())) <= {bytes, type(None)}:
+        raise MalformedError(f"{name}: expected {records} entries of packed values, found {len(decoded)}")
+    return decoded
+
+
+# ---- which partition a key belongs to: equal keys, equal partitions ------------------------------------------------
+
+
+def partition_of(key: Any, partitions: int) -> int:
+    """CRC-32 of the key's canonical bytes, modulo the partition count; keys that are equal in Python share it."""
+    if type(key) is str:
+        try:
+            return zlib.crc32(key.encode()) % partitions
+        except UnicodeEncodeError:
+            raise IllegalArgumentError(f"key {key!r:.80}: not valid Unicode (a lone surrogate)") from None
+    return zlib.crc32(_canonical(key)) % partitions
+
+
+def _canonical(key: Any) -> bytes:
+    canonical = _CANONICAL.get(type(key))
+    if canonical is None:
+        raise IllegalArgumentError(f"key {key!r:.80}: a key of type {type(key).__name__} cannot be stored")
+    return canonical(key)
+
+
+def _number(key: Any) -> bytes:
+    if key != key:
+        raise IllegalArgumentError(f"key {key!r:.80}: NaN is not equal to itself and would never be found again")
+    return b"%d" % hash(key)  # Python defines it by value for numbers, so that 1 == 1.0 == Decimal(1) share it
+
+
+def _text(key: str) -> bytes:
+    return key.encode("utf-8", "surrogatepass")
+
+
+def _moment(key: datetime) -> bytes:
+    if key.tzinfo is None:
+        return key.replace(fold=0).isoformat().encode()
+    return b"%d" % ((key.replace(fold=0) - _EPOCH) // timedelta(microseconds=1))
+
+
+_CANONICAL: dict[type, Callable[[Any], bytes]] = {
+    str: _text,
+    bytes: bytes,
+    bool: _number,
+    int: _number,
+    float: _number,
+    Decimal: _number,
+    type(None): lambda key: b"nil",
+    tuple: lambda key: b"(" + b",".join(map(_canonical, key)) + b")",
+    frozenset: lambda key: b"{" + b",".join(sorted(map(_canonical, key))) + b"}",
+    datetime: _moment,
+    date: lambda key: key.isoformat().encode(),
+    time: lambda key: key.replace(fold=0).isoformat().encode(),
+    timedelta: lambda key: b"%d" % (key // timedelta(microseconds=1)),
+    UUID: lambda key: key.bytes,
+}

@@ -1,0 +1,130 @@
+"""One tree of errors, grouped by what a caller does about them.
+
+    CheckpointError                      .retryable says whether trying again can help
+    ├─ RetryableError                    wait and try again
+    │   ├─ ThrottlingError               the store asked for less
+    │   └─ DependencyError               the store could not be reached, or did not answer
+    ├─ NotFoundError (LookupError)       there is no such thing
+    │   ├─ CheckpointNotFoundError
+    │   ├─ SavepointNotFoundError
+    │   └─ StoreNotFoundError            the bucket, container or folder itself
+    ├─ CorruptionError                   names the object, what was expected, what was found
+    │   ├─ DigestMismatchError
+    │   ├─ MalformedError
+    │   └─ UnsupportedFormatError        a newer version, by name
+    ├─ ConflictError                     somebody else moved first: restore again
+    │   ├─ ShutdownError                 this writer or owner is finished: stop it
+    │   │   ├─ FencedError
+    │   │   └─ LeaseLostError
+    │   └─ RetiredError                  the checkpoint was retired meanwhile
+    ├─ InvalidStateError                 what the store or the job holds does not allow this
+    │   ├─ BatchResetError               Spark's progress and the state do not belong together
+    │   └─ BatchGapError                 batches are missing between the state and Spark's progress
+    ├─ OutcomeUnknownError               the swap was sent and nothing proves either way; restore() will tell
+    └─ IllegalArgumentError (ValueError) refused before anything was written
+
+Every error is built from one message and survives pickling, since Spark sends errors between processes.
+"""
+
+from typing import ClassVar
+
+from manifests.errors import (
+    CheckpointError,
+    CorruptionError,
+    DigestMismatchError,
+    IllegalArgumentError,
+    MalformedError,
+    UnsupportedFormatError,
+)
+
+
+class RetryableError(CheckpointError):
+    """Wait and try again."""
+
+    retryable: ClassVar[bool] = True
+
+
+class ThrottlingError(RetryableError):
+    """The store asked for fewer requests."""
+
+
+class DependencyError(RetryableError):
+    """The store could not be reached, or did not answer in time."""
+
+
+class NotFoundError(CheckpointError, LookupError):
+    """There is no such thing."""
+
+
+class CheckpointNotFoundError(NotFoundError):
+    """No live checkpoint has this id or epoch."""
+
+
+class SavepointNotFoundError(NotFoundError):
+    """No savepoint has this name."""
+
+
+class StoreNotFoundError(NotFoundError):
+    """The bucket, container or folder of the root is not there."""
+
+
+class ConflictError(CheckpointError):
+    """Somebody else moved first. Restore again and go on from there."""
+
+
+class ShutdownError(ConflictError):
+    """This writer or owner is finished. Stop it."""
+
+
+class FencedError(ShutdownError):
+    """Another writer has taken over the root. Final for the object that raised it."""
+
+
+class LeaseLostError(ShutdownError):
+    """The lease now belongs to another owner."""
+
+
+class RetiredError(ConflictError):
+    """The checkpoint was retired while it was being used."""
+
+
+class InvalidStateError(CheckpointError):
+    """What the store or the job holds does not allow this."""
+
+
+class BatchResetError(InvalidStateError):
+    """Spark's progress and the state belong to different queries, or Spark's progress went backwards."""
+
+
+class BatchGapError(InvalidStateError):
+    """Batches are missing between the state and Spark's progress."""
+
+
+class OutcomeUnknownError(CheckpointError):
+    """The swap was sent and nothing proves either way. `restore()` tells which it was."""
+
+
+__all__ = [
+    "BatchGapError",
+    "BatchResetError",
+    "CheckpointError",
+    "CheckpointNotFoundError",
+    "ConflictError",
+    "CorruptionError",
+    "DependencyError",
+    "DigestMismatchError",
+    "FencedError",
+    "IllegalArgumentError",
+    "InvalidStateError",
+    "LeaseLostError",
+    "MalformedError",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "RetiredError",
+    "RetryableError",
+    "SavepointNotFoundError",
+    "ShutdownError",
+    "StoreNotFoundError",
+    "ThrottlingError",
+    "UnsupportedFormatError",
+]

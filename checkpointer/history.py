@@ -1,0 +1,125 @@
+"""Which checkpoints exist: those on the parent chain from the committed one down to the boundary, and the catalog.
+
+Liveness is by id on the chain, never by sequence alone: an abandoned attempt can have a good sequence.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from checkpointer.errors import OutcomeUnknownError
+from checkpointer.host import Host
+from checkpointer.objects import find_manifest, load_operators, objects_of, read_catalog, read_manifest_alone
+from checkpointer.pointer import Head
+from checkpointer.store.base import Store
+from manifests import layout
+from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
+
+NEAR = 4
+"""Checkpoints so close to the committed one that walking down to them costs less than listing."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The live checkpoints of one version of `_latest`: the contiguous chain, newest first, and the catalog."""
+
+    chain: tuple[tuple[Ref, Manifest], ...]
+    catalog: Catalog | None
+
+    @property
+    def entries(self) -> tuple[CatalogEntry, ...]:
+        return () if self.catalog is None else self.catalog.entries
+
+    def refs(self) -> dict[CheckpointId, Ref]:
+        """Every live checkpoint, oldest first."""
+        live = {ref.id: ref for ref, _ in self.chain} | {entry.ref.id: entry.ref for entry in self.entries}
+        return dict(sorted(live.items()))
+
+    def savepoint(self, name: str) -> CatalogEntry | None:
+        return next((entry for entry in self.entries if entry.name == name), None)
+
+
+async def read_history(store: Store, head: Head) -> History:
+    """All that is live in `head`. Manifests are fetched in parallel, then proven to be one chain.
+
+    Raises `ObjectNotFoundError` where `head` is no longer the truth, or the store is damaged: see `pointer.reading`.
+    """
+    catalog, chain = await asyncio.gather(
+        read_catalog(store, None if head.pointer is None else head.pointer.catalog), _read_chain(store, head)
+    )
+    return History(chain, catalog)
+
+
+async def _read_chain(store: Store, head: Head) -> tuple[tuple[Ref, Manifest], ...]:
+    if head.pointer is None or head.committed is None:
+        return ()
+    boundary, ref = head.pointer.boundary, head.committed
+    found: dict[Ref, Manifest] = {}
+    if ref.id.sequence - boundary >= NEAR:
+        found = await _list_manifests(store, boundary, ref.id.sequence)
+    chain = []
+    while True:
+        manifest = found.get(ref) or await read_manifest_alone(store, ref)
+        chain.append((ref, manifest))
+        if manifest.parent is None or manifest.parent.id.sequence < boundary:
+            return tuple(chain)
+        ref = manifest.parent
+
+
+async def _list_manifests(store: Store, oldest: int, newest: int) -> dict[Ref, Manifest]:
+    """The manifests that are there and readable. The chain decides which of them count."""
+    owners = [
+        owner
+        for entry in await store.list(layout.MANIFESTS)
+        if (owner := layout.owner(entry.path)) is not None
+        and entry.path == layout.manifest(owner)
+        and oldest <= owner.sequence <= newest
+    ]
+    found = await asyncio.gather(*(find_manifest(store, owner) for owner in owners), return_exceptions=True)
+    # What could not be read matters only if the chain leads there; reading it again then says what is wrong.
+    return dict(pair for pair in found if not isinstance(pair, BaseException))
+
+
+async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | None:
+    """The checkpoint's reference if `head` makes it live. The prepared one does not count."""
+    if head.committed is not None and head.committed.id == checkpoint:
+        return head.committed
+    return (await read_history(store, head)).refs().get(checkpoint)
+
+
+async def became_live(store: Store, head: Head, attempt: Ref) -> bool:
+    """Whether an attempt, whose swap found the pointer moved, was committed after all.
+
+    Raises `OutcomeUnknownError` where the history that would tell is gone.
+    """
+    history = await read_history(store, head)
+    if attempt.id in history.refs():
+        return True
+    if not history.chain:
+        return False
+    oldest_ref, oldest = history.chain[-1]
+    if oldest.parent is not None and oldest.parent.id == attempt.id:
+        return True
+    if oldest_ref.id.sequence <= attempt.id.sequence:
+        return False
+    raise OutcomeUnknownError(
+        f"{store.url}: whether {attempt.id} was committed cannot be told: the history now begins at {oldest_ref.id}. "
+        "Call restore() and go on from there"
+    )
+
+
+async def live_objects(store: Store, host: Host, head: Head) -> set[str]:
+    """Every path that `head` keeps alive: what the committed, kept and prepared checkpoints are made of."""
+    history = await read_history(store, head)
+    refs = set(history.refs().values()) | ({head.prepared} if head.prepared else set())
+    paths = {layout.LATEST}
+    if head.pointer is not None and head.pointer.catalog is not None:
+        paths.add(head.pointer.catalog.path)
+    for ref, manifest in await asyncio.gather(*(_with_chains(store, host, ref) for ref in refs)):
+        paths |= objects_of(ref, manifest)
+    return paths
+
+
+async def _with_chains(store: Store, host: Host, ref: Ref) -> tuple[Ref, Manifest]:
+    return ref, await load_operators(store, host, await read_manifest_alone(store, ref))
+
+

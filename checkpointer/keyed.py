@@ -1,0 +1,262 @@
+"""A mapping that knows what changed.
+
+Every value rests as its packed bytes, which nobody can change from outside. A value that was handed out or assigned is
+also kept as the live object for as long as somebody else holds a reference to it or to something inside it; before a
+save the live objects are packed again and compared. So `state[k]["n"] += 1` is a change, whatever path it took, and a
+checkpoint that is being written holds bytes that no later change can reach.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from checkpointer.codecs.fold import fold_start
+from checkpointer.codecs.keyed_codec import Records, partition_of
+from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.references import is_held
+from manifests.model import DELTA, SNAPSHOT, Chain, Kind
+
+PARTITIONS = 8
+"""Partitions of a state unless told otherwise: enough for every core of a small driver to encode at once."""
+
+LIVE = 4096
+"""Live objects that are looked through together, to put to rest those that nobody holds any more."""
+
+_PLAIN = frozenset({str, int, float, bool, type(None), bytes})
+"""Types whose values cannot change and hold nothing that can."""
+
+_UNPACKED = b""
+"""Rests in the place of a new key's value until that is packed for the first time."""
+
+_MISSING: Any = object()
+
+
+@dataclass(slots=True, eq=False)
+class PartitionChange:
+    """What one partition writes: a delta above the first `keep` artifacts of its chain, or a snapshot."""
+
+    partition: int
+    kind: Kind
+    keep: int
+    records: Records
+    size: int
+    owner: "KeyedState"
+
+    def release(self) -> None:
+        """The records are written: the state may change them in place again."""
+        self.owner._unshare(self)
+        self.records = {}
+
+
+@dataclass(slots=True, eq=False)
+class Capture:
+    """A state as it was at one moment, as far as it has to be written; later changes do not reach it."""
+
+    partitions: int
+    changes: list[PartitionChange]
+    dirty: list[set[Any]]
+    levels: dict[int, set[Any]]
+    outcome: Mapping[int, Chain] | None = field(default=None)
+
+    def settle(self, chains: Mapping[int, Chain] | None) -> None:
+        """What became of it: the chains it was committed in, or None."""
+        self.outcome = chains
+
+
+class KeyedState(MutableMapping[Any, Any]):
+    """A mutable mapping whose changes are saved as deltas. Used by one thread at a time, like a dict.
+
+    Keys are text, bytes, numbers, None, dates and times, UUIDs, and tuples or frozen sets of these. Values are whatever
+    `checkpointer.codecs.values` packs; others are refused when the state is saved, by key and type. Iteration goes
+    partition by partition. `partitions` is how many parts the keys are spread over; it may differ at every restore.
+    """
+
+    def __init__(
+        self, initial: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = (), *, partitions: int = PARTITIONS
+    ) -> None:
+        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= 65_536:
+            raise IllegalArgumentError(f"partitions {partitions!r:.40}: expected an integer from 1 to 65536")
+        self._data: list[dict[Any, bytes]] = [{} for _ in range(partitions)]
+        self._dirty: list[set[Any]] = [set() for _ in range(partitions)]
+        self._shared: list[PartitionChange | None] = [None] * partitions
+        self._live: dict[Any, Any] = {}
+        self._live_limit = LIVE
+        self._chains: list[Chain] = [()] * partitions
+        self._levels: list[list[set[Any]]] = [[] for _ in range(partitions)]
+        self._captured: Capture | None = None
+        self.update(initial)
+
+    @classmethod
+    def _restored(cls, parts: list[tuple[Chain, dict[Any, bytes], list[set[Any]]]]) -> "KeyedState":
+        """A state as its chains hold it: for each partition the chain, the packed values, each delta's keys."""
+        state = cls(partitions=len(parts))
+        state._chains = [chain for chain, _, _ in parts]
+        state._data = [data for _, data, _ in parts]
+        state._levels = [levels for _, _, levels in parts]
+        return state
+
+    def _repartitioned(self, partitions: int) -> "KeyedState":
+        """The same mapping in another number of partitions; its next save writes snapshots."""
+        state = KeyedState(partitions=partitions)
+        for part in self._data:
+            for key, data in part.items():
+                state._data[partition_of(key, partitions)][key] = data
+        return state
+
+    @property
+    def partitions(self) -> int:
+        return len(self._data)
+
+    # ---- the mapping --------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Any:
+        value = self._live.get(key, _MISSING)
+        if value is not _MISSING:
+            return value
+        value = unpack(self._data[partition_of(key, len(self._data))][key])
+        if type(value) not in _PLAIN:
+            self._hold(key, value)
+        return value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        partition = partition_of(key, len(self._data))
+        if type(value) in _PLAIN:
+            try:
+                packed = pack(value)
+            except UnsupportedValueError:
+                packed = None
+            if packed is not None:
+                self._live.pop(key, None)
+                self._rest(partition, key, packed)
+                return
+        if key not in self._data[partition]:
+            self._writable(partition)[key] = _UNPACKED
+        self._hold(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        partition = partition_of(key, len(self._data))
+        if key not in self._data[partition]:
+            raise KeyError(key)
+        del self._writable(partition)[key]
+        self._live.pop(key, None)
+        self._dirty[partition].add(key)
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            return key in self._data[partition_of(key, len(self._data))]
+        except IllegalArgumentError:
+            return False
+
+    def __len__(self) -> int:
+        return sum(map(len, self._data))
+
+    def __iter__(self) -> Iterator[Any]:
+        for part in self._data:
+            yield from part
+
+    def clear(self) -> None:
+        self._live.clear()
+        for partition, part in enumerate(self._data):
+            self._dirty[partition].update(part)
+            self._data[partition], self._shared[partition] = {}, None
+
+    def __repr__(self) -> str:
+        return f"KeyedState({len(self):,} keys in {self.partitions} partitions)"
+
+    # ---- live objects and resting bytes -------------------------------------------------------------------------
+
+    def _hold(self, key: Any, value: Any) -> None:
+        self._live[key] = value
+        if len(self._live) > self._live_limit:
+            self._put_to_rest()
+            self._live_limit = max(LIVE, 2 * len(self._live))
+
+    def _put_to_rest(self) -> dict[Any, UnsupportedValueError]:
+        """Pack every live value, and let go of those nobody else holds. Returns what could not be packed."""
+        live, refused = self._live, {}
+        for key in list(live):
+            value = live.pop(key)
+            try:
+                packed = pack(value)
+            except UnsupportedValueError as error:
+                live[key], refused[key] = value, error
+                continue
+            self._rest(partition_of(key, len(self._data)), key, packed)
+            if is_held(value):
+                live[key] = value
+        return refused
+
+    def _rest(self, partition: int, key: Any, packed: bytes) -> None:
+        if self._data[partition].get(key) != packed:
+            self._writable(partition)[key] = packed
+            self._dirty[partition].add(key)
+
+    def _writable(self, partition: int) -> dict[Any, bytes]:
+        """A partition's own dict: a copy where a capture still reads the old one."""
+        if self._shared[partition] is not None:
+            self._data[partition], self._shared[partition] = dict(self._data[partition]), None
+        return self._data[partition]
+
+    def _unshare(self, change: PartitionChange) -> None:
+        if self._shared[change.partition] is change:
+            self._shared[change.partition] = None
+
+    # ---- saving -------------------------------------------------------------------------------------------------
+
+    def _capture(self, chains: Mapping[int, Chain], max_chain: int) -> Capture:
+        """What has to be written on top of `chains`, the operator's chains in the parent.
+
+        A partition whose chain is the one it was last saved in or restored from writes a delta, or nothing; any other
+        writes a snapshot. Raises `IllegalArgumentError` for the first value that cannot be stored.
+        """
+        self._learn_outcome()
+        for key, error in self._put_to_rest().items():
+            raise IllegalArgumentError(f"key {key!r:.80}: {error}")
+        capture = Capture(self.partitions, [], self._dirty, {})
+        for partition in range(self.partitions):
+            chain = chains.get(partition, ())
+            change = self._change(capture, partition, chain, max_chain)
+            if change is not None:
+                capture.changes.append(change)
+        self._dirty = [set() for _ in range(self.partitions)]
+        self._captured = capture
+        return capture
+
+    def _change(
+        self, capture: Capture, partition: int, chain: Chain, max_chain: int
+    ) -> PartitionChange | None:
+        data, dirty = self._data[partition], self._dirty[partition]
+        known = bool(chain) and chain == self._chains[partition]
+        if (known and not dirty) or not (chain or data):
+            return None
+        if known:
+            size = sum(len(data.get(key, b"")) for key in dirty) + 16 * len(dirty)
+            deltas = [artifact.raw_size for artifact in chain[1:]]
+            if 2 * (sum(deltas) + size) <= chain[0].raw_size:
+                first = fold_start([*deltas, size], max_chain - 1)
+                keys = dirty.union(*self._levels[partition][first:])
+                capture.levels[partition] = keys
+                return PartitionChange(partition, DELTA, 1 + first, {k: data.get(k) for k in keys}, size, self)
+        size = chain[0].raw_size if chain else 32 * len(data)
+        change = PartitionChange(partition, SNAPSHOT, 0, data, size, self)
+        self._shared[partition] = change
+        return change
+
+    def _learn_outcome(self) -> None:
+        """Take in what became of the last capture. Unless it was committed, its changes are changes still."""
+        capture, self._captured = self._captured, None
+        if capture is None:
+            return
+        if capture.outcome is None:
+            for dirty, again in zip(self._dirty, capture.dirty, strict=True):
+                dirty |= again
+            return
+        for change in capture.changes:
+            partition = change.partition
+            self._chains[partition] = capture.outcome.get(partition, ())
+            kept = self._levels[partition][: max(change.keep - 1, 0)]
+            self._levels[partition] = [*kept, capture.levels[partition]] if change.kind == DELTA else []
+
+
+__all__ = ["Capture", "KeyedState", "PartitionChange"]

@@ -1,0 +1,233 @@
+"""What is done to the history of checkpoints: listing, savepoints, deleting, going back.
+
+Savepoint and delete never take over: they swap in the name of whoever is the writer, so that a command line does not
+fence the running job. After a refused swap each plans again, wholly, from the version that is there then.
+"""
+
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from checkpointer import objects
+from checkpointer.errors import (
+    CheckpointNotFoundError,
+    IllegalArgumentError,
+    InvalidStateError,
+    RetiredError,
+    SavepointNotFoundError,
+)
+from checkpointer.history import History, is_live, live_objects, read_history
+from checkpointer.pointer import Head, advance, read_head, reading
+from checkpointer.session import Session
+from manifests import layout
+from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A checkpoint kept by name until the name is deleted."""
+
+    name: str
+    id: CheckpointId
+    created: datetime
+
+
+async def list_checkpoints(session: Session) -> list[CheckpointId]:
+    """Every live checkpoint, oldest first."""
+    return list((await reading(session.store, lambda head: read_history(session.store, head))).refs())
+
+
+async def savepoints(session: Session) -> list[Savepoint]:
+    """Every savepoint, oldest checkpoint first."""
+    history = await reading(session.store, lambda head: read_history(session.store, head))
+    found = [Savepoint(e.name, e.ref.id, e.created) for e in history.entries if e.name is not None]
+    return sorted(found, key=lambda savepoint: (savepoint.id, savepoint.name))
+
+
+async def savepoint(session: Session, name: str, checkpoint: CheckpointId | None) -> Savepoint:
+    """Keep a live checkpoint, the committed one unless another is given, under a name that is used once."""
+    layout.encode_name("savepoint", name)
+    nonce, created = session.host.token(32), session.host.now()
+    kept: Ref | None = None
+
+    async def step(head: Head) -> Pointer | None:
+        nonlocal kept
+        history = await read_history(session.store, head)
+        taken = history.savepoint(name)
+        if taken is not None and taken.nonce == nonce:
+            return None
+        if taken is not None:
+            raise IllegalArgumentError(f"savepoint {name!r}: the name is taken, by {taken.ref.id}: choose another")
+        if kept is None:
+            kept = head.committed if checkpoint is None else history.refs().get(checkpoint)
+        elif kept.id not in history.refs():
+            raise RetiredError(f"{session.store.url}: {kept.id} was retired before it became savepoint {name!r}")
+        if kept is None:
+            raise CheckpointNotFoundError(f"{session.store.url}: no checkpoint {checkpoint or 'at all'} to keep")
+        return await _recatalogue(session, head, (*history.entries, CatalogEntry(kept, name, created, nonce)))
+
+    await advance(session.store, await read_head(session.store), step)
+    assert kept is not None
+    return Savepoint(name, kept.id, created)
+
+
+async def delete_savepoint(session: Session, name: str) -> None:
+    """Take a savepoint's name away. Its checkpoint goes with the next cleanup, unless the history still has it."""
+    meant: CatalogEntry | None = None
+
+    async def step(head: Head) -> Pointer | None:
+        nonlocal meant
+        history = await read_history(session.store, head)
+        if meant is None:
+            meant = history.savepoint(name)
+            if meant is None:
+                raise SavepointNotFoundError(f"{session.store.url}: no savepoint {name!r:.80}")
+        rest = tuple(entry for entry in history.entries if entry.nonce != meant.nonce)
+        if len(rest) == len(history.entries):
+            return None
+        return await _recatalogue(session, head, rest)
+
+    await advance(session.store, await read_head(session.store), step)
+
+
+async def delete_checkpoint(session: Session, checkpoint: CheckpointId) -> None:
+    """Delete a checkpoint and every object that nothing else names. Older ones stay, in the catalog."""
+    meant: Ref | None = None
+
+    async def step(head: Head) -> Pointer | None:
+        nonlocal meant
+        history = await read_history(session.store, head)
+        ref = history.refs().get(checkpoint)
+        if head.prepared is not None and head.prepared.id == checkpoint:
+            raise InvalidStateError(f"{session.store.url}: {checkpoint} is prepared: abort it instead")
+        if ref is None and meant is not None:
+            return None
+        if ref is None:
+            raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
+        if ref == head.committed:
+            raise InvalidStateError(
+                f"{session.store.url}: {checkpoint} is the committed checkpoint: roll back to another one first"
+            )
+        names = [entry.name for entry in history.entries if entry.ref == ref and entry.name is not None]
+        if names:
+            raise InvalidStateError(
+                f"{session.store.url}: {checkpoint} is kept by savepoint {names[0]!r}: delete_savepoint() first"
+            )
+        meant = ref
+        return await _without(session, head, history, ref)
+
+    head = await advance(session.store, await read_head(session.store), step)
+    assert meant is not None
+    await _sweep_one(session, head, meant)
+
+
+async def _without(session: Session, head: Head, history: History, gone: Ref) -> Pointer:
+    """The pointer once one checkpoint is taken out: the boundary moves above it, what was older is catalogued."""
+    entries = [entry for entry in history.entries if entry.ref != gone]
+    chain = [ref for ref, _ in history.chain]
+    assert head.pointer is not None
+    if gone not in chain:
+        return await _recatalogue(session, head, tuple(entries))
+    kept = {entry.ref for entry in entries}
+    now = session.host.now()
+    for older in chain[chain.index(gone) + 1 :]:
+        if older not in kept:
+            entries.append(CatalogEntry(older, None, now, session.host.token(32)))
+    boundary = max(head.pointer.boundary, gone.id.sequence + 1)
+    if tuple(entries) == history.entries:
+        return replace(head.pointer, boundary=boundary, nonce=session.host.token(32))
+    return replace(await _recatalogue(session, head, tuple(entries)), boundary=boundary)
+
+
+async def _recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry, ...]) -> Pointer:
+    """The pointer with a new catalog, written under a newly drawn id so that no stalled sweep can take it for an old one."""
+    assert head.pointer is not None
+    ordered = tuple(sorted(entries, key=lambda entry: (entry.ref.id, entry.name or "")))
+    ref = await objects.write_catalog(session.store, Catalog(session.draw_id(head.sequence), ordered)) if ordered else None
+    return replace(head.pointer, catalog=ref, nonce=session.host.token(32))
+
+
+async def _sweep_one(session: Session, head: Head, gone: Ref) -> None:
+    """Delete what only a deleted checkpoint named. Everything dead at or below the committed sequence stays dead."""
+    manifest = await objects.read_manifest(session.store, session.host, gone)
+    live = await live_objects(session.store, session.host, head)
+    names = objects.objects_of(gone, manifest) - live
+    owners = {path: layout.owner(path) for path in names}
+    await session.store.delete(
+        sorted(path for path, owner in owners.items() if owner is not None and owner.sequence <= head.sequence)
+    )
+
+
+async def rollback(session: Session, to: CheckpointId | str) -> CheckpointId:
+    """Commit the content of an older live checkpoint, or of a savepoint, on top of the history."""
+    async with session.lock:
+        base = await session.base()
+        target = await reading(session.store, lambda head: _target(session, head, to))
+        old = await objects.read_manifest(session.store, session.host, target)
+        manifest = replace(
+            old, id=session.draw_id(base.head.sequence), parent=base.parent, created=session.host.now(), extra={}
+        )
+        ref = await objects.write_manifest(session.store, session.host, manifest)
+
+        async def plan(head: Head, pointer: Pointer) -> Pointer:
+            if await is_live(session.store, head, target.id) != target:
+                raise RetiredError(f"{session.store.url}: {target.id} was retired before the rollback: choose another")
+            return replace(pointer, committed=ref, prepared=None)
+
+        session.stand_on_commit(await session.move(base, ref, plan), ref, manifest)
+        return ref.id
+
+
+async def _target(session: Session, head: Head, to: CheckpointId | str) -> Ref:
+    history = await read_history(session.store, head)
+    if isinstance(to, CheckpointId):
+        ref = history.refs().get(to)
+        if ref is None:
+            raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {to}")
+        return ref
+    entry = history.savepoint(to)
+    if entry is None:
+        raise SavepointNotFoundError(f"{session.store.url}: no savepoint {to!r:.80}")
+    return entry.ref
+
+
+async def update_latest(session: Session, checkpoint: CheckpointId) -> CheckpointId:
+    """Commit a manifest that was saved under an id of this attempt. A live, older id is a rollback."""
+    base = await session.base()
+    if base.parent is not None and base.parent.id == checkpoint:
+        return checkpoint
+    if checkpoint.sequence <= base.head.sequence:
+        return await rollback(session, checkpoint)
+    async with session.lock:
+        try:
+            ref, found = await objects.find_manifest(session.store, checkpoint)
+        except LookupError:
+            raise CheckpointNotFoundError(
+                f"{session.store.url}: no manifest of {checkpoint}: save_manifest() first"
+            ) from None
+        manifest = await objects.load_operators(session.store, session.host, found)
+        _check_attempt(session, base.parent, base.manifest, manifest)
+
+        async def plan(head: Head, pointer: Pointer) -> Pointer:
+            if head.prepared not in (None, ref):
+                raise InvalidStateError(f"{session.store.url}: {head.prepared} is prepared: commit or abort it first")
+            return replace(pointer, committed=ref, prepared=None)
+
+        session.stand_on_commit(await session.move(base, ref, plan), ref, manifest)
+        return checkpoint
+
+
+def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None, manifest: Manifest) -> None:
+    """What makes a saved manifest fit to be committed: it follows the parent, and reuses nothing but the parent's."""
+    expected = 1 if parent is None else parent.id.sequence + 1
+    if manifest.parent != parent or manifest.id.sequence != expected:
+        raise InvalidStateError(
+            f"{session.store.url}: {manifest.id} has parent {manifest.parent and manifest.parent.id}, but "
+            f"{parent and parent.id} was restored: save it again on top of that, under a new id"
+        )
+    known = objects.objects_of(parent, before) if parent is not None and before is not None else set()
+    for path in objects.objects_of(Ref(manifest.id, ""), manifest) - known:
+        if layout.owner(path) != manifest.id:
+            raise IllegalArgumentError(f"{path}: neither of the parent nor written for {manifest.id}")
+
+

@@ -1,0 +1,178 @@
+"""Reading and writing the objects of the format on a store: always verified, never changed once written."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from checkpointer.errors import CorruptionError, MalformedError
+from checkpointer.host import Host
+from checkpointer.store.base import ObjectExistsError, Store
+from manifests import layout, segments, wire
+from manifests.digest import Bytes, sha256, verify
+from manifests.model import Artifact, Catalog, CatalogRef, CheckpointId, Manifest, Operator, Ref
+from manifests.segments import SegmentObject
+
+MAX_MANIFEST = 256 << 20
+MAX_CATALOG = 64 << 20
+
+BIG = 256 << 10
+"""Bytes from which on hashing is worth a thread of its own."""
+
+
+async def hash_of(host: Host, data: Bytes) -> str:
+    return await host.run(lambda: sha256(data)) if len(data) > BIG else sha256(data)
+
+
+async def check(host: Host, name: str, data: Bytes, size: int, digest: str) -> None:
+    if len(data) > BIG:
+        await host.run(lambda: verify(name, data, size=size, digest=digest))
+    else:
+        verify(name, data, size=size, digest=digest)
+
+
+async def put(store: Store, path: str, data: Bytes) -> None:
+    """Write an object whose path holds its own digest: whatever is there already has the same content."""
+    try:
+        await store.put(path, data)
+    except ObjectExistsError:
+        return
+
+
+async def read_artifact(store: Store, host: Host, artifact: Artifact) -> bytes:
+    """The stored bytes of one artifact, verified."""
+    if artifact.length == 0:
+        data = b""
+    elif artifact.length == artifact.size:
+        data = (await store.get(artifact.path, limit=artifact.size)).data
+    else:
+        data = await store.get_range(artifact.path, artifact.offset, artifact.length)
+    await check(host, artifact.path, data, artifact.length, artifact.digest)
+    return data
+
+
+async def read_by_path(store: Store, host: Host, path: str) -> bytes:
+    """A whole object by a path that holds its digest, verified."""
+    digest = layout.digest_of(path)
+    data = (await store.get(path)).data
+    await check(host, path, data, len(data), digest)
+    return data
+
+
+async def read_slices(store: Store, host: Host, artifacts: Sequence[Artifact]) -> list[Bytes]:
+    """The stored bytes of several artifacts of one object, with one request, each verified."""
+    first = artifacts[0]
+    if len(artifacts) == 1:
+        return [await read_artifact(store, host, first)]
+    whole = memoryview((await store.get(first.path, limit=first.size)).data)
+    if len(whole) != first.size:
+        raise CorruptionError(f"{first.path}: expected {first.size} bytes, found {len(whole)}")
+    slices: list[Bytes] = []
+    for artifact in artifacts:
+        part = whole[artifact.offset : artifact.offset + artifact.length]
+        await check(host, artifact.path, part, artifact.length, artifact.digest)
+        slices.append(part)
+    return slices
+
+
+def by_object(artifacts: Iterable[Artifact]) -> list[list[Artifact]]:
+    """The artifacts, grouped by the object they stand in: one request for each group."""
+    groups: dict[str, list[Artifact]] = {}
+    for artifact in dict.fromkeys(artifacts):
+        groups.setdefault(artifact.path, []).append(artifact)
+    return list(groups.values())
+
+
+async def read_manifest(store: Store, host: Host, ref: Ref) -> Manifest:
+    """The manifest that `ref` names, with all its chains. Raises `ObjectNotFoundError` where an object is gone."""
+    return await load_operators(store, host, await read_manifest_alone(store, ref))
+
+
+async def read_manifest_alone(store: Store, ref: Ref) -> Manifest:
+    """The manifest that `ref` names, without the chains that stand in segments."""
+    path = layout.manifest(ref.id)
+    data = (await store.get(path, limit=MAX_MANIFEST)).data
+    verify(path, data, size=len(data), digest=ref.digest)
+    return wire.decode_manifest(ref.id, data)
+
+
+async def find_manifest(store: Store, checkpoint: CheckpointId) -> tuple[Ref, Manifest]:
+    """A manifest by id alone, without its segments' chains. Nothing says yet that the checkpoint exists."""
+    data = (await store.get(layout.manifest(checkpoint), limit=MAX_MANIFEST)).data
+    return Ref(checkpoint, sha256(data)), wire.decode_manifest(checkpoint, data)
+
+
+async def load_operators(store: Store, host: Host, manifest: Manifest) -> Manifest:
+    """The manifest with the chains that its segments hold."""
+    if not any(op.segments for op in manifest.operators.values()):
+        return manifest
+    names = list(manifest.operators)
+    loaded = await asyncio.gather(*(_load_operator(store, host, n, manifest.operators[n]) for n in names))
+    return replace(manifest, operators=dict(zip(names, loaded, strict=True)))
+
+
+async def _load_operator(store: Store, host: Host, name: str, operator: Operator) -> Operator:
+    if not operator.segments:
+        return operator
+    stored = await asyncio.gather(*(store.get(s.path, limit=s.size) for s in operator.segments))
+
+    def decode() -> Operator:
+        patches = []
+        for segment, blob in zip(operator.segments, stored, strict=True):
+            verify(segment.path, blob.data, size=segment.size, digest=layout.digest_of(segment.path))
+            patches.append(
+                segments.decode_segment(segment, name, operator.partitions, operator.codec, blob.data)
+            )
+        return segments.load(f"operator {name!r}", operator, patches)
+
+    return await host.run(decode)
+
+
+def spill(manifest: Manifest, parent: Manifest | None) -> tuple[Manifest, list[SegmentObject]]:
+    """The manifest as it is to be written, and the segments to write before it."""
+    operators, stored = {}, []
+    for name, operator in manifest.operators.items():
+        old = None if parent is None else parent.operators.get(name)
+        operators[name], objects = segments.spill(manifest.id, name, operator, old)
+        stored += objects
+    return replace(manifest, operators=operators), stored
+
+
+async def write_manifest(store: Store, host: Host, manifest: Manifest) -> Ref:
+    """Write a manifest once. A second, different manifest of one id is refused."""
+    data = await host.run(lambda: wire.encode_manifest(manifest))
+    path, ref = layout.manifest(manifest.id), Ref(manifest.id, sha256(data))
+    try:
+        await store.put(path, data)
+    except ObjectExistsError:
+        found = (await store.get(path, limit=MAX_MANIFEST)).data
+        if found != data:
+            raise MalformedError(
+                f"{path}: expected SHA-256 {ref.digest}, found {sha256(found)}: this id was used before"
+            ) from None
+    return ref
+
+
+async def write_catalog(store: Store, catalog: Catalog) -> CatalogRef:
+    data = wire.encode_catalog(catalog)
+    ref = CatalogRef(layout.catalog(catalog.id, sha256(data)), sha256(data))
+    await put(store, ref.path, data)
+    return ref
+
+
+async def read_catalog(store: Store, ref: CatalogRef | None) -> Catalog | None:
+    if ref is None:
+        return None
+    data = (await store.get(ref.path, limit=MAX_CATALOG)).data
+    verify(ref.path, data, size=len(data), digest=ref.digest)
+    return wire.decode_catalog(ref.path, data)
+
+
+def objects_of(ref: Ref, manifest: Manifest) -> set[str]:
+    """Every path that a manifest with its chains keeps alive, its own included."""
+    paths = {layout.manifest(ref.id)}
+    for operator in manifest.operators.values():
+        paths.update(segment.path for segment in operator.segments)
+        paths.update(artifact.path for chain in operator.chains.values() for artifact in chain)
+    return paths
+
+

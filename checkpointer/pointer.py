@@ -1,0 +1,147 @@
+"""The state machine of `_latest`: reading it, swapping it, and finding out what became of a swap.
+
+Everything that makes a checkpoint live or dead goes through `advance`, so there is one total order of what happened
+to a store. The rules, each with the history it prevents, are in `manifests/SPEC.md`.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from checkpointer.errors import CheckpointError, ConflictError, CorruptionError, OutcomeUnknownError, RetryableError
+from checkpointer.store.base import ObjectNotFoundError, PreconditionFailedError, Store
+from manifests import layout
+from manifests.model import Pointer, Ref, Writer
+from manifests.wire import decode_pointer, encode_pointer
+
+T = TypeVar("T")
+
+SENDS = 5
+"""How often a swap that changed nothing visible is sent again before its outcome is called unknown."""
+
+ROUNDS = 1000
+"""How often an operation plans again because others moved the pointer. Each round means somebody made progress."""
+
+MAX_POINTER = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One reading of `_latest`: what it says, and the version a swap is conditioned on. Both None: no store yet."""
+
+    pointer: Pointer | None = None
+    version: str | None = None
+
+    @property
+    def committed(self) -> Ref | None:
+        return None if self.pointer is None else self.pointer.committed
+
+    @property
+    def prepared(self) -> Ref | None:
+        return None if self.pointer is None else self.pointer.prepared
+
+    @property
+    def sequence(self) -> int:
+        """The committed sequence; 0 before the first commit."""
+        return 0 if self.committed is None else self.committed.id.sequence
+
+    @property
+    def writer(self) -> Writer | None:
+        return None if self.pointer is None else self.pointer.writer
+
+
+Step = Callable[[Head], Awaitable[Pointer | None]]
+"""Plan a swap on the version given: the pointer to write, or None where there is nothing left to do.
+
+Called again, on the new version, whenever the old one is gone; it checks everything anew and raises to give up.
+"""
+
+
+async def read_head(store: Store) -> Head:
+    try:
+        blob = await store.get(layout.LATEST, limit=MAX_POINTER)
+    except ObjectNotFoundError:
+        return Head()
+    return Head(decode_pointer(blob.data), blob.version)
+
+
+async def advance(store: Store, head: Head, step: Step) -> Head:
+    """Swap what `step` plans on `head`; where somebody else moved first, let it plan on what is there now.
+
+    Returns the version on which the operation stands. Raises what `step` raises, or `OutcomeUnknownError`.
+    """
+    for _ in range(ROUNDS):
+        try:
+            planned = await step(head)
+        except ObjectNotFoundError as error:
+            head = await _reread(store, head, error)
+            continue
+        if planned is None:
+            return head
+        head = await _swap(store, head, planned)
+        if head.pointer is not None and head.pointer.nonce == planned.nonce:
+            return head
+    raise ConflictError(f"{store.url}: others moved _latest {ROUNDS} times in a row: try again later")
+
+
+async def _swap(store: Store, head: Head, planned: Pointer) -> Head:
+    """The version after the swap was decided: `planned` itself, or what somebody else wrote.
+
+    Only a changed version proves that an unanswered or refused request is dead. While the version is what it was, the
+    same request is sent again; it carries the same nonce, so it does not matter which of them lands.
+    """
+    data = encode_pointer(planned)
+    undecided = False
+    for _ in range(SENDS):
+        try:
+            version = await store.compare_and_swap(layout.LATEST, data, head.version)
+            return Head(planned, version)
+        except (RetryableError, PreconditionFailedError):
+            undecided = True
+        except CheckpointError as error:
+            if undecided:
+                raise _unknown(store, planned) from error
+            raise
+        try:
+            now = await read_head(store)
+        except RetryableError as error:
+            raise _unknown(store, planned) from error
+        if now.version != head.version:
+            return now
+    raise _unknown(store, planned)
+
+
+def _unknown(store: Store, planned: Pointer) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"{store.url}: a swap of _latest (nonce {planned.nonce}) was sent and nothing proves whether it took effect: "
+        "call restore(), which tells, and go on from there"
+    )
+
+
+def successor(head: Head, writer: Writer, nonce: str) -> Pointer:
+    """The pointer of `head` under `writer`, for the caller to change further. The boundary never moves back."""
+    if head.pointer is None:
+        return Pointer(
+            writer=writer, committed=None, prepared=None, boundary=1, catalog=None, retired=(), nonce=nonce
+        )
+    return replace(head.pointer, writer=writer, nonce=nonce)
+
+
+async def reading(store: Store, read: Callable[[Head], Awaitable[T]]) -> T:
+    """What `read` makes of `_latest`, from the start again where what it names went away meanwhile."""
+    head = await read_head(store)
+    while True:
+        try:
+            return await read(head)
+        except ObjectNotFoundError as error:
+            head = await _reread(store, head, error)
+
+
+async def _reread(store: Store, head: Head, missing: ObjectNotFoundError) -> Head:
+    """A newer version of `_latest` than the one that names a missing object; without one, the store is damaged."""
+    now = await read_head(store)
+    if now.version == head.version:
+        raise CorruptionError(
+            f"{store.url}: _latest reaches an object that is not there: {missing}: restore an older checkpoint by id"
+        ) from None
+    return now

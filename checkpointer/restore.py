@@ -1,0 +1,209 @@
+"""Restoring: from the pointer down to the records, each object verified before it is believed.
+
+    GET _latest → GET manifest → verify → GET artifacts (parallel) → verify → decompress → decode → records
+
+`save.py` is the mirror image. An object that is gone because retention moved on is not an error of the store: the
+reader looks at `_latest` again and says which it was.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from checkpointer import objects
+from checkpointer.codecs import keyed_codec
+from checkpointer.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    IllegalArgumentError,
+    RetiredError,
+    SavepointNotFoundError,
+)
+from checkpointer.history import is_live, read_history
+from checkpointer.keyed import KeyedState
+from checkpointer.pointer import Head, read_head, reading
+from checkpointer.save import Prepared
+from checkpointer.session import Base, Session
+from checkpointer.store.base import ObjectNotFoundError
+from manifests import layout
+from manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator, Ref
+
+T = TypeVar("T")
+
+
+class Snapshot:
+    """One checkpoint as it was restored, or an empty store that holds nothing but a prepared checkpoint."""
+
+    def __init__(self, session: Session, manifest: Manifest | None, prepared: Prepared | None) -> None:
+        self.manifest = manifest
+        self.prepared = prepared
+        self._session = session
+
+    def operator(self, name: str) -> Operator:
+        found = self.manifest.operators.get(name) if self.manifest else None
+        if found is None:
+            names = sorted(self.manifest.operators) if self.manifest else []
+            raise IllegalArgumentError(f"operator {name!r:.80}: the checkpoint has {', '.join(names) or 'none'}")
+        return found
+
+    async def partition(self, name: str, partition: int) -> list[bytes]:
+        """The verified bytes of a partition: its snapshot, then its deltas, as they are stored."""
+        chain = self.operator(name).chains.get(layout.check_partition(partition))
+        if chain is None:
+            raise IllegalArgumentError(f"operator {name!r}: has no partition {partition}")
+        store, host = self._session.store, self._session.host
+
+        async def load() -> list[bytes]:
+            groups = objects.by_object(chain)
+            loaded = await asyncio.gather(*(objects.read_slices(store, host, group) for group in groups))
+            found = {a: d for group, data in zip(groups, loaded, strict=True) for a, d in zip(group, data, strict=True)}
+            return [bytes(found[artifact]) for artifact in chain]
+
+        return await self._explaining(load)
+
+    async def keyed(self, name: str, partitions: int | None) -> KeyedState:
+        """The mapping that was saved under this name, spread over as many partitions as asked for."""
+        operator = self.operator(name)
+        if operator.partitioner != keyed_codec.PARTITIONER:
+            raise IllegalArgumentError(f"operator {name!r}: was not saved from a KeyedState: use operator().partition()")
+        if not 1 <= operator.partitions <= 65_536:
+            raise CorruptionError(f"operator {name!r}: {operator.partitions} partitions of keyed state")
+        decoded: dict[Artifact, dict[object, bytes | None]] = {}
+
+        async def load() -> None:
+            groups = objects.by_object(a for chain in operator.chains.values() for a in chain)
+            await asyncio.gather(*(self._decode(group, decoded) for group in groups))
+
+        await self._explaining(load)
+
+        def build() -> KeyedState:
+            chains = [operator.chains.get(p, ()) for p in range(operator.partitions)]
+            state = KeyedState._restored([(chain, *_merge(chain, decoded)) for chain in chains])
+            return state if partitions in (None, state.partitions) else state._repartitioned(partitions)
+
+        return await self._session.host.run(build)
+
+    async def _decode(self, group: list[Artifact], decoded: dict[Artifact, dict[object, bytes | None]]) -> None:
+        host = self._session.host
+        slices = await objects.read_slices(self._session.store, host, group)
+        for artifact, data in zip(group, slices, strict=True):
+            decoded[artifact] = await host.run(
+                lambda a=artifact, d=data: keyed_codec.decode(a.path, d, a.raw_size, a.records)  # type: ignore[misc]
+            )
+
+    async def _explaining(self, load: Callable[[], Awaitable[T]]) -> T:
+        """Run `load`; where an object is gone, say whether the checkpoint was retired or the store is damaged."""
+        try:
+            return await load()
+        except ObjectNotFoundError as missing:
+            session, manifest = self._session, self.manifest
+            assert manifest is not None
+            live = await reading(session.store, lambda head: is_live(session.store, head, manifest.id))
+            if live is None:
+                raise RetiredError(f"{session.store.url}: {manifest.id} was retired meanwhile: restore again") from None
+            raise CorruptionError(f"{session.store.url}: {manifest.id} names an object that is not there: {missing}") from None
+
+
+def _merge(
+    chain: Chain, decoded: dict[Artifact, dict[object, bytes | None]]
+) -> tuple[dict[object, bytes], list[set[object]]]:
+    """A partition's packed values, and the keys that each of its deltas touches."""
+    if not chain:
+        return {}, []
+    data = decoded[chain[0]]
+    if None in data.values():
+        raise CorruptionError(f"{chain[0].path}: a snapshot holds a deletion")
+    levels = []
+    for artifact in chain[1:]:
+        delta = decoded[artifact]
+        data.update(delta)
+        levels.append(set(delta))
+    for key in [key for level in levels for key in level if data.get(key, b"") is None]:
+        del data[key]
+    return data, levels  # type: ignore[return-value]  # the deletions are out
+
+
+async def restore(
+    session: Session, checkpoint: CheckpointId | None, epoch: int | None, savepoint: str | None
+) -> Snapshot | None:
+    """The committed checkpoint, or a live one by id, epoch or savepoint; None on an empty root.
+
+    The session goes on from the committed checkpoint; after another one was restored it may only read, or roll back.
+    """
+    if sum(wanted is not None for wanted in (checkpoint, epoch, savepoint)) > 1:
+        raise IllegalArgumentError("restore by one of id, epoch and savepoint, not by several")
+    if checkpoint is None and epoch is None and savepoint is None:
+        return await _restore_latest(session)
+
+    async def load(head: Head) -> tuple[Head, Manifest]:
+        ref = await _find(session, head, checkpoint, epoch, savepoint)
+        return head, await objects.read_manifest(session.store, session.host, ref)
+
+    head, manifest = await reading(session.store, load)
+    if head.committed is not None and head.committed.id == manifest.id:
+        session.stand_on(Base(head, manifest))
+    else:
+        session.must_restore(
+            f"{manifest.id} was restored, which is not the committed checkpoint: rollback(to=…) makes it so, "
+            "restore() goes on from the committed one"
+        )
+    return Snapshot(session, manifest, None)
+
+
+async def _restore_latest(session: Session) -> Snapshot | None:
+    base = await session.read_base()
+    session.stand_on(base)
+    ref = base.head.prepared
+    if ref is None:
+        return None if base.manifest is None else Snapshot(session, base.manifest, None)
+    manifest = await objects.read_manifest(session.store, session.host, ref)
+    return Snapshot(session, base.manifest, Prepared(session, base, ref, manifest))
+
+
+async def _find(
+    session: Session, head: Head, checkpoint: CheckpointId | None, epoch: int | None, savepoint: str | None
+) -> Ref:
+    if checkpoint is not None:
+        ref = await is_live(session.store, head, checkpoint)
+        if ref is None:
+            raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
+        return ref
+    history = await read_history(session.store, head)
+    if savepoint is not None:
+        entry = history.savepoint(savepoint)
+        if entry is None:
+            raise SavepointNotFoundError(f"{session.store.url}: no savepoint {savepoint!r:.80}")
+        return entry.ref
+    for ref, manifest in history.chain:
+        if manifest.epoch == epoch:
+            return ref
+    kept = await asyncio.gather(*(objects.read_manifest_alone(session.store, e.ref) for e in history.entries))
+    found = [entry.ref for entry, manifest in zip(history.entries, kept, strict=True) if manifest.epoch == epoch]
+    if not found:
+        raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint of epoch {epoch}")
+    return max(found, key=lambda ref: ref.id)
+
+
+async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
+    """The verified stored bytes of an artifact, or of a whole object by a path that holds its digest."""
+    if isinstance(artifact, Artifact):
+        return await objects.read_artifact(session.store, session.host, artifact)
+    try:
+        layout.parse_artifact(artifact)
+    except CorruptionError as error:
+        raise IllegalArgumentError(str(error)) from None
+    return await objects.read_by_path(session.store, session.host, artifact)
+
+
+async def load_manifest(session: Session, checkpoint: CheckpointId) -> Manifest:
+    """A manifest by its id, with all its chains. It may be one that nobody committed."""
+    try:
+        _, manifest = await objects.find_manifest(session.store, checkpoint)
+    except ObjectNotFoundError:
+        raise CheckpointNotFoundError(f"{session.store.url}: no manifest of {checkpoint}") from None
+    return await objects.load_operators(session.store, session.host, manifest)
+
+
+async def read_latest(session: Session) -> CheckpointId | None:
+    committed = (await read_head(session.store)).committed
+    return None if committed is None else committed.id

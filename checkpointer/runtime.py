@@ -1,0 +1,152 @@
+"""Where work runs: one event loop for everything that talks to a store, and two pools of threads beside it.
+
+The loop is fsspec's own, in a background thread, because s3fs and adlfs keep their connections there.
+Synchronous callers block on it (`run_sync`), asynchronous callers of any loop await it (`bridge`), and
+neither ever starts a loop of its own. Everything here is armed again after a fork: a child starts with no
+loop and no threads.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+import fsspec.asyn
+
+from manifests.errors import IllegalArgumentError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FILE_THREADS = 16
+
+
+class _Pool:
+    """Threads made when first needed, in the process that needs them."""
+
+    def __init__(self, name: str, workers: int) -> None:
+        self._name = name
+        self._workers = workers
+        self.rearm()
+
+    def rearm(self) -> None:
+        """Forget everything. In a forked child the old threads are gone and the old locks may be held by
+        them."""
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+
+    def get(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self._workers, thread_name_prefix=self._name)
+            return self._executor
+
+
+_files = _Pool("checkpointer-file", FILE_THREADS)
+_cpu = _Pool("checkpointer-cpu", os.cpu_count() or 1)
+
+
+def _after_fork() -> None:
+    # fsspec registers a hook of its own, which forgets to replace the lock that guards the loop's creation.
+    fsspec.asyn.reset_lock()
+    _files.rearm()
+    _cpu.rearm()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """The event loop of this process, started if need be."""
+    running: asyncio.AbstractEventLoop = fsspec.asyn.get_loop()
+    return running
+
+
+def on_loop() -> bool:
+    """Whether the caller is on the event loop's own thread, where blocking would stop everything."""
+    return threading.current_thread() is fsspec.asyn.iothread[0]
+
+
+def submit(coro: Coroutine[Any, Any, T]) -> "Future[T]":
+    """Start `coro` on the loop; do not wait. Cancelling the future cancels the work."""
+    return asyncio.run_coroutine_threadsafe(coro, loop())
+
+
+def run_sync(coro: Coroutine[Any, Any, T]) -> T:
+    """Run `coro` on the loop and wait for its result, from any thread but the loop's own.
+
+    May be called while another event loop runs in the calling thread; that loop then stands still
+    meanwhile. An interrupt (Ctrl-C) cancels the work.
+    """
+    if on_loop():
+        coro.close()
+        raise IllegalArgumentError(
+            "a blocking call was made on the event loop that has to serve it: use the asynchronous interface"
+        )
+    work = submit(coro)
+    try:
+        return work.result()
+    except BaseException:
+        work.cancel()
+        raise
+
+
+async def bridge(coro: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
+    """Run `coro` on the loop and await its result from any running event loop.
+
+    With `shield`, cancelling the waiter leaves the work running to its end; without, it cancels the work too.
+    """
+    here = asyncio.get_running_loop()
+    waiter: asyncio.Future[T] = here.create_future()
+    work = submit(coro)
+
+    def tell(_: "Future[T]") -> None:
+        with contextlib.suppress(RuntimeError):  # the waiter's loop was closed before the work ended
+            here.call_soon_threadsafe(_settle, waiter, work)
+
+    work.add_done_callback(tell)
+    try:
+        return await waiter
+    except asyncio.CancelledError:
+        if not shield:
+            work.cancel()
+        raise
+
+
+def _settle(waiter: "asyncio.Future[T]", work: "Future[T]") -> None:
+    if waiter.done():
+        return
+    if work.cancelled():
+        waiter.cancel()
+        return
+    error = work.exception()
+    if error is None:
+        waiter.set_result(work.result())
+    else:
+        waiter.set_exception(error)
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking call (files, imports) in the file pool. Cancelling the waiter does not stop the call."""
+    return await _in_pool(_files, lambda: function(*args, **kwargs))
+
+
+async def on_cpu(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run work that keeps a processor busy (encoding, compression, digests), one thread per processor."""
+    return await _in_pool(_cpu, lambda: function(*args, **kwargs))
+
+
+async def _in_pool(pool: _Pool, call: Callable[[], T]) -> T:
+    try:
+        work = pool.get().submit(call)
+    except RuntimeError:
+        # The interpreter is shutting down and takes no new threads; a last save from an exit handler still
+        # works.
+        return call()
+    return await asyncio.wrap_future(work)
+
+
+__all__ = ["FILE_THREADS", "bridge", "in_thread", "loop", "on_cpu", "on_loop", "run_sync", "submit"]

@@ -1,0 +1,419 @@
+"""Saving: what one attempt at a checkpoint writes, until its manifest stands and the pointer can be swapped.
+
+    records → encode → compress → digest → PUT artifacts (parallel) → PUT manifest → compare-and-swap _latest
+
+`restore.py` is the mirror image.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from checkpointer import objects
+from checkpointer.codecs import keyed_codec
+from checkpointer.codecs.fold import fold_start
+from checkpointer.errors import CheckpointError, ConflictError, IllegalArgumentError, InvalidStateError
+from checkpointer.keyed import Capture, KeyedState, PartitionChange
+from checkpointer.pointer import Head
+from checkpointer.session import Base, Session
+from checkpointer.uploads import Piece, Slice, Uploads
+from manifests import layout
+from manifests.fields import check_json
+from manifests.model import (
+    DELTA,
+    SNAPSHOT,
+    Artifact,
+    Chain,
+    Job,
+    Json,
+    Kind,
+    Manifest,
+    Operator,
+    Pointer,
+    Ref,
+)
+
+EXPLICIT = "explicit"
+"""The partitioner of operators whose caller names the partition of everything it writes."""
+
+MAX_RAW_DELTAS = 1000
+"""Deltas of opaque bytes above one snapshot. Nobody but the caller can merge them."""
+
+IN_FLIGHT = 256 << 20
+"""Bytes handed over and not yet stored, above which the caller waits."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A partition's next chain: what is kept of the old one, and the pieces that come on top."""
+
+    kept: Chain
+    added: list[Piece] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Change:
+    """What an attempt does to one operator; `old` is what it starts from."""
+
+    operator: Operator
+    old: dict[int, Chain]
+    plans: dict[int, _Plan] = field(default_factory=dict)
+
+    def chains(self) -> dict[int, Chain]:
+        """The operator's chains once every piece is written."""
+        chains = dict(self.old)
+        for partition, plan in self.plans.items():
+            chains[partition] = plan.kept + tuple(a for piece in plan.added for a in piece.artifacts)
+        return {partition: chain for partition, chain in chains.items() if chain}
+
+
+class Draft:
+    """One attempt at a checkpoint on top of `base`. Everything it writes carries its id."""
+
+    def __init__(self, session: Session, base: Base, epoch: int | None, job: Job | None) -> None:
+        parent = base.manifest
+        self.id = session.draw_id(base.head.sequence)
+        self.base = base
+        self.epoch = epoch
+        self.job = job
+        self.positions: dict[str, Json] = dict(parent.positions) if parent else {}
+        self.properties: dict[str, Json] = dict(parent.properties) if parent else {}
+        self.watermark: Json = parent.watermark if parent else None
+        self._session = session
+        self._operators = dict(parent.operators) if parent else {}
+        self._changes: dict[str, _Change] = {}
+        self._captures: list[tuple[str, Capture]] = []
+        self._uploads = Uploads(session.store, session.host, self.id)
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        self._ended: str | None = None
+        self._prepared: Prepared | None = None
+
+    # ---- what the caller says: checked at once, written meanwhile ------------------------------------------------
+
+    async def add(self, operator: str, partition: int, kind: Kind, data: bytes) -> None:
+        """Take a snapshot or delta of raw bytes. Waits only where very much is under way already."""
+        self._check_open()
+        layout.encode_name("operator", operator)
+        layout.check_partition(partition)
+        change = self._change(operator, EXPLICIT, layout.RAW, partition + 1)
+        if partition >= change.operator.partitions:
+            change.operator = replace(change.operator, partitions=partition + 1)
+        piece, stored = Piece(operator, partition, layout.RAW), Slice(kind, data, len(data), 1)
+        if kind == SNAPSHOT:
+            known = change.old.get(partition, (None,))[0]
+            change.plans[partition] = _Plan((), [piece])
+            await self._start(self._uploads.write(piece, stored, known), len(data))
+            return
+        plan = change.plans.setdefault(partition, _Plan(change.old.get(partition, ())))
+        if not plan.kept and not plan.added:
+            raise IllegalArgumentError(
+                f"operator {operator!r}, partition {partition}: a delta needs a snapshot below it: save that first"
+            )
+        if len(plan.kept) + len(plan.added) > MAX_RAW_DELTAS:
+            raise IllegalArgumentError(
+                f"operator {operator!r}, partition {partition}: {MAX_RAW_DELTAS} deltas above one snapshot, which only "
+                "the caller can merge: save a snapshot"
+            )
+        plan.kept, folded = self._fold_raw(plan, len(data))
+        plan.added.append(piece)
+        write = self._write_folded(piece, folded, stored) if folded else self._uploads.write(piece, stored, None)
+        await self._start(write, len(data))
+
+    async def attach(self, artifact: Artifact) -> None:
+        """Take an artifact that `save_snapshot` or `save_delta` wrote under this attempt's id, in any process."""
+        self._check_open()
+        name = layout.parse_artifact(artifact.path)
+        if name.id != self.id or name.partition is None or name.codec != layout.RAW:
+            raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {self.id}")
+        change = self._change(name.operator, EXPLICIT, layout.RAW, name.partition + 1)
+        change.operator = replace(change.operator, partitions=max(change.operator.partitions, name.partition + 1))
+        piece = Piece(name.operator, name.partition, layout.RAW, (artifact,))
+        if artifact.kind == SNAPSHOT:
+            change.plans[name.partition] = _Plan((), [piece])
+            return
+        plan = change.plans.setdefault(name.partition, _Plan(change.old.get(name.partition, ())))
+        if not plan.kept and not plan.added:
+            raise IllegalArgumentError(f"{artifact.path}: a delta needs a snapshot below it: save that first")
+        plan.added.append(piece)
+
+    def capture(self, operator: str, state: KeyedState) -> Capture:
+        """Take what changed in `state`, in the caller's thread. Only this blocks the caller."""
+        self._check_open()
+        layout.encode_name("operator", operator)
+        if not isinstance(state, KeyedState):
+            raise IllegalArgumentError(
+                f"operator {operator!r}: save() takes a KeyedState, not {type(state).__name__}: use snapshot() for bytes"
+            )
+        if operator in self._changes:
+            raise IllegalArgumentError(f"operator {operator!r}: was already written in this checkpoint")
+        old = self._operators.get(operator)
+        if old is not None and old.codec != layout.MSGPACK:
+            raise IllegalArgumentError(f"operator {operator!r}: holds {old.codec} artifacts: drop() it first")
+        return state._capture({} if old is None else old.chains, self._session.max_chain)
+
+    async def save(self, operator: str, capture: Capture) -> None:
+        """Write what was captured."""
+        self._captures.append((operator, capture))
+        partitions = capture.partitions
+        change = self._change(operator, keyed_codec.PARTITIONER, layout.MSGPACK, partitions)
+        if change.operator.partitions != partitions:
+            change.operator = replace(change.operator, partitions=partitions)
+            change.old = {}
+        for part in capture.changes:
+            piece = Piece(operator, part.partition, layout.MSGPACK)
+            change.plans[part.partition] = _Plan(change.old.get(part.partition, ())[: part.keep], [piece])
+            await self._start(self._write_keyed(piece, part, change.old.get(part.partition, ())), part.size)
+
+    def keep(self, operator: str, partition: int | None = None) -> None:
+        """Say aloud that an operator, or one partition of it, stays as it was in the parent."""
+        self._check_open()
+        self._existing(operator, partition)
+
+    def drop(self, operator: str, partition: int | None = None) -> None:
+        """Leave an operator, or one partition of it, out from this checkpoint on."""
+        self._check_open()
+        self._existing(operator, partition)
+        if partition is None:
+            self._operators.pop(operator, None)
+            self._changes.pop(operator, None)
+            return
+        old = self._operators.get(operator) or self._changes[operator].operator
+        self._change(operator, old.partitioner, old.codec, old.partitions).plans[partition] = _Plan(())
+
+    # ---- how it ends --------------------------------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Make this the committed checkpoint, with one swap."""
+        async with self._session.lock:
+            base, (ref, manifest) = self.base, await self._write()
+
+            async def plan(head: Head, pointer: Pointer) -> Pointer:
+                if head.prepared is not None:
+                    raise _pending(self._session, head.prepared)
+                return replace(pointer, committed=ref)
+
+            try:
+                head = await self._session.move(base, ref, plan)
+            except BaseException:
+                self.settle(None)
+                raise
+            self._session.stand_on_commit(head, ref, manifest)
+            self.settle(manifest)
+
+    async def prepare(self) -> "Prepared":
+        """Record this attempt in `_latest` without making it the committed checkpoint."""
+        async with self._session.lock:
+            base, (ref, manifest) = self.base, await self._write()
+            self._prepared = Prepared(self._session, base, ref, manifest, self)
+
+            async def plan(head: Head, pointer: Pointer) -> Pointer | None:
+                if head.prepared == ref:
+                    return None
+                if head.prepared is not None:
+                    raise _pending(self._session, head.prepared)
+                return replace(pointer, prepared=ref)
+
+            head = await self._session.move(base, ref, plan)
+            self._prepared.base = Base(head, base.manifest)
+            self._session.stand_on(self._prepared.base)
+            return self._prepared
+
+    async def abort(self) -> None:
+        """Leave nothing visible. Objects already written are garbage that cleanup knows by this attempt's id."""
+        if self._prepared is not None:
+            if not self._prepared.decided:
+                await self._prepared.abort()
+            return
+        if self._ended is None:
+            self._ended = "was aborted"
+            await self._cancel()
+            self.settle(None)
+
+    @property
+    def open(self) -> bool:
+        """Whether this attempt was neither written nor given up."""
+        return self._ended is None
+
+    def settle(self, manifest: Manifest | None) -> None:
+        """Tell every captured state what became of its change: the manifest that holds it, or None."""
+        for operator, capture in self._captures:
+            capture.settle(None if manifest is None else manifest.operators[operator].chains)
+        self._captures.clear()
+
+    # ---- within --------------------------------------------------------------------------------------------------
+
+    async def _write(self) -> tuple[Ref, Manifest]:
+        """Everything up to the manifest: durable, and not yet visible."""
+        self._check_open()
+        try:
+            await self._finish_uploads()
+            manifest, segments = await self._session.host.run(self._manifest)
+            store = self._session.store
+            await asyncio.gather(*(objects.put(store, s.path, s.data) for s in segments))
+            ref = await objects.write_manifest(store, self._session.host, manifest)
+        except BaseException:
+            self._ended = "failed"
+            await self._cancel()
+            self.settle(None)
+            raise
+        self._ended = "was written"
+        return ref, manifest
+
+    def _manifest(self) -> tuple[Manifest, list[objects.SegmentObject]]:
+        operators = dict(self._operators)
+        for name, change in self._changes.items():
+            operators[name] = replace(change.operator, chains=change.chains())
+        parent = self.base.manifest
+        manifest = Manifest(
+            id=self.id,
+            parent=self.base.parent,
+            epoch=self.epoch,
+            created=self._session.host.now(),
+            job=self.job,
+            operators=operators,
+            positions=check_json("positions", self.positions),
+            watermark=self.watermark,
+            properties=check_json("properties", self.properties),
+        )
+        return objects.spill(manifest, parent)
+
+    def _check_open(self) -> None:
+        if self._ended is not None:
+            raise InvalidStateError(f"{self.id}: this attempt {self._ended}: begin another")
+
+    def _change(self, operator: str, partitioner: str, codec: str, partitions: int) -> _Change:
+        change = self._changes.get(operator)
+        if change is None:
+            old = self._operators.get(operator)
+            head = old or Operator(partitions, partitioner, codec)
+            change = self._changes[operator] = _Change(head, dict(old.chains) if old else {})
+        if change.operator.codec != codec:
+            self._changes.pop(operator) if not change.plans else None
+            raise IllegalArgumentError(
+                f"operator {operator!r}: holds {change.operator.codec} artifacts, not {codec}: drop() it first"
+            )
+        return change
+
+    def _existing(self, operator: str, partition: int | None) -> None:
+        change, old = self._changes.get(operator), self._operators.get(operator)
+        if change is None and old is None:
+            raise IllegalArgumentError(f"operator {operator!r}: there is none in {self.base.parent and self.base.parent.id}")
+        known = set(old.chains if old else ()) | set(change.plans if change else ())
+        if partition is not None and partition not in known:
+            raise IllegalArgumentError(f"operator {operator!r}: has no partition {partition!r:.20}")
+
+    def _fold_raw(self, plan: _Plan, size: int) -> tuple[Chain, Chain]:
+        """Split what is kept of a chain of opaque bytes into what stays, and the deltas to write again as one object."""
+        groups = objects.by_object(plan.kept[1:])
+        if plan.added or not groups:
+            return plan.kept, ()
+        sizes = [sum(artifact.length for artifact in group) for group in groups]
+        first = fold_start([*sizes, size], self._session.max_chain - 1)
+        start = 1 + sum(len(group) for group in groups[:first])
+        return plan.kept[:start], plan.kept[start:]
+
+    async def _write_folded(self, piece: Piece, older: Chain, newest: Slice) -> None:
+        store, host = self._session.store, self._session.host
+        data = await asyncio.gather(*(objects.read_slices(store, host, g) for g in objects.by_object(older)))
+        slices = [Slice(DELTA, bytes(part), len(part), 1) for group in data for part in group]
+        await self._uploads.write_together(piece, [*slices, newest])
+
+    async def _write_keyed(self, piece: Piece, part: PartitionChange, old: Chain) -> None:
+        data, raw_size = await self._session.host.run(lambda: keyed_codec.encode(part.records))
+        known = old[0] if old and part.kind == SNAPSHOT else None
+        await self._uploads.write(piece, Slice(part.kind, data, raw_size, len(part.records)), known)
+        part.release()
+
+    async def _start(self, write: Coroutine[Any, Any, None], size: int) -> None:
+        """Run a write beside the caller. Raises what an earlier one met, so that a failure shows early."""
+        self._tasks[asyncio.ensure_future(write)] = size
+        while True:
+            for task in [task for task in self._tasks if task.done()]:
+                del self._tasks[task]
+                task.result()
+            if sum(self._tasks.values()) <= IN_FLIGHT:
+                return
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _finish_uploads(self) -> None:
+        while self._tasks:
+            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                del self._tasks[task]
+                task.result()
+        await self._uploads.flush()
+
+    async def _cancel(self) -> None:
+        tasks = list(self._tasks)
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Prepared:
+    """A checkpoint recorded in `_latest` and not yet committed: commit it or abort it, also after a restart."""
+
+    def __init__(
+        self, session: Session, base: Base, ref: Ref, manifest: Manifest, draft: Draft | None = None
+    ) -> None:
+        self.id = ref.id
+        self.base = base
+        self.manifest = manifest
+        self.decided = False
+        self._session = session
+        self._ref = ref
+        self._draft = draft
+
+    async def commit(self) -> None:
+        """Promote it to the committed checkpoint. A second call finds it committed, and that is success."""
+
+        async def plan(head: Head, pointer: Pointer) -> Pointer:
+            if head.prepared != self._ref:
+                raise ConflictError(
+                    f"{self._session.store.url}: {self.id} is no longer prepared: it was aborted or replaced; "
+                    "it was not committed, restore again"
+                )
+            return replace(pointer, committed=self._ref, prepared=None)
+
+        async with self._session.lock:
+            head = await self._session.move(self.base, self._ref, plan)
+            self._session.stand_on_commit(head, self._ref, self.manifest)
+            self._decided(head, self.manifest)
+
+    async def abort(self) -> None:
+        """Drop it. Always swaps, so that a `prepare` still under way can never take effect afterwards."""
+
+        async def plan(head: Head, pointer: Pointer) -> Pointer:
+            if head.prepared not in (None, self._ref):
+                raise ConflictError(f"{self._session.store.url}: another checkpoint is prepared: restore again")
+            return replace(pointer, prepared=None)
+
+        async with self._session.lock:
+            head = await self._session.move(self.base, self._ref, plan)
+            if head.committed == self._ref:
+                raise InvalidStateError(f"{self._session.store.url}: {self.id} was committed already: use rollback()")
+            self._session.stand_on(Base(head, self.base.manifest))
+            self._decided(head, None)
+
+    def _decided(self, head: Head, manifest: Manifest | None) -> None:
+        self.decided, self.base = True, Base(head, self.base.manifest)
+        if self._draft is not None:
+            self._draft.settle(manifest)
+
+
+async def begin(session: Session, epoch: int | None, job: Job | None = None) -> Draft:
+    """An attempt on top of what was restored."""
+    if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or abs(epoch) >= 2**63):
+        raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer or None")
+    base = await session.base()
+    if base.head.prepared is not None:
+        raise _pending(session, base.head.prepared)
+    return Draft(session, base, epoch, job)
+
+
+def _pending(session: Session, prepared: Ref) -> CheckpointError:
+    return InvalidStateError(
+        f"{session.store.url}: {prepared.id} is prepared: commit or abort it first (restore().prepared)"
+    )

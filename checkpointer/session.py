@@ -1,0 +1,175 @@
+"""One user of one root: what it restored, and how it moves the pointer on top of that.
+
+A session belongs to one process and lives on the library's event loop. It does one writing thing at a time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from checkpointer import history, objects
+from checkpointer.errors import CheckpointError, ConflictError, FencedError, InvalidStateError, OutcomeUnknownError, RetiredError
+from checkpointer.host import Host
+from checkpointer.pointer import Head, advance, reading, successor
+from checkpointer.store.base import Store
+from checkpointer.store.probe import probe
+from manifests.model import CheckpointId, Manifest, Pointer, Ref, Writer
+
+Plan = Callable[[Head, Pointer], Awaitable[Pointer | None]]
+"""What to write on a version, given a pointer that is its successor in this writer's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a session stands on: a version of `_latest` and the checkpoint that was committed in it."""
+
+    head: Head
+    manifest: Manifest | None
+
+    @property
+    def parent(self) -> Ref | None:
+        return self.head.committed
+
+
+class Session:
+    def __init__(self, store: Store, host: Host, *, max_chain: int) -> None:
+        self.store = store
+        self.host = host
+        self.max_chain = max_chain
+        self.lock = asyncio.Lock()
+        self._base: Base | None = None
+        self._must_restore: str | None = None
+        self._instance = host.token(32)
+        self._fenced: FencedError | None = None
+        self._probed = False
+        self._background: asyncio.Task[object] | None = None
+
+    # ---- what the session stands on ----------------------------------------------------------------------------
+
+    async def base(self) -> Base:
+        """What was restored; the committed checkpoint as it is now if nothing was."""
+        if self._fenced is not None:
+            raise self._fenced
+        if self._must_restore is not None:
+            raise InvalidStateError(f"{self.store.url}: {self._must_restore}")
+        if self._base is None:
+            self._base = await self.read_base()
+        return self._base
+
+    async def read_base(self) -> Base:
+        """The committed checkpoint as it is now: `_latest`, its manifest and its segments."""
+
+        async def read(head: Head) -> Base:
+            ref = head.committed
+            return Base(head, None if ref is None else await objects.read_manifest(self.store, self.host, ref))
+
+        return await reading(self.store, read)
+
+    def stand_on(self, base: Base) -> None:
+        self._base, self._must_restore = base, None
+
+    def stand_on_commit(self, head: Head, ref: Ref, manifest: Manifest) -> None:
+        """Go on from a checkpoint that was committed, unless more was committed on top of it since."""
+        if head.committed == ref:
+            self.stand_on(Base(head, manifest))
+
+    def must_restore(self, why: str) -> None:
+        """From now on every write is refused until restore() was called."""
+        self._base, self._must_restore = None, why
+
+    def draw_id(self, above: int) -> CheckpointId:
+        """A new id for an attempt on a version whose committed sequence is `above`."""
+        return CheckpointId(above + 1, self.host.token(8))
+
+    async def new_id(self) -> CheckpointId:
+        return self.draw_id((await self.base()).head.sequence)
+
+    # ---- one thing at a time, some of it in the background -----------------------------------------------------
+
+    async def settle(self) -> None:
+        """Wait for the commit that runs in the background, and raise what became of it, once."""
+        task, self._background = self._background, None
+        if task is not None:
+            await task
+
+    async def in_background(self, work: Awaitable[object]) -> None:
+        """Go on with `work` without the caller, after what already runs there."""
+        await self.settle()
+        self._background = asyncio.ensure_future(work)
+
+    async def close(self) -> None:
+        try:
+            await self.settle()
+        finally:
+            await self.store.close()
+
+    # ---- moving the pointer ------------------------------------------------------------------------------------
+
+    async def move(self, base: Base, attempt: Ref, plan: Plan) -> Head:
+        """Swap in this session's name, taking over with its first swap, always on top of what was restored.
+
+        Succeeds once a version shows `attempt` committed, or the planned pointer was written. Whatever else moved the
+        pointer meanwhile was retention or a savepoint, or it is the end of this writer.
+        """
+        await self._prove_conditions(base.head)
+
+        async def step(head: Head) -> Pointer | None:
+            if head.committed == attempt:
+                return None
+            if not self._follows(base, head):
+                if await history.became_live(self.store, head, attempt):
+                    return None
+                raise self._lost(base, head, attempt)
+            return await plan(head, successor(head, self._writer_on(head), self.host.token(32)))
+
+        try:
+            head = await advance(self.store, base.head, step)
+        except FencedError as error:
+            self._fenced = error
+            raise
+        except RetiredError:
+            raise
+        except ConflictError as error:
+            self.must_restore(f"call restore() first: {error}")
+            raise
+        except (OutcomeUnknownError, asyncio.CancelledError):
+            self.must_restore("the outcome of the last swap is unknown: call restore() first, which tells")
+            raise
+        if not self._owns(head):
+            self._fenced = FencedError(f"{self.store.url}: {attempt.id} was committed, but another writer took over since")
+        return head
+
+    def _owns(self, head: Head) -> bool:
+        """Whether this session was the last to take over."""
+        return head.writer is not None and head.writer.instance == self._instance
+
+    def _writer_on(self, head: Head) -> Writer:
+        if head.writer is not None and self._owns(head):
+            return head.writer
+        return Writer((head.writer.epoch if head.writer else 0) + 1, self._instance)
+
+    def _follows(self, base: Base, head: Head) -> bool:
+        """Whether nothing but retention and savepoints came between what was restored and `head`."""
+        return head.committed == base.head.committed and (head.writer == base.head.writer or self._owns(head))
+
+    def _lost(self, base: Base, head: Head, attempt: Ref) -> CheckpointError:
+        now = head.committed.id if head.committed else None
+        if self._owns(head):
+            return InvalidStateError(
+                f"{self.store.url}: {attempt.id} was begun before {now} was committed here: begin another attempt"
+            )
+        if not self._owns(base.head):
+            return ConflictError(
+                f"{self.store.url}: {base.parent.id if base.parent else None} was restored, but another writer took "
+                f"over since, and {now} is committed: {attempt.id} was not committed; call restore() and go on from there"
+            )
+        return FencedError(
+            f"{self.store.url}: another writer has taken over (epoch {head.writer.epoch if head.writer else 0}) and "
+            f"{now} is committed: {attempt.id} was not committed; stop this job"
+        )
+
+    async def _prove_conditions(self, head: Head) -> None:
+        """Refuse a store that ignores conditions, when a root is about to be created on it."""
+        if head.pointer is None and self.store.fencing and not self._probed:
+            await probe(self.store)
+            self._probed = True

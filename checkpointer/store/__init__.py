@@ -1,0 +1,99 @@
+"""Objects on any store: get, put, compare_and_swap, list, delete. `open_store` is the way in."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.store.base import (
+    SWAP_LIMIT,
+    Blob,
+    Entry,
+    Leftover,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    Store,
+)
+from checkpointer.store.limit import LimitedStore
+from checkpointer.store.retry import RetryingStore
+from checkpointer.store.url import Location, parse
+
+Fencing = Literal["required", "none"]
+
+_S3 = ("s3", "s3a", "s3n")
+_AZURE = ("abfs", "abfss", "az")
+
+
+def open_store(
+    url: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    fencing: Fencing = "required",
+    concurrency: int = 16,
+    timeout: float = 60.0,
+) -> Store:
+    """The store of a root. Does no I/O and imports no cloud package: that waits for the first request.
+
+    Args:
+        url: A folder, `file:///…`, `memory://name`, `s3://bucket/path`, `abfs://container/path`, or any other
+            URL that fsspec knows (those with `fencing="none"` only).
+        storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown, logged or sent
+            anywhere else.
+        fencing: "required" writes under conditions that the store keeps against every other writer; "none"
+            writes without them, and two writers of one root can then overwrite each other.
+        concurrency: Requests at once.
+        timeout: Seconds for one request of small size; large ones get a second more for each MiB.
+
+    Raises:
+        IllegalArgumentError: The URL or an option cannot be right.
+    """
+    if fencing not in ("required", "none"):
+        raise IllegalArgumentError(f"fencing={fencing!r:.40}: expected 'required' or 'none'")
+    if concurrency < 1 or not timeout > 0:
+        raise IllegalArgumentError("concurrency is at least 1, and timeout above 0 seconds")
+    store = _backend(parse(url), dict(storage_options or {}), fencing == "required", concurrency, timeout)
+    return RetryingStore(LimitedStore(store, concurrency=concurrency, timeout=timeout))
+
+
+def _backend(
+    location: Location, options: dict[str, Any], fencing: bool, concurrency: int, timeout: float
+) -> Store:
+    if location.protocol == "file":
+        from checkpointer.store.local import LocalStore
+
+        if options.keys() - {"auto_mkdir"}:
+            raise IllegalArgumentError(
+                f"{location.url}: a local folder takes no storage_options; was a URL such as s3://… meant?"
+            )
+        return LocalStore(location.path, fencing=fencing, timeout=timeout)
+    if location.protocol == "memory":
+        from checkpointer.store.memory import MemoryStore
+
+        return MemoryStore(location.url, fencing=fencing)
+    if location.protocol in _S3:
+        from checkpointer.store.s3 import S3Store
+
+        return S3Store(location, options, fencing=fencing, concurrency=concurrency, timeout=timeout)
+    if location.protocol in _AZURE:
+        from checkpointer.store.azure import AzureStore
+
+        return AzureStore(location, options, fencing=fencing, timeout=timeout)
+    from checkpointer.store.generic import GenericStore, check_protocol
+
+    check_protocol(location, fencing)
+    return GenericStore(location.url, options)
+
+
+__all__ = [
+    "SWAP_LIMIT",
+    "Blob",
+    "Entry",
+    "Fencing",
+    "Leftover",
+    "ObjectExistsError",
+    "ObjectNotFoundError",
+    "PreconditionFailedError",
+    "Store",
+    "open_store",
+]

@@ -1,0 +1,129 @@
+"""What every store offers: coroutines over whole objects, named by paths relative to the root.
+
+Objects are written once and never changed, except those written by `compare_and_swap`. Paths come from
+`manifests.layout` only. A store raises errors of the tree (`checkpointer.errors`) and three signals of its
+own, which the layers above turn into an outcome:
+
+* `ObjectNotFoundError`: nothing has this path;
+* `ObjectExistsError`: `put` found something at the path;
+* `PreconditionFailedError`: `compare_and_swap` found another version. Nothing was written by the answered
+  request, but an earlier, unanswered request of the same caller may be what moved the version: read back
+  before judging.
+
+`RetryableError` from `compare_and_swap` means that nobody knows whether it took effect.
+`OutcomeUnknownError` from it means that the bytes are in place but the disk has not confirmed them: reading
+back shows them and proves nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from checkpointer.errors import ConflictError, IllegalArgumentError, NotFoundError
+from manifests.digest import Bytes
+
+SWAP_LIMIT = 16 << 20
+"""Largest object, in bytes, that can be written or replaced by `compare_and_swap`."""
+
+
+class ObjectNotFoundError(NotFoundError):
+    """No object has this path."""
+
+
+class ObjectExistsError(ConflictError):
+    """An object already has this path."""
+
+
+class PreconditionFailedError(ConflictError):
+    """The object has another version than the caller expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """An object as read: its bytes, and the opaque version that a swap can be conditioned on."""
+
+    data: bytes = field(repr=False)
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An object as listed: path relative to the root, size in bytes."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """What an interrupted write of `path` left behind: a temporary file, or the parts of an upload."""
+
+    path: str
+    token: str
+
+
+def check_path(path: str) -> str:
+    """`path` as given, or `IllegalArgumentError` if it is not one that a layout would make."""
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts) or "\0" in path or "\\" in path:
+        raise IllegalArgumentError(f"{path!r:.200}: not a path inside a store")
+    return path
+
+
+class Store(Protocol):
+    """A root on some object store. All coroutines run on the library's own event loop
+    (`checkpointer.runtime`)."""
+
+    @property
+    def url(self) -> str:
+        """The root as a user would write it, without secrets."""
+
+    @property
+    def fencing(self) -> bool:
+        """Whether `put` and `compare_and_swap` are atomic against every other client of the root."""
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        """Read an object in one request, or raise `ObjectNotFoundError`.
+
+        An object of more than `limit` bytes raises `CorruptionError` before its body is read into memory.
+        """
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        """Read `length` bytes from `offset` (fewer where the object ends before), or raise
+        `ObjectNotFoundError`.
+
+        `length` is at least 1.
+        """
+
+    async def put(self, path: str, data: Bytes) -> None:
+        """Write an object that is complete and durable once this returns, and never visible in part.
+
+        Raises `ObjectExistsError` where something is at the path already, as far as the store can tell: a
+        large object may be written over one of the same name, so names must be unique to their content.
+        """
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        """Replace the object if its version is `expected` (None: if there is none). Return the new version.
+
+        One attempt, never repeated by the store. Raises `PreconditionFailedError` when the version differs.
+        `data` and what it replaces have at most `SWAP_LIMIT` bytes.
+        """
+
+    async def list(self, prefix: str) -> list[Entry]:
+        """Every object whose path starts with `prefix` (a folder with its slash, or empty), in order of path.
+
+        Never from a cache. Temporary files of writers are left out.
+        """
+
+    async def delete(self, paths: Sequence[str]) -> None:
+        """Delete objects, in bulk where the store can. What is not there is no error."""
+
+    async def leftovers(self) -> Sequence[Leftover]:
+        """What interrupted writes left behind, and what running writes have not finished yet."""
+
+    async def discard(self, leftovers: Sequence[Leftover]) -> None:
+        """Remove leftovers of writes that are known to be over: a write whose leftover goes meanwhile
+        fails."""
+
+    async def close(self) -> None:
+        """Release connections. The store opens them again when it is used again."""

@@ -1,0 +1,188 @@
+"""The few durable things one can do to a local file, and what each failure of the system means to a
+caller."""
+
+import errno
+import fcntl
+import io
+import os
+import random
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from checkpointer.errors import (
+    CheckpointError,
+    CorruptionError,
+    DependencyError,
+    IllegalArgumentError,
+    InvalidStateError,
+)
+from manifests.digest import Bytes
+
+_TEMPORARY = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{16}\.tmp")
+
+LOCK = ".lock"
+"""The one lock file of a root."""
+
+
+def temporary_target(name: str) -> str | None:
+    """The name of the file that the temporary file `name` was to become, or None if it is not a temporary
+    file."""
+    match = _TEMPORARY.fullmatch(name)
+    return match["target"] if match else None
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file of this name is the store's own, and no object."""
+    return _TEMPORARY.fullmatch(name) is not None or name == LOCK
+
+
+def read(path: str, limit: int | None) -> tuple[bytes, os.stat_result]:
+    """A whole file, from one open: what a rename puts in its place meanwhile does not mix in."""
+    with _opened(path) as (fd, status):
+        if limit is not None and status.st_size > limit:
+            raise CorruptionError(f"{path}: expected at most {limit} bytes, found {status.st_size}")
+        return _read(fd, status.st_size, 0), status
+
+
+def read_range(path: str, offset: int, length: int) -> bytes:
+    """`length` bytes from `offset`, fewer where the file ends."""
+    with _opened(path) as (fd, status):
+        return _read(fd, max(0, min(length, status.st_size - offset)), offset)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[int, os.stat_result]]:
+    # O_NONBLOCK: a FIFO of that name must not block the thread for ever.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidStateError(f"{path}: is not a regular file; remove it")
+        yield fd, status
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int, size: int, offset: int) -> bytes:
+    data = os.pread(fd, size, offset)
+    if len(data) == size:
+        return data
+    # One call reads 2 GiB at most. The buffer of a BytesIO becomes the result without a copy.
+    buffer = io.BytesIO()
+    buffer.write(data)
+    while buffer.tell() < size and data:
+        data = os.pread(fd, min(size - buffer.tell(), 64 << 20), offset + buffer.tell())
+        buffer.write(data)
+    return buffer.getvalue()
+
+
+def write_temporary(target: str, data: Bytes) -> str:
+    """A durable temporary file beside `target`; nothing is left behind on a failure."""
+    folder, name = os.path.split(target)
+    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(fd, "wb", buffering=0) as file:
+            rest = memoryview(data).cast("B")
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(fd)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return temporary
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in `folder` durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems keep no folders to sync
+            raise
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def locked(path: str, timeout: float) -> Iterator[None]:
+    """Hold an exclusive lock against every process of this host. The kernel frees it when its holder dies.
+
+    The lock file is created if need be and never removed: whoever waits for it would then lock a file
+    without name.
+    """
+    deadline = time.monotonic() + timeout
+    pause = 0.0005
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if _try_lock(fd, path):
+                yield
+                return
+        finally:
+            os.close(fd)
+        if time.monotonic() >= deadline:
+            raise DependencyError(f"{path}: another process has held this lock for {timeout:g} s")
+        time.sleep(pause * random.uniform(0.5, 1.5))
+        pause = min(pause * 2, 0.02)
+
+
+def _try_lock(fd: int, path: str) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    # Somebody may have removed the file between open and flock; a lock on a file without name excludes
+    # nobody.
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    return False
+
+
+_BUSY = {
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.EINTR,
+    errno.ENFILE,
+    errno.ENOLCK,
+    errno.ENOMEM,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+}
+
+
+def translate(error: OSError, path: str) -> CheckpointError:
+    """What a failed system call on `path` means. Missing files are told apart before this is asked."""
+    code = error.errno
+    why = os.strerror(code) if code else str(error)
+    if code == errno.EMFILE:
+        return DependencyError(f"{path}: {why}: raise this process's limit (ulimit -n)")
+    if code in _BUSY:
+        return DependencyError(f"{path}: {why}")
+    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return InvalidStateError(f"{path}: {why}: free space there, or move the root; nothing was committed")
+    if code in (errno.EACCES, errno.EPERM):
+        return InvalidStateError(
+            f"{path}: {why}: give user {os.geteuid()} read and write access to the folder and what is in it"
+        )
+    if code == errno.EROFS:
+        return InvalidStateError(f"{path}: {why}: mount it writable, or choose another root")
+    if code == errno.EIO:
+        return InvalidStateError(f"{path}: {why}: the disk failed; look at the system log before going on")
+    if code == errno.ELOOP:
+        return InvalidStateError(f"{path}: is a symbolic link, which a store never makes; remove it")
+    if code in (errno.ENOTDIR, errno.EISDIR):
+        return InvalidStateError(
+            f"{path}: {why}: a file stands where a folder should be, or the reverse; remove it"
+        )
+    if code in (errno.ENAMETOOLONG, errno.EINVAL):
+        return IllegalArgumentError(f"{path}: {why}")
+    return InvalidStateError(f"{path}: {why}")

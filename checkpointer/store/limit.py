@@ -1,0 +1,96 @@
+"""A store with a bound on how many requests run at once, and on how long each may take."""
+
+import asyncio
+import os
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from checkpointer import runtime
+from checkpointer.errors import DependencyError, IllegalArgumentError
+from checkpointer.store.base import Blob, Entry, Leftover, Store
+from manifests.digest import Bytes
+
+T = TypeVar("T")
+
+SLOWEST = 1 << 20
+"""Bytes per second that a transfer must reach: large objects get as much more time."""
+
+_UNKNOWN_SIZE = 1 << 30
+
+
+class LimitedStore:
+    """`inner`, at most `concurrency` requests at a time, each answered in `timeout` seconds or a
+    `DependencyError`.
+
+    Waiting for a turn does not count. A request that is given up may still take effect.
+    """
+
+    def __init__(self, inner: Store, *, concurrency: int, timeout: float) -> None:
+        self._inner = inner
+        self._concurrency = concurrency
+        self._timeout = timeout
+        self._turns = asyncio.Semaphore(concurrency)
+        self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    @property
+    def fencing(self) -> bool:
+        return self._inner.fencing
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        size = _UNKNOWN_SIZE if limit is None else limit
+        return await self._run("get", path, self._inner.get(path, limit=limit), size)
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        return await self._run("get", path, self._inner.get_range(path, offset, length), length)
+
+    async def put(self, path: str, data: Bytes) -> None:
+        await self._run("put", path, self._inner.put(path, data), len(data))
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        return await self._run("swap", path, self._inner.compare_and_swap(path, data, expected), len(data))
+
+    async def list(self, prefix: str) -> list[Entry]:
+        return await self._run("list", prefix, self._inner.list(prefix), _UNKNOWN_SIZE)
+
+    async def delete(self, paths: Sequence[str]) -> None:
+        await self._run("delete", f"{len(paths)} objects", self._inner.delete(paths), _UNKNOWN_SIZE)
+
+    async def leftovers(self) -> Sequence[Leftover]:
+        return await self._run("list", "leftovers", self._inner.leftovers(), _UNKNOWN_SIZE)
+
+    async def discard(self, leftovers: Sequence[Leftover]) -> None:
+        await self._run("delete", "leftovers", self._inner.discard(leftovers), _UNKNOWN_SIZE)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def _run(self, verb: str, path: str, request: Coroutine[Any, Any, T], size: int) -> T:
+        try:
+            self._check_loop()
+            async with self._turns:
+                allowed = self._timeout + size / SLOWEST
+                async with asyncio.timeout(allowed) as deadline:
+                    return await request
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise DependencyError(f"{self.url}: {verb} {path}: no answer within {allowed:g} s") from None
+        finally:
+            request.close()  # no effect where it has run; else it would be reported as never awaited
+
+    def _check_loop(self) -> None:
+        if not runtime.on_loop():
+            raise IllegalArgumentError(
+                "a store was used outside its event loop: use checkpointer.runtime.run_sync"
+            )
+        if self._process != os.getpid():
+            # After a fork the turns that the parent had given away would never come back.
+            self._turns = asyncio.Semaphore(self._concurrency)
+            self._process = os.getpid()

@@ -1,0 +1,111 @@
+"""Objects in the memory of this process: for tests, and for trying things out. Nothing survives the
+process."""
+
+import itertools
+import threading
+from collections.abc import Sequence
+
+from checkpointer.errors import CorruptionError, IllegalArgumentError
+from checkpointer.store.base import (
+    SWAP_LIMIT,
+    Blob,
+    Entry,
+    Leftover,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    check_path,
+)
+from manifests.digest import Bytes
+
+
+class _Space:
+    """The objects of one root, shared by every store of this process that names it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.objects: dict[str, Blob] = {}
+
+
+_spaces: dict[str, _Space] = {}
+_versions = itertools.count(1)
+
+
+class MemoryStore:
+    """A root named by its URL; `fencing="none"` changes nothing here."""
+
+    def __init__(self, url: str, *, fencing: bool = True) -> None:
+        self._url = url
+        self._fencing = fencing
+        self._space = _spaces.setdefault(url, _Space())
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore {self._url}>"
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def fencing(self) -> bool:
+        return self._fencing
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        blob = self._find(path)
+        if limit is not None and len(blob.data) > limit:
+            raise CorruptionError(
+                f"{self._url}/{path}: expected at most {limit} bytes, found {len(blob.data)}"
+            )
+        return blob
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        return self._find(path).data[offset : offset + length]
+
+    async def put(self, path: str, data: Bytes) -> None:
+        check_path(path)
+        with self._space.lock:
+            if path in self._space.objects:
+                raise ObjectExistsError(f"{self._url}/{path}: exists already")
+            self._space.objects[path] = Blob(bytes(data), str(next(_versions)))
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        check_path(path)
+        if len(data) > SWAP_LIMIT:
+            raise IllegalArgumentError(f"{self._url}/{path}: {len(data)} bytes are too many to swap")
+        with self._space.lock:
+            found = self._space.objects.get(path)
+            if (None if found is None else found.version) != expected:
+                raise PreconditionFailedError(f"{self._url}/{path}: was changed by somebody else")
+            blob = Blob(bytes(data), str(next(_versions)))
+            self._space.objects[path] = blob
+        return blob.version
+
+    async def list(self, prefix: str) -> list[Entry]:
+        with self._space.lock:
+            found = [
+                Entry(path, len(blob.data))
+                for path, blob in self._space.objects.items()
+                if path.startswith(prefix)
+            ]
+        return sorted(found, key=lambda entry: entry.path)
+
+    async def delete(self, paths: Sequence[str]) -> None:
+        with self._space.lock:
+            for path in paths:
+                self._space.objects.pop(path, None)
+
+    async def leftovers(self) -> Sequence[Leftover]:
+        return []
+
+    async def discard(self, leftovers: Sequence[Leftover]) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def _find(self, path: str) -> Blob:
+        with self._space.lock:
+            blob = self._space.objects.get(check_path(path))
+        if blob is None:
+            raise ObjectNotFoundError(f"{self._url}/{path}: not found")
+        return blob

@@ -1,0 +1,55 @@
+"""Which file system a folder is on, and whether a lock taken there is seen by every host that could write
+to it."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+Table = Callable[[], str]
+"""Gives the text of a mount table, in the format of /proc/self/mountinfo."""
+
+# Locks on these may hold on one host only, or not at all, whatever the call says. A block device behind FUSE
+# (fuseblk) and a folder of the host inside a virtual machine (virtiofs) have one kernel that all writers
+# share.
+_SHARED = re.compile(
+    r"nfs4?|cifs|smb\w*|ncpfs?|fuse|fuse\..+|9p|afs|coda|ceph|lustre|gpfs|beegfs|glusterfs|orangefs|pvfs2|panfs"
+    r"|ocfs2|gfs2|vboxsf|vmhgfs|prl_fs|drvfs|wslfs"
+)
+
+
+def system_table() -> str:
+    """The mount table of this process; empty where the system has none of this kind."""
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+def file_system(folder: str, table: str) -> tuple[str, str] | None:
+    """The mount point and type that an absolute, resolved `folder` is on, or None if the table does not
+    say."""
+    best: tuple[str, str] | None = None
+    for line in table.splitlines():
+        left, separator, right = line.partition(" - ")
+        fields = left.split(" ")
+        if not separator or len(fields) < 5 or not right:
+            continue
+        point = _unescape(fields[4])
+        # The later of two mounts on the same point hides the earlier one.
+        if _holds(point, folder) and (best is None or len(point) >= len(best[0])):
+            best = point, right.split(" ")[0]
+    return best
+
+
+def shared_mount(folder: str, table: str) -> tuple[str, str] | None:
+    """The mount point and type of `folder` if it is on a network or FUSE file system, else None."""
+    found = file_system(folder, table)
+    return found if found is not None and _SHARED.fullmatch(found[1]) else None
+
+
+def _holds(point: str, folder: str) -> bool:
+    return folder == point or folder.startswith(point.rstrip("/") + "/")
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

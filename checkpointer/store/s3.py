@@ -1,0 +1,289 @@
+"""A root in a bucket of S3 or of a server that speaks its protocol, through s3fs.
+
+Conditions are `If-Match` and `If-None-Match`; versions are ETags. Every request is one attempt: botocore's
+and s3fs's own retries are off, since after a lost answer only the layers above can tell what happened.
+"""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from checkpointer.errors import CheckpointError, DependencyError, InvalidStateError
+from checkpointer.store import cloud
+from checkpointer.store.base import (
+    Blob,
+    Entry,
+    Leftover,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    check_path,
+)
+from checkpointer.store.connection import Connection, load, require
+from checkpointer.store.s3_errors import meaning, refusal
+from checkpointer.store.url import Location
+from manifests.digest import Bytes
+
+_CHUNK = 1 << 20
+_DELETES = 1000
+_PARTS = 10_000
+
+
+class S3Store:
+    """The keys of a bucket below a prefix."""
+
+    def __init__(
+        self,
+        location: Location,
+        options: Mapping[str, Any],
+        *,
+        fencing: bool,
+        concurrency: int,
+        timeout: float,
+    ) -> None:
+        require("s3fs", "s3", location.url)
+        self._url, self._bucket, self._root = location.url, location.host, location.path
+        self._options = dict(options)
+        self._fencing = fencing
+        self._concurrency, self._timeout = concurrency, timeout
+        self._connection = Connection(self._connect, _close)
+
+    def __repr__(self) -> str:
+        return f"<S3Store {self._url}>"
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def fencing(self) -> bool:
+        return self._fencing
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        name = self._name(path)
+        return await cloud.answer(self._get(path, limit), lambda error: self._error(error, name))
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        name, span = self._name(path), f"bytes={offset}-{offset + length - 1}"
+
+        async def read() -> bytes:
+            reply = await self._call("get_object", Key=self._key(path), Range=span)
+            return await _read(reply["Body"])
+
+        def translate(error: Exception) -> CheckpointError:
+            return _PastTheEndError() if refusal(error).code == "InvalidRange" else self._error(error, name)
+
+        try:
+            return await cloud.answer(read(), translate)
+        except _PastTheEndError:
+            return b""
+
+    async def put(self, path: str, data: Bytes) -> None:
+        name = self._name(path)
+        write = self._put_one if len(data) <= cloud.SINGLE else self._put_parts
+        await cloud.answer(write(self._key(path), data), lambda error: self._put_error(error, name))
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        name = self._name(path)
+        cloud.check_swap(name, data)
+        if not self._fencing:
+            await self._compare(path, expected)
+            condition = {}
+        else:
+            condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
+        request = self._call("put_object", Key=self._key(path), Body=data, **condition)
+        reply = await cloud.answer(request, lambda error: self._swap_error(error, name))
+        return str(reply["ETag"])
+
+    async def list(self, prefix: str) -> list[Entry]:
+        return await cloud.answer(self._list(prefix), lambda error: self._error(error, self._name(prefix)))
+
+    async def delete(self, paths: Sequence[str]) -> None:
+        for some in cloud.batches([*paths], _DELETES):
+            request = self._delete(some)
+            await cloud.answer(request, lambda error: self._error(error, f"{self._url}: delete"))
+
+    async def leftovers(self) -> Sequence[Leftover]:
+        """Uploads in parts that were not completed. Some servers (MinIO) list them by full key only: none
+        then."""
+        return await cloud.answer(self._uploads(), lambda error: self._error(error, f"{self._url}: uploads"))
+
+    async def discard(self, leftovers: Sequence[Leftover]) -> None:
+        for leftover in leftovers:
+            name = self._name(leftover.path)
+            request = self._call(
+                "abort_multipart_upload", Key=self._key(leftover.path), UploadId=leftover.token
+            )
+            try:
+                await cloud.answer(request, lambda error, name=name: self._error(error, name))  # type:
+                ignore[misc]
+            except ObjectNotFoundError:
+                continue
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    # --- requests ---
+
+    async def _connect(self) -> Any:
+        return await cloud.answer(self._open(), lambda error: self._error(error, self._url))
+
+    async def _open(self) -> Any:
+        s3fs = await load("s3fs")
+        options = {k: v for k, v in self._options.items() if k not in _FORCED}
+        given = dict(options.pop("config_kwargs", None) or {})
+        pool = max(self._concurrency * cloud.PARALLEL_PARTS, given.get("max_pool_connections", 0))
+        config = {"connect_timeout": min(self._timeout, 10.0), "read_timeout": self._timeout, **given}
+        # One clear attempt: "standard" counts the first one, "legacy" would not.
+        config |= {"retries": {"mode": "standard", "total_max_attempts": 1}, "max_pool_connections": pool}
+        files = s3fs.S3FileSystem(**options, config_kwargs=config, **_FORCED)
+        files.retries = 1
+        client = await files.set_session()
+        known = client.meta.service_model.operation_model("PutObject").input_shape.members
+        if not {"IfMatch", "IfNoneMatch"} <= known.keys():
+            # s3fs drops what botocore does not know: a swap would silently write over anything.
+            raise InvalidStateError(f"{self._url}: this botocore has no conditional writes; upgrade it")
+        return files
+
+    async def _call(self, method: str, **arguments: Any) -> Any:
+        files = await self._connection.get()
+        return await files._call_s3(method, Bucket=self._bucket, **arguments)
+
+    async def _get(self, path: str, limit: int | None) -> Blob:
+        reply = await self._call("get_object", Key=self._key(path))
+        body, size = reply["Body"], reply["ContentLength"]
+        if limit is not None and size > limit:
+            body.close()
+            raise cloud.too_large(self._name(path), limit, size)
+        data = await _read(body)
+        if len(data) != size:
+            raise DependencyError(
+                f"{self._name(path)}: the answer broke off after {len(data)} of {size} bytes"
+            )
+        return Blob(data, reply["ETag"])
+
+    async def _put_one(self, key: str, data: Bytes) -> None:
+        body = data if isinstance(data, bytes | bytearray) else bytes(data)
+        await self._call("put_object", Key=key, Body=body, **self._if_absent())
+
+    async def _put_parts(self, key: str, data: Bytes) -> None:
+        upload = (await self._call("create_multipart_upload", Key=key))["UploadId"]
+
+        async def send(number: int, part: bytes) -> dict[str, Any]:
+            reply = await self._call("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=part)
+            sums = {name: value for name, value in reply.items() if name in _CHECKSUMS}
+            return {"PartNumber": number, "ETag": reply["ETag"], **sums}
+
+        try:
+            parts = await cloud.upload_parts(data, cloud.part_size(len(data), _PARTS), send)
+            await self._call(
+                "complete_multipart_upload",
+                Key=key,
+                UploadId=upload,
+                MultipartUpload={"Parts": parts},
+                **self._if_absent(),
+            )
+        except BaseException:
+            # Parts of an upload that is never completed are paid for until somebody aborts it.
+            abort = self._call("abort_multipart_upload", Key=key, UploadId=upload)
+            await asyncio.shield(asyncio.ensure_future(cloud.clean_up(abort)))
+            raise
+
+    async def _list(self, prefix: str) -> list[Entry]:
+        entries = []
+        async for page in self._pages("list_objects_v2", "NextContinuationToken", prefix):
+            for found in page.get("Contents", []):
+                path = found["Key"].removeprefix(self._key(""))
+                if path and not path.endswith("/"):  # a folder, as consoles make them
+                    entries.append(Entry(path, found["Size"]))
+        return sorted(entries, key=lambda entry: entry.path)
+
+    async def _uploads(self) -> Sequence[Leftover]:
+        found = []
+        async for page in self._pages("list_multipart_uploads", "NextUploadIdMarker", ""):
+            for upload in page.get("Uploads", []):
+                found.append(Leftover(upload["Key"].removeprefix(self._key("")), upload["UploadId"]))
+        return found
+
+    async def _pages(self, method: str, token: str, prefix: str) -> AsyncIterator[Any]:
+        more: dict[str, str] = {}
+        while True:
+            page = await self._call(method, Prefix=self._key(prefix), **more)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            more = {token.removeprefix("Next"): page[token]}
+            if "NextKeyMarker" in page:
+                more["KeyMarker"] = page["NextKeyMarker"]
+
+    async def _delete(self, paths: Sequence[str]) -> None:
+        objects = [{"Key": self._key(check_path(path))} for path in paths]
+        reply = await self._call("delete_objects", Delete={"Objects": objects, "Quiet": True})
+        for failed in reply.get("Errors", []):
+            code = failed.get("Code", "")
+            if code not in ("NoSuchKey", "NoSuchVersion"):
+                name = f"{self._url}: delete {failed.get('Key', '')}"
+                raise meaning(refusal(code, failed.get("Message", "")), name, self._url, self._options)
+
+    async def _compare(self, path: str, expected: str | None) -> None:
+        """The check of `fencing="none"`: it tells of a change that came before, not of one that comes
+        meanwhile."""
+        try:
+            found: str | None = (await self.get(path)).version
+        except ObjectNotFoundError:
+            found = None
+        if found != expected:
+            raise PreconditionFailedError(f"{self._name(path)}: was changed by somebody else")
+
+    def _if_absent(self) -> dict[str, str]:
+        return {"IfNoneMatch": "*"} if self._fencing else {}
+
+    def _key(self, path: str) -> str:
+        return cloud.key_of(self._root, path)
+
+    def _name(self, path: str) -> str:
+        return f"{self._url}/{path}"
+
+    def _error(self, error: Exception, name: str) -> CheckpointError:
+        return meaning(refusal(error), name, self._url, self._options)
+
+    def _put_error(self, error: Exception, name: str) -> CheckpointError:
+        if refusal(error).code == "PreconditionFailed":
+            return ObjectExistsError(f"{name}: exists already")
+        return self._error(error, name)
+
+    def _swap_error(self, error: Exception, name: str) -> CheckpointError:
+        if refusal(error).code in ("PreconditionFailed", "NoSuchKey"):
+            return PreconditionFailedError(f"{name}: was changed by somebody else")
+        return self._error(error, name)
+
+
+# Nothing of a user's options may bring back caches, shared instances or requests that read old versions.
+_FORCED = {
+    "asynchronous": False,
+    "skip_instance_cache": True,
+    "use_listings_cache": False,
+    "version_aware": False,
+}
+
+_CHECKSUMS = {"ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256"}
+
+
+class _PastTheEndError(CheckpointError):
+    """A range that starts where the object has ended."""
+
+
+async def _read(body: Any) -> bytes:
+    """A body in pieces: the buffer becomes the result without a copy."""
+    buffer = io.BytesIO()
+    try:
+        while piece := await body.read(_CHUNK):
+            buffer.write(piece)
+    finally:
+        body.close()
+    return buffer.getvalue()
+
+
+async def _close(files: Any) -> None:
+    await files._s3creator.__aexit__(None, None, None)

@@ -1,0 +1,83 @@
+"""What a root's URL says, and which URLs are refused before anything is opened."""
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from checkpointer.errors import IllegalArgumentError
+
+_SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=/)")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A root: protocol in lower case, bucket or container (and its account, if the URL names one), path
+    without slashes around it. For a local folder, the absolute path stands in `path` alone."""
+
+    protocol: str
+    host: str
+    path: str
+    account_host: str | None = None
+
+    @property
+    def url(self) -> str:
+        if self.protocol == "file":
+            return self.path
+        host = f"{self.host}@{self.account_host}" if self.account_host else self.host
+        return f"{self.protocol}://{host}/{self.path}".rstrip("/")
+
+
+def parse(url: str | os.PathLike[str]) -> Location:
+    """The location that `url` names. Raises `IllegalArgumentError`; its message never repeats a password."""
+    text = os.fspath(url)
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise IllegalArgumentError("the root is empty: give a folder or a URL such as s3://bucket/path")
+    match = _SCHEME.match(text)
+    if match is None:
+        if "://" in text:
+            raise IllegalArgumentError(f"{text.partition(':')[0]!r:.40}: not the protocol of a URL")
+        return _local(text)
+    scheme = match["scheme"].lower()
+    if scheme in ("file", "local"):
+        return _file_url(text, scheme)
+    return _remote(scheme, text)
+
+
+def _local(path: str) -> Location:
+    try:
+        return Location("file", "", os.path.abspath(os.path.expanduser(path)))
+    except FileNotFoundError:
+        raise IllegalArgumentError(
+            f"{path}: a relative folder, but the current one was removed; give an absolute one"
+        ) from None
+
+
+def _file_url(text: str, scheme: str) -> Location:
+    rest = text[len(scheme) + 1 :]
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host not in ("", "localhost", "~") or not slash:
+            raise IllegalArgumentError(f"{scheme}://…: names a host; write {scheme}:///absolute/path")
+        return _local(f"~/{path}" if host == "~" else f"/{path}")
+    return _local(rest)
+
+
+def _remote(scheme: str, text: str) -> Location:
+    split = urlsplit(text)
+    user, at, host = split.netloc.rpartition("@")
+    shown = f"{scheme}://{host}{split.path}"
+    if ":" in user or (at and scheme not in ("abfs", "abfss", "az")):
+        raise IllegalArgumentError(
+            f"{shown}: a URL must not hold credentials; pass them in storage_options or in the environment"
+        )
+    if split.query or split.fragment:
+        raise IllegalArgumentError(
+            f"{shown}: a root has no query and no fragment; pass options in storage_options"
+        )
+    path = split.path.strip("/")
+    if any(part in ("", ".", "..") for part in path.split("/")) and path:
+        raise IllegalArgumentError(f"{shown}: a root has no empty, '.' or '..' parts in its path")
+    if at:
+        return Location(scheme, user, path, host)
+    return Location(scheme, host, path)

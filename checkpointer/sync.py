@@ -1,0 +1,258 @@
+"""The synchronous checkpointer: every verb blocks its caller, from any thread, and runs on the library's event loop."""
+
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from checkpointer import lineage, restore, save, verbs
+from checkpointer.client import Client, as_bytes, as_id, as_target
+from checkpointer.errors import CheckpointError
+from checkpointer.keyed import KeyedState
+from checkpointer.lineage import Savepoint
+from checkpointer.runtime import run_sync
+from checkpointer.views import OperatorView, RestoredView
+from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json, Manifest
+
+T = TypeVar("T")
+
+
+class Checkpointer(Client):
+    """State snapshots of one job under one root. See `Client.__init__` for the arguments."""
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return run_sync(self._settled(work))
+
+    # ---- what people use ----------------------------------------------------------------------------------------
+
+    def begin(self, epoch: int | None = None, *, background: bool = False) -> "Checkpoint":
+        """Begin a checkpoint on top of what was restored; use it as a context manager.
+
+        Leaving the block commits it, or leaves nothing visible after an exception. With `background` the block ends
+        as soon as everything is captured; what becomes of the commit is raised by the next call, or by `close()`.
+        """
+        return self._begin(epoch, None, background)
+
+    def _begin(self, epoch: int | None, job: Job | None, background: bool = False) -> "Checkpoint":
+        return Checkpoint(self, self._run(save.begin(self._session, epoch, job)), background)
+
+    def restore(
+        self,
+        id: CheckpointId | str | None = None,  # noqa: A002  # the field's name, and the contract's
+        *,
+        epoch: int | None = None,
+        savepoint: str | None = None,
+    ) -> "Restored | None":
+        """The committed checkpoint, or a live one by id, epoch or savepoint. None on an empty root."""
+        wanted = None if id is None else as_id(id)
+        snapshot = self._run(restore.restore(self._session, wanted, epoch, savepoint))
+        return None if snapshot is None else Restored(snapshot)
+
+    def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
+        """Keep the committed checkpoint, or another live one, under a name that can be used once."""
+        return self._run(lineage.savepoint(self._session, name, None if id is None else as_id(id)))
+
+    def savepoints(self) -> list[Savepoint]:
+        """Every savepoint, oldest first."""
+        return self._run(lineage.savepoints(self._session))
+
+    def delete_savepoint(self, name: str) -> None:
+        """Take a savepoint's name away."""
+        self._run(lineage.delete_savepoint(self._session, name))
+
+    def rollback(self, to: CheckpointId | str) -> CheckpointId:
+        """Commit an older checkpoint's content, by id or savepoint name, on top of the history. Returns the new id."""
+        return self._run(lineage.rollback(self._session, as_target(to)))
+
+    def close(self) -> None:
+        """Wait for a commit in the background, raise what became of it, and release connections."""
+        run_sync(self._session.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- the nine verbs -----------------------------------------------------------------------------------------
+
+    def new_id(self) -> CheckpointId:
+        """The id of the next attempt on top of what was restored. Each call draws another."""
+        return self._run(self._session.new_id())
+
+    def save_manifest(self, manifest: Manifest) -> None:
+        """Write a manifest once. It becomes a checkpoint by `update_latest`."""
+        self._run(verbs.save_manifest(self._session, manifest))
+
+    def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
+        """A manifest by id, whether it was committed or not."""
+        return self._run(restore.load_manifest(self._session, as_id(id)))
+
+    def save_snapshot(self, id: CheckpointId | str, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
+        """Write bytes as given, as a snapshot of one partition, under an attempt's id."""
+        work = verbs.save_artifact(self._session, as_id(id), operator, partition, SNAPSHOT, as_bytes(data))
+        return run_sync(work)
+
+    def save_delta(self, id: CheckpointId | str, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
+        """Write bytes as given, as a delta of one partition, under an attempt's id."""
+        work = verbs.save_artifact(self._session, as_id(id), operator, partition, DELTA, as_bytes(data))
+        return run_sync(work)
+
+    def load_artifact(self, artifact: Artifact | str) -> bytes:
+        """The stored bytes of an artifact, or of the object at a path, verified."""
+        return run_sync(restore.load_artifact(self._session, artifact))
+
+    def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
+        """Commit a saved manifest; an older live id is a rollback. Returns the id that is committed now."""
+        return self._run(lineage.update_latest(self._session, as_id(id)))
+
+    def read_latest(self) -> CheckpointId | None:
+        """The committed checkpoint's id, as it is now."""
+        return self._run(restore.read_latest(self._session))
+
+    def list_checkpoints(self) -> list[CheckpointId]:
+        """Every live checkpoint, oldest first."""
+        return self._run(lineage.list_checkpoints(self._session))
+
+    def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
+        """Delete a checkpoint and every object that nothing else names."""
+        self._run(lineage.delete_checkpoint(self._session, as_id(id)))
+
+
+class Checkpoint:
+    """A checkpoint being made. What is not mentioned stays as it was in the parent."""
+
+    def __init__(self, client: Client, draft: save.Draft, background: bool) -> None:
+        self._client = client
+        self._draft = draft
+        self._background = background
+
+    @property
+    def id(self) -> CheckpointId:
+        """The id of this attempt, which every object it writes carries."""
+        return self._draft.id
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch given to `begin`: the batch id where Spark calls."""
+        return self._draft.epoch
+
+    @property
+    def positions(self) -> dict[str, Json]:
+        """Source positions, those of the parent to begin with. JSON values."""
+        return self._draft.positions
+
+    @property
+    def properties(self) -> dict[str, Json]:
+        """User properties, those of the parent to begin with. JSON values."""
+        return self._draft.properties
+
+    @property
+    def watermark(self) -> Json:
+        """The job's watermark, that of the parent to begin with. A JSON value."""
+        return self._draft.watermark
+
+    @watermark.setter
+    def watermark(self, value: Json) -> None:
+        self._draft.watermark = value
+
+    def snapshot(self, operator: str, partition: int, data: bytes) -> None:
+        """The whole state of a partition, as bytes of the caller's own format."""
+        run_sync(self._draft.add(operator, partition, SNAPSHOT, as_bytes(data)))
+
+    def delta(self, operator: str, partition: int, data: bytes) -> None:
+        """A change on top of the partition's chain, as bytes of the caller's own format."""
+        run_sync(self._draft.add(operator, partition, DELTA, as_bytes(data)))
+
+    def save(self, operator: str, state: KeyedState) -> None:
+        """What changed in a keyed state. It is captured before this returns, and written meanwhile."""
+        run_sync(self._draft.save(operator, self._draft.capture(operator, state)))
+
+    def attach(self, artifact: Artifact) -> None:
+        """An artifact that `save_snapshot` or `save_delta` wrote under this checkpoint's id, on any machine."""
+        run_sync(self._draft.attach(artifact))
+
+    def keep(self, operator: str, partition: int | None = None) -> None:
+        """Say aloud that an operator, or one partition, stays as it was; refused where there is none."""
+        self._draft.keep(operator, partition)
+
+    def drop(self, operator: str, partition: int | None = None) -> None:
+        """Leave an operator, or one partition, out from now on."""
+        self._draft.drop(operator, partition)
+
+    def prepare(self) -> "Prepared":
+        """The first of two phases: durable and protected, not yet committed."""
+        return Prepared(run_sync(self._draft.prepare()))
+
+    def commit(self) -> CheckpointId:
+        """Commit now, for callers without a `with` block."""
+        run_sync(self._draft.commit())
+        return self.id
+
+    def abort(self) -> None:
+        """Give up, leaving nothing visible."""
+        run_sync(self._draft.abort())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            try:
+                self.abort()
+            except CheckpointError as second:
+                error.add_note(f"aborting {self.id} failed too: {second}")
+        elif self._draft.open:
+            if self._background:
+                run_sync(self._client._session.in_background(self._draft.commit()))
+            else:
+                self.commit()
+
+
+class Prepared:
+    """A checkpoint between the two phases."""
+
+    def __init__(self, core: save.Prepared) -> None:
+        self._core = core
+
+    @property
+    def id(self) -> CheckpointId:
+        return self._core.id
+
+    @property
+    def epoch(self) -> int | None:
+        return self._core.manifest.epoch
+
+    def commit(self) -> None:
+        """Make it the committed checkpoint. Calling again is no error."""
+        run_sync(self._core.commit())
+
+    def abort(self) -> None:
+        """Drop it."""
+        run_sync(self._core.abort())
+
+    def __repr__(self) -> str:
+        return f"Prepared({self.id})"
+
+
+class Restored(RestoredView):
+    """A checkpoint as it was restored. Artifacts are read, and verified, when they are asked for."""
+
+    @property
+    def prepared(self) -> Prepared | None:
+        """A checkpoint that was prepared and awaits its second phase, or None."""
+        return None if self._snapshot.prepared is None else Prepared(self._snapshot.prepared)
+
+    def operator(self, name: str) -> "RestoredOperator":
+        return RestoredOperator(self._snapshot, name)
+
+    def keyed(self, name: str, partitions: int | None = None) -> KeyedState:
+        """A keyed state, in the partitions it was saved in or in another number of them."""
+        return run_sync(self._snapshot.keyed(name, partitions))
+
+
+class RestoredOperator(OperatorView):
+    def partition(self, partition: int) -> list[bytes]:
+        """The partition's snapshot, then its deltas, verified."""
+        return run_sync(self._snapshot.partition(self.name, partition))

@@ -1,0 +1,139 @@
+"""Every path of a store, in both directions, and nothing else.
+
+Paths are relative to the root, with `/` between parts. Names from users are checked, then percent-encoded, so that
+no name can leave the root or meet a path of another purpose.
+"""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from manifests.errors import IllegalArgumentError, MalformedError
+from manifests.model import CheckpointId, Kind
+
+LATEST = "_latest"
+MANIFESTS = "manifests/"
+SEGMENTS = "manifests/segments/"
+CATALOGS = "catalog/"
+ARTIFACTS = "artifacts/"
+
+MAX_NAME = 160
+"""Longest encoded name, in bytes: the parts of a path stay below the 255 of common file systems."""
+
+RAW = "raw"
+MSGPACK = "msgpack+zstd"
+PARQUET = "parquet"
+CODECS = (RAW, MSGPACK, PARQUET)
+
+_NAME = r"(?P<operator>[A-Za-z0-9_%.~-]+)"
+_OWNER = r"(?P<id>\d{10}-[0-9a-f]{8})"
+_DIGEST = r"(?P<digest>[0-9a-f]{64})"
+_CODEC = r"(?P<codec>raw|msgpack\+zstd|parquet)"
+_ARTIFACT = re.compile(
+    rf"artifacts/{_NAME}/(?P<partition>0|[1-9]\d{{0,9}})/{_OWNER}\.(?P<kind>snapshot|delta)\.{_DIGEST}\.{_CODEC}"
+)
+_PACK = re.compile(rf"artifacts/{_NAME}/packs/{_OWNER}\.{_DIGEST}\.{_CODEC}")
+_MANIFEST = re.compile(rf"manifests/{_OWNER}\.json")
+_SEGMENT = re.compile(rf"manifests/segments/{_OWNER}\.{_DIGEST}\.json\.zst")
+_CATALOG = re.compile(rf"catalog/{_OWNER}\.{_DIGEST}\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactName:
+    """What the path of an artifact's object says. A pack has neither a partition nor a kind of its own."""
+
+    operator: str
+    partition: int | None
+    id: CheckpointId
+    kind: Kind | None
+    digest: str
+    codec: str
+
+
+def encode_name(what: str, name: str) -> str:
+    """Percent-encode a user's name for one part of a path, or raise `IllegalArgumentError`; `what` says whose."""
+    if not isinstance(name, str) or not name:
+        raise IllegalArgumentError(f"{what}: expected a name of at least one character, got {name!r:.60}")
+    if name.startswith(".") or "/" in name or "\\" in name or not name.isprintable():
+        raise IllegalArgumentError(
+            f"{what} {name!r:.60}: a name must not start with a dot nor hold slashes or control characters"
+        )
+    try:
+        encoded = quote(name, safe="")
+    except UnicodeEncodeError:
+        raise IllegalArgumentError(f"{what} {name!r:.60}: not valid Unicode") from None
+    if len(encoded) > MAX_NAME:
+        raise IllegalArgumentError(
+            f"{what} {name[:40]!r}…: {len(encoded)} bytes once encoded, at most {MAX_NAME} are allowed"
+        )
+    return encoded
+
+
+def check_partition(partition: int) -> int:
+    if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < 2**31:
+        raise IllegalArgumentError(f"partition {partition!r:.60}: expected an integer from 0 to 2147483647")
+    return partition
+
+
+def manifest(checkpoint: CheckpointId) -> str:
+    return f"{MANIFESTS}{checkpoint}.json"
+
+
+def segment(owner: CheckpointId, digest: str) -> str:
+    return f"{SEGMENTS}{owner}.{digest}.json.zst"
+
+
+def catalog(owner: CheckpointId, digest: str) -> str:
+    return f"{CATALOGS}{owner}.{digest}.json"
+
+
+def artifact(operator: str, partition: int, owner: CheckpointId, kind: Kind, digest: str, codec: str) -> str:
+    folder = encode_name("operator", operator)
+    return f"{ARTIFACTS}{folder}/{check_partition(partition)}/{owner}.{kind}.{digest}.{codec}"
+
+
+def pack(operator: str, owner: CheckpointId, digest: str, codec: str) -> str:
+    return f"{ARTIFACTS}{encode_name('operator', operator)}/packs/{owner}.{digest}.{codec}"
+
+
+def parse_artifact(path: str) -> ArtifactName:
+    """The meaning of an artifact's path; `MalformedError` where it is none."""
+    match = _ARTIFACT.fullmatch(path) or _PACK.fullmatch(path)
+    if match is None:
+        raise MalformedError(f"{path!r:.300}: not the path of an artifact")
+    parts = match.groupdict()
+    operator = unquote(parts["operator"])
+    try:
+        canonical = encode_name("operator", operator) == parts["operator"]
+    except IllegalArgumentError:
+        canonical = False
+    if not canonical:
+        raise MalformedError(f"{path!r:.300}: not the path of an artifact")
+    partition = parts.get("partition")
+    return ArtifactName(
+        operator=operator,
+        partition=None if partition is None else int(partition),
+        id=CheckpointId.parse(parts["id"]),
+        kind=parts.get("kind"),  # type: ignore[arg-type]  # the pattern allows the two kinds only
+        digest=parts["digest"],
+        codec=parts["codec"],
+    )
+
+
+def owner(path: str) -> CheckpointId | None:
+    """The attempt that wrote the object, or None where the path is not one of the format's own.
+
+    What this does not know is never swept.
+    """
+    for pattern in (_ARTIFACT, _PACK, _MANIFEST, _SEGMENT, _CATALOG):
+        if match := pattern.fullmatch(path):
+            return CheckpointId.parse(match["id"])
+    return None
+
+
+def digest_of(path: str) -> str:
+    """The digest in the path of a segment, catalog or artifact's object; `MalformedError` where there is none."""
+    for pattern in (_ARTIFACT, _PACK, _SEGMENT, _CATALOG):
+        if match := pattern.fullmatch(path):
+            return match["digest"]
+    raise MalformedError(f"{path!r:.300}: expected a path with a digest in it")

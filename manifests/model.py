@@ -1,0 +1,193 @@
+"""The values a store is made of. Frozen, compared by content, without behaviour beyond their own text.
+
+    Pointer ──> Manifest ──> Operator ──> chain of Artifact      one chain for each partition
+       └──────> Catalog                                          what is kept besides the recent history
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from manifests.errors import IllegalArgumentError
+
+FORMAT_VERSION = 1
+
+Kind = Literal["snapshot", "delta"]
+SNAPSHOT: Kind = "snapshot"
+DELTA: Kind = "delta"
+
+Json = Any
+"""A value that JSON can carry."""
+
+_ID = re.compile(r"(\d{10})-([0-9a-f]{8})")
+
+@dataclass(frozen=True, slots=True, order=True)
+class CheckpointId:
+    """`<sequence, 10 digits>-<8 hex, random>`. Sorts by age; drawn anew for each attempt at a checkpoint."""
+
+    sequence: int
+    suffix: str
+
+    def __str__(self) -> str:
+        return f"{self.sequence:010d}-{self.suffix}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        match = _ID.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise IllegalArgumentError(f"not a checkpoint id: {text!r:.80} (expected 0000000042-1a2b3c4d)")
+        return cls(int(match[1]), match[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A manifest, named so that nothing can take its place: id, and SHA-256 of the manifest's bytes."""
+
+    id: CheckpointId
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Where the stored bytes of one snapshot or delta of one partition are, and what they must be.
+
+    `length` bytes from `offset` of the object at `path`, which has `size` bytes. `digest` is the SHA-256 of these
+    stored bytes, in hex; `raw_size` their size in bytes once decompressed; `records` how many records they hold.
+    """
+
+    path: str
+    kind: Kind
+    offset: int
+    length: int
+    size: int
+    raw_size: int
+    records: int
+    digest: str
+
+
+Chain = tuple[Artifact, ...]
+"""One snapshot, then deltas, oldest first: all that a partition's state is made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Where a list of patches to an operator's chains is. `entries` is the number of partitions it touches."""
+
+    path: str
+    size: int
+    raw_size: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A change to one partition's chain: keep the first `keep` artifacts, then append `added`."""
+
+    keep: int
+    added: Chain
+
+
+Patches = Mapping[int, Patch]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """The state of one operator: a chain for each partition that has state.
+
+    `partitions` is how many partitions keys are spread over by `partitioner`. Where there are too many chains for
+    the manifest they stand in `segments`; `patches` holds what each segment says once it was loaded.
+    """
+
+    partitions: int
+    partitioner: str
+    codec: str
+    chains: Mapping[int, Chain] = field(default_factory=dict)
+    schema: Json = None
+    segments: tuple[Segment, ...] = ()
+    patches: tuple[Patches, ...] = field(default=(), compare=False, repr=False)
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What Spark called the batch that wrote a checkpoint."""
+
+    query_id: str
+    run_id: str
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything one checkpoint consists of. A restore needs no other manifest."""
+
+    id: CheckpointId
+    parent: Ref | None = None
+    epoch: int | None = None
+    created: datetime | None = None
+    job: Job | None = None
+    operators: Mapping[str, Operator] = field(default_factory=dict)
+    positions: Mapping[str, Json] = field(default_factory=dict)
+    watermark: Json = None
+    properties: Mapping[str, Json] = field(default_factory=dict)
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who may move the pointer: the epoch of the takeover, and a random name for the one who made it."""
+
+    epoch: int
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogRef:
+    """A catalog by path; its digest is in the path."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A boundary and catalog that were replaced, and when: readers may still be using what they kept."""
+
+    boundary: int
+    catalog: CatalogRef | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The whole state machine of a store, as `_latest` holds it."""
+
+    writer: Writer
+    committed: Ref | None
+    prepared: Ref | None
+    boundary: int
+    catalog: CatalogRef | None
+    retired: tuple[Retired, ...]
+    nonce: str
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """A checkpoint kept outside the contiguous history: a savepoint where it has a name."""
+
+    ref: Ref
+    name: str | None
+    created: datetime
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What is kept besides the recent history. Written once, under an id drawn for the purpose."""
+
+    id: CheckpointId
+    entries: tuple[CatalogEntry, ...] = ()
+    extra: Mapping[str, Json] = field(default_factory=dict)

@@ -1,0 +1,108 @@
+"""Chains as JSON: a table of objects, and for each artifact a row that names its object by index.
+
+    objects   [[path, stored size], …]
+    row       [object, raw size, records]                                       the whole object
+              [object, raw size, records, kind, offset, length, digest | null]  part of a pack; null: all of it
+"""
+
+from collections.abc import Iterable, Mapping
+
+from manifests import layout
+from manifests.errors import MalformedError
+from manifests.fields import Fields
+from manifests.model import Artifact, Chain, Json
+
+
+class ObjectTable:
+    """The objects named so far, each once, in the order in which they were first named."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Json]] = []
+        self._index: dict[str, int] = {}
+
+    def index(self, artifact: Artifact) -> int:
+        found = self._index.setdefault(artifact.path, len(self.rows))
+        if found == len(self.rows):
+            self.rows.append([artifact.path, artifact.size])
+        return found
+
+    def row(self, artifact: Artifact) -> list[Json]:
+        head: list[Json] = [self.index(artifact), artifact.raw_size, artifact.records]
+        name = layout.parse_artifact(artifact.path)
+        if name.partition is not None:
+            return head
+        digest = None if artifact.digest == name.digest else artifact.digest
+        return [*head, artifact.kind, artifact.offset, artifact.length, digest]
+
+
+def encode_rows(chains: Mapping[int, Chain]) -> tuple[list[list[Json]], dict[str, list[list[Json]]]]:
+    table = ObjectTable()
+    rows = {str(partition): [table.row(a) for a in chain] for partition, chain in sorted(chains.items())}
+    return table.rows, rows
+
+
+class ArtifactReader:
+    """Turns rows back into artifacts of one operator, none written by an attempt above `sequence`."""
+
+    def __init__(self, fields: Fields, operator: str, codec: str, sequence: int) -> None:
+        self.fields = fields
+        self._objects = [self._object(row, operator, codec, sequence) for row in fields.items("objects")]
+
+    def _object(self, row: Json, operator: str, codec: str, sequence: int) -> tuple[str, int, layout.ArtifactName]:
+        if not isinstance(row, list) or len(row) != 2 or not isinstance(row[0], str):
+            self.fields.fail(f"objects: expected [path, size], found {row!r:.80}")
+        try:
+            name = layout.parse_artifact(row[0])
+        except MalformedError as error:
+            self.fields.fail(str(error))
+        if name.operator != operator or name.codec != codec or name.id.sequence > sequence:
+            self.fields.fail(f"{row[0]!r:.300} does not belong to operator {operator!r} with codec {codec}")
+        return row[0], self.fields.check_integer("object size", row[1]), name
+
+    def artifact(self, partition: int, row: Json) -> Artifact:
+        fields = self.fields
+        if not isinstance(row, list) or len(row) not in (3, 7):
+            fields.fail(f"partition {partition}: expected a row of 3 or 7, found {row!r:.80}")
+        index = fields.check_integer("object", row[0])
+        if index >= len(self._objects):
+            fields.fail(f"partition {partition}: names object {index} of {len(self._objects)}")
+        path, size, name = self._objects[index]
+        raw_size = fields.check_integer("raw size", row[1])
+        records = fields.check_integer("records", row[2])
+        if len(row) == 3:
+            if name.kind is None or name.partition != partition:
+                fields.fail(f"partition {partition}: {path} is not its own")
+            return Artifact(path, name.kind, 0, size, size, raw_size, records, name.digest)
+        kind, digest = row[3], name.digest if row[6] is None else row[6]
+        offset, length = fields.check_integer("offset", row[4]), fields.check_integer("length", row[5])
+        if name.partition is not None or kind not in ("snapshot", "delta") or offset + length > size:
+            fields.fail(f"partition {partition}: {row!r:.200} is not part of a pack of {size} bytes")
+        if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+            fields.fail(f"partition {partition}: expected a digest, found {digest!r:.80}")
+        if digest == name.digest and (offset, length) != (0, size):
+            fields.fail(f"partition {partition}: the digest of the whole pack on a part of it")
+        return Artifact(path, kind, offset, length, size, raw_size, records, digest)
+
+    def chain(self, partition: int, rows: Json) -> Chain:
+        if not isinstance(rows, list):
+            self.fields.fail(f"partition {partition}: expected a list of rows, found {rows!r:.80}")
+        return tuple(self.artifact(partition, row) for row in rows)
+
+
+def decode_partitions(fields: Fields, keys: Iterable[str], partitions: int) -> list[int]:
+    """The partition numbers that a JSON object has as its keys."""
+    numbers = []
+    for key in keys:
+        if not (key.isascii() and key.isdigit()) or str(int(key[:12])) != key or int(key) >= partitions:
+            fields.fail(f"partition {key!r:.40}: expected a number below {partitions}")
+        numbers.append(int(key))
+    return numbers
+
+
+def decode_rows(
+    fields: Fields, operator: str, partitions: int, codec: str, sequence: int
+) -> dict[int, Chain]:
+    reader = ArtifactReader(fields, operator, codec, sequence)
+    chains = fields.mapping("chains")
+    numbers = decode_partitions(fields, chains, partitions)
+    return {number: reader.chain(number, rows) for number, rows in zip(numbers, chains.values(), strict=True)}

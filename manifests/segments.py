@@ -1,0 +1,162 @@
+"""Long partition lists: a stack of patches, the oldest first, so that a commit writes what it changed.
+
+An operator with more than `INLINE` chains keeps them in segments. The first segment holds whole chains; each later
+one holds, for the partitions it touches, how much of the chain below to keep and what to append. Segments are folded
+by size, as a log-structured merge tree does: every entry is written again a few times in its life, not once for each
+commit.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import zstandard
+
+from manifests import layout
+from manifests.digest import sha256
+from manifests.errors import MalformedError
+from manifests.fields import Fields, dump
+from manifests.model import FORMAT_VERSION, Chain, CheckpointId, Operator, Patch, Patches, Segment
+from manifests.rows import ArtifactReader, ObjectTable, decode_partitions
+
+INLINE = 512
+"""Chains that stand in the manifest itself."""
+
+FAN_OUT = 4
+"""Segments of one tier that are folded into one of the next."""
+
+
+class SegmentObject(NamedTuple):
+    path: str
+    data: bytes
+
+
+def decompress(name: str, data: bytes, raw_size: int) -> bytes:
+    """One zstd frame of exactly `raw_size` bytes; a larger one is refused before it takes more memory."""
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+            raw = reader.read(raw_size + 1)
+    except zstandard.ZstdError as error:
+        raise MalformedError(f"{name}: expected a zstd frame: {error}") from None
+    if len(raw) != raw_size:
+        more = "more" if len(raw) > raw_size else str(len(raw))
+        raise MalformedError(f"{name}: expected {raw_size} bytes once decompressed, found {more}")
+    return raw
+
+
+def encode_segment(owner: CheckpointId, operator: str, patches: Patches) -> tuple[Segment, SegmentObject]:
+    """The segment's reference and its stored bytes."""
+    table = ObjectTable()
+    rows = {str(p): [patch.keep, [table.row(a) for a in patch.added]] for p, patch in sorted(patches.items())}
+    raw = dump({"format_version": FORMAT_VERSION, "operator": operator, "objects": table.rows, "patches": rows})
+    data = zstandard.ZstdCompressor(level=3).compress(raw)
+    path = layout.segment(owner, sha256(data))
+    return Segment(path, len(data), len(raw), len(rows)), SegmentObject(path, data)
+
+
+def decode_segment(segment: Segment, operator: str, partitions: int, codec: str, data: bytes) -> dict[int, Patch]:
+    """The patches of a segment whose size and digest were checked."""
+    fields = Fields.parse(segment.path, decompress(segment.path, data, segment.raw_size))
+    if (found := fields.text("operator")) != operator:
+        fields.fail(f"expected operator {operator!r}, found {found!r:.60}")
+    owner = layout.owner(segment.path)
+    reader = ArtifactReader(fields, operator, codec, owner.sequence if owner else 0)
+    values = fields.mapping("patches")
+    if len(values) != segment.entries:
+        fields.fail(f"expected {segment.entries} entries, found {len(values)}")
+    patches = {}
+    for partition, value in zip(decode_partitions(fields, values, partitions), values.values(), strict=True):
+        if not isinstance(value, list) or len(value) != 2:
+            fields.fail(f"partition {partition}: expected [keep, rows], found {value!r:.80}")
+        keep = fields.check_integer("keep", value[0])
+        patches[partition] = Patch(keep, reader.chain(partition, value[1]))
+    return patches
+
+
+def load(name: str, operator: Operator, patches: Sequence[Patches]) -> Operator:
+    """The operator with the chains that its segments describe. `name` is the operator as errors should name it."""
+    chains: dict[int, Chain] = {}
+    for patch_of in patches:
+        for partition, patch in patch_of.items():
+            below = chains.get(partition, ())
+            if patch.keep > len(below):
+                raise MalformedError(f"{name}: partition {partition}: keeps {patch.keep} of {len(below)} artifacts")
+            chain = below[: patch.keep] + patch.added
+            if not chain:
+                chains.pop(partition, None)
+            elif chain[0].kind != "snapshot" or any(a.kind != "delta" for a in chain[1:]):
+                raise MalformedError(f"{name}: partition {partition}: a chain is one snapshot, then deltas")
+            else:
+                chains[partition] = chain
+    return replace(operator, chains=chains, patches=tuple(patches))
+
+
+def spill(owner: CheckpointId, name: str, operator: Operator, parent: Operator | None) -> tuple[Operator, list[SegmentObject]]:
+    """Decide where the chains of `operator` stand, given the parent's operator of that name with its chains loaded.
+
+    Returns the operator as it is to be written, and the objects to write before its manifest.
+    """
+    if len(operator.chains) <= INLINE:
+        return replace(operator, segments=(), patches=()), []
+    old = parent.chains if parent is not None and parent.segments else {}
+    stack = list(zip(parent.segments, parent.patches, strict=True)) if old and parent is not None else []
+    changes = _changes(old, operator.chains)
+    if not changes:
+        return replace(operator, segments=tuple(s for s, _ in stack), patches=tuple(p for _, p in stack)), []
+    first = _fold_from([len(patches) for _, patches in stack] + [len(changes)])
+    merged: Patches = changes
+    for _, below in reversed(stack[first:]):
+        merged = _merge(below, merged)
+    if first == 0:
+        merged = {p: patch for p, patch in merged.items() if patch.added}
+    segment, stored = encode_segment(owner, name, merged)
+    kept = stack[:first]
+    return (
+        replace(
+            operator,
+            segments=(*(s for s, _ in kept), segment),
+            patches=(*(p for _, p in kept), merged),
+        ),
+        [stored],
+    )
+
+
+def _changes(old: Mapping[int, Chain], new: Mapping[int, Chain]) -> dict[int, Patch]:
+    changes = {p: Patch(0, ()) for p in old if p not in new}
+    for partition, chain in new.items():
+        below = old.get(partition, ())
+        if chain is below:
+            continue
+        keep = next((i for i, (a, b) in enumerate(zip(below, chain, strict=False)) if a != b), min(len(below), len(chain)))
+        if keep < len(chain) or keep < len(below):
+            changes[partition] = Patch(keep, chain[keep:])
+    return changes
+
+
+def _merge(below: Patches, above: Patches) -> dict[int, Patch]:
+    merged = dict(below)
+    for partition, patch in above.items():
+        under = below.get(partition)
+        if under is not None and patch.keep > under.keep:
+            patch = Patch(under.keep, under.added[: patch.keep - under.keep] + patch.added)
+        merged[partition] = patch
+    return merged
+
+
+def _fold_from(entries: list[int]) -> int:
+    """The first segment of those that become one with the newest, given the entries of each, the newest last."""
+    if len(entries) > 1 and sum(entries[1:]) * 2 > entries[0]:
+        return 0
+    first = len(entries) - 1
+    while True:
+        tier = _tier(sum(entries[first:]))
+        run = 0
+        while run < first and _tier(entries[first - 1 - run]) <= tier:
+            run += 1
+        if run < FAN_OUT - 1:
+            return first
+        first -= run
+
+
+def _tier(entries: int) -> int:
+    return max(0, (max(entries, 1).bit_length() - 1) // 2)

@@ -1,0 +1,88 @@
+"""What every test may use: a root of each kind, and the servers behind two of them."""
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import settings
+
+from tests.servers import Server, ServerUnavailableError, start_azurite, start_minio
+
+os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark would take any python3
+
+if "CI" not in os.environ:  # Hypothesis brings a profile of its own for CI
+    settings.register_profile("shared-machine", deadline=None)
+    settings.load_profile("shared-machine")
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """An empty place for a store: local, memory, s3 or azure."""
+
+    url: str
+    storage_options: dict[str, Any] = field(repr=False)
+    kind: str
+
+
+@pytest.fixture(scope="session")
+def _servers() -> Iterator[list[Server]]:
+    servers: list[Server] = []
+    yield servers
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _servers_are_up(_servers: list[Server]) -> Iterator[None]:
+    """A test that took a server down, and failed, does not take the others with it."""
+    yield
+    for server in _servers:
+        server.start()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Server]) -> Server:
+    """A MinIO server with an empty bucket."""
+    return _started(start_minio, tmp_path_factory.mktemp("minio"), _servers)
+
+
+@pytest.fixture(scope="session")
+def azure_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Server]) -> Server:
+    """An Azurite server with an empty container."""
+    return _started(start_azurite, tmp_path_factory.mktemp("azurite"), _servers)
+
+
+def _started(start: Callable[[Path], Server], folder: Path, servers: list[Server]) -> Server:
+    try:
+        servers.append(start(folder))
+    except ServerUnavailableError as unavailable:
+        reason = str(unavailable)
+    else:
+        return servers[-1]
+    if os.environ.get("CHECKPOINTER_REQUIRE_SERVERS"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(params=["local", "memory", "s3", "azure"])
+def any_root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Root]:
+    """A fresh root on every kind of store; the test runs once for each."""
+    kind: str = request.param
+    name = uuid.uuid4().hex
+    match kind:
+        case "local":
+            yield Root(str(tmp_path / "root"), {}, kind)
+        case "memory":
+            yield Root(f"memory://{name}", {}, kind)
+            memory = fsspec.filesystem("memory")
+            if memory.exists(f"/{name}"):
+                memory.rm(f"/{name}", recursive=True)
+        case _:
+            server: Server = request.getfixturevalue(f"{kind}_server")
+            yield Root(f"{server.url}/{name}", server.storage_options, kind)

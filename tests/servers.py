@@ -1,0 +1,361 @@
+"""The object stores that tests run against: MinIO for S3, Azurite for Azure Blob; real servers on 127.0.0.1.
+
+`python -m tests.servers` installs them into a cache outside the work tree, where go and npm are there to do
+it. `CHECKPOINTER_CACHE` moves the cache. The fixtures `s3_server` and `azure_server` start them.
+
+A server dies with the process that started it, even when that is killed: a watcher holds the reading end of a
+pipe whose writing end only the starter has.
+"""
+
+import contextlib
+import fcntl
+import http.client
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+STARTUP_SECONDS = 60
+SHUTDOWN_SECONDS = 10
+INSTALL_SECONDS = 1200
+
+
+def cache() -> Path:
+    """Where the server programs are kept."""
+    if chosen := os.environ.get("CHECKPOINTER_CACHE"):
+        return Path(chosen).absolute()
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "spark-state-checkpointer"
+    )
+
+
+# --- programs: what is installed, and with what ---
+
+
+class ServerUnavailableError(Exception):
+    """A server program is not on this machine; the message says why in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A server program of a fixed version, installed by a package manager into a folder of its own."""
+
+    label: str
+    name: str
+    version: str
+    installer: str
+    arguments: tuple[str, ...]
+    executable: str
+
+    @property
+    def folder(self) -> Path:
+        return cache() / f"{self.name}-{self.version}"
+
+    @property
+    def log(self) -> Path:
+        """What the installation printed; there only after one that failed."""
+        return cache() / f"{self.name}-{self.version}.log"
+
+    def find(self) -> Path:
+        """The program's path. Raises: ServerUnavailableError."""
+        path = self.folder / self.executable
+        if path.exists():
+            return path
+        if self.log.exists():
+            raise ServerUnavailableError(f"{self.label}: {self.name} could not be installed, see {self.log}")
+        if not find_installer(self.installer):
+            raise ServerUnavailableError(f"{self.label}: {self.installer} not found, it installs {self.name}")
+        raise ServerUnavailableError(f"{self.label}: {self.name} is not installed, `make servers` does it")
+
+    def install(self) -> None:
+        """Install the program unless it is there. Raises: ServerUnavailableError."""
+        cache().mkdir(parents=True, exist_ok=True)
+        with (cache() / f"{self.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            installer = find_installer(self.installer)
+            if installer and not (self.folder / self.executable).exists():
+                self._install(installer)
+        self.find()
+
+    def _install(self, installer: str) -> None:
+        partial = self.folder.with_name(f"{self.folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        print(f"{self.label}: {self.installer} {' '.join(self.arguments)}", flush=True)
+        with self.log.open("wb") as log, contextlib.suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(
+                [installer, *self.arguments],
+                cwd=partial,
+                env=os.environ | {"GOBIN": str(partial / "bin"), "HOME": str(Path.home())},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=INSTALL_SECONDS,
+            )
+            if done.returncode == 0 and (partial / self.executable).exists():
+                partial.rename(self.folder)
+                self.log.unlink()
+
+
+def find_installer(name: str) -> str | None:
+    """The path of a package manager; go's own installation folder is often not on the PATH."""
+    return shutil.which(name) or shutil.which(name, path="/usr/local/go/bin")
+
+
+MINIO = Program(
+    label="S3 server",
+    name="minio",
+    version="v0.0.0-20260212201848-7aac2a2c5b7c",
+    installer="go",
+    arguments=("install", "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"),
+    executable="bin/minio",
+)
+AZURITE = Program(
+    label="Azure server",
+    name="azurite",
+    version="3.35.0",
+    installer="npm",
+    arguments=("install", "--prefix", ".", "--no-audit", "--no-fund", "azurite@3.35.0"),
+    executable="node_modules/.bin/azurite-blob",
+)
+
+
+# --- processes: start, stop, start again ---
+
+
+@dataclass(slots=True)
+class Process:
+    """A server process that can be killed and started again on the same port and data."""
+
+    label: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    port: int
+    log: Path
+    health: str
+    crash: signal.Signals
+    _child: subprocess.Popen[bytes] | None = None
+    _watcher: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while it runs, else None."""
+        return self._child.pid if self._child is not None and self._child.poll() is None else None
+
+    def start(self) -> None:
+        """Start it and wait until it answers; nothing to do if it runs. Raises: RuntimeError with its log."""
+        if self.pid is not None:
+            return
+        self._release()
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                self.command,
+                env=os.environ | self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._watcher = _watch(self._child.pid)
+        self._wait_until_ready()
+
+    def stop(self) -> None:
+        """Ask it to end, and make it end after a while."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a crash would, as far as its data survives one."""
+        self._end(self.crash)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._child is not None and self.pid is not None:
+            self._child.send_signal(how)
+            try:
+                self._child.wait(SHUTDOWN_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+                self._child.wait()
+        self._release()
+
+    def _release(self) -> None:
+        """End the watcher, before the system can give the server's pid to somebody else."""
+        if self._watcher is not None:
+            self._watcher.kill()
+            self._watcher.communicate()
+            self._watcher = None
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + STARTUP_SECONDS
+        while not self._answers():
+            if self.pid is None or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(
+                    f"{self.label} did not come up:\n{self.log.read_text(errors='replace')[-4000:]}"
+                )
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", self.health)
+            return connection.getresponse().status < 500
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+
+def _watch(pid: int) -> subprocess.Popen[bytes]:
+    """A shell that kills `pid` when this process is gone."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", 'read -r _; kill -KILL "$1"', "watcher", str(pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def free_port() -> int:
+    """A port that nothing listens on, below those that systems hand to outgoing connections.
+
+    So nobody takes it while its server is down between a kill and a restart.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+# --- servers: what a test is handed ---
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running object store with an empty bucket or container: `s3://<bucket>` or `abfs://<container>`."""
+
+    url: str
+    storage_options: dict[str, Any] = field(repr=False)
+    process: Process = field(repr=False)
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id, or None while it is down."""
+        return self.process.pid
+
+    def start(self) -> None:
+        """Start it again with the same address and data; nothing to do if it runs."""
+        self.process.start()
+
+    def stop(self) -> None:
+        """Stop it in an orderly way."""
+        self.process.stop()
+
+    def kill(self) -> None:
+        """End it as a crash would; what it answered for is still there after `start`."""
+        self.process.kill()
+
+
+def start_minio(folder: Path) -> Server:
+    """MinIO with random credentials and a bucket. Raises: ServerUnavailableError, RuntimeError."""
+    port, key, secret = free_port(), secrets.token_hex(8), secrets.token_hex(16)
+    address = f"127.0.0.1:{port}"
+    process = Process(
+        label=MINIO.label,
+        command=[str(MINIO.find()), "server", "--address", address, "--quiet", str(folder / "data")],
+        environment={
+            "MINIO_ROOT_USER": key,
+            "MINIO_ROOT_PASSWORD": secret,
+            "MINIO_BROWSER": "off",
+            "MINIO_UPDATE": "off",
+        },
+        port=port,
+        log=folder / "log",
+        health="/minio/health/ready",
+        crash=signal.SIGKILL,
+    )
+    endpoint = {"endpoint_url": f"http://{address}", "region_name": "us-east-1"}
+
+    def create_bucket() -> None:
+        import botocore.session
+
+        client = botocore.session.get_session().create_client(
+            "s3", aws_access_key_id=key, aws_secret_access_key=secret, **endpoint
+        )
+        client.create_bucket(Bucket="checkpoints")
+
+    options = {"key": key, "secret": secret, "client_kwargs": endpoint}
+    return _serve(Server("s3://checkpoints", options, process), create_bucket)
+
+
+def start_azurite(folder: Path) -> Server:
+    """Azurite with its well-known account and a container. Raises: ServerUnavailableError, RuntimeError."""
+    port = free_port()
+    process = Process(
+        label=AZURITE.label,
+        command=[
+            *(str(AZURITE.find()), "--blobHost", "127.0.0.1", "--blobPort", str(port)),
+            *("--location", str(folder / "data"), "--silent", "--skipApiVersionCheck", "--disableTelemetry"),
+        ],
+        environment={},
+        port=port,
+        log=folder / "log",
+        health="/",
+        crash=signal.SIGTERM,  # it saves its index every 5 seconds and on this signal: a kill loses data
+    )
+    connection = (
+        "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;"
+        "AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;"
+        f"BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1;"
+    )
+
+    def create_container() -> None:
+        from azure.storage.blob import BlobServiceClient
+
+        with BlobServiceClient.from_connection_string(connection) as service:
+            service.create_container("checkpoints")
+
+    return _serve(Server("abfs://checkpoints", {"connection_string": connection}, process), create_container)
+
+
+def _serve(server: Server, create: Callable[[], None]) -> Server:
+    server.start()
+    try:
+        create()
+    except BaseException:
+        server.kill()
+        raise
+    return server
+
+
+def main() -> int:
+    """Install both programs at once; say which are missing and why."""
+
+    def install(program: Program) -> str | None:
+        try:
+            program.install()
+        except ServerUnavailableError as missing:
+            return str(missing)
+        return None
+
+    with ThreadPoolExecutor() as pool:
+        missing = [reason for reason in pool.map(install, (MINIO, AZURITE)) if reason]
+    for reason in missing:
+        print(f"{reason}; its tests cannot run", file=sys.stderr)
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
