@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from checkpointer.errors import IllegalArgumentError
@@ -13,6 +14,16 @@ from manifests.model import CheckpointId
 T = TypeVar("T")
 
 MIN_CHAIN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    root: str | os.PathLike[str]
+    storage_options: dict[str, Any] | None = field(repr=False)
+    fencing: Fencing
+    max_chain: int
+    concurrency: int
+    timeout: float
 
 
 class Client:
@@ -45,27 +56,22 @@ class Client:
         """
         if isinstance(max_chain, bool) or not isinstance(max_chain, int) or max_chain < MIN_CHAIN:
             raise IllegalArgumentError(f"max_chain={max_chain!r:.40}: expected an integer of at least {MIN_CHAIN}")
-        self._options = {
-            "root": root,
-            "storage_options": None if storage_options is None else dict(storage_options),
-            "fencing": fencing,
-            "max_chain": max_chain,
-            "concurrency": concurrency,
-            "timeout": timeout,
-        }
-        self._url = self._open_session().store.url
+        options = None if storage_options is None else dict(storage_options)
+        self._config = _Config(root, options, fencing, max_chain, concurrency, timeout)
+        self._open_session()
 
     def _open_session(self) -> Session:
-        options = self._options
+        config = self._config
         store = open_store(
-            options["root"],
-            options["storage_options"],
-            fencing=options["fencing"],
-            concurrency=options["concurrency"],
-            timeout=options["timeout"],
+            config.root,
+            config.storage_options,
+            fencing=config.fencing,
+            concurrency=config.concurrency,
+            timeout=config.timeout,
         )
         self._pid = os.getpid()
-        self._current = Session(store, SystemHost(), max_chain=options["max_chain"])
+        self._url = store.url
+        self._current = Session(store, SystemHost(), max_chain=config.max_chain)
         return self._current
 
     @property
@@ -90,11 +96,11 @@ class Client:
         return f"{type(self).__name__}({self._url!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self._options
+        return {"_config": self._config}
 
-    def __setstate__(self, options: dict[str, Any]) -> None:
-        self._options = options
-        self._url = self._open_session().store.url
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._config = state["_config"]
+        self._open_session()
 
 
 def as_id(checkpoint: CheckpointId | str) -> CheckpointId:
@@ -116,4 +122,6 @@ def as_bytes(data: object) -> bytes:
         return data
     if isinstance(data, bytearray | memoryview):
         return bytes(data)
-    raise IllegalArgumentError(f"expected bytes, got {type(data).__name__}: encode it first, or use save() for a KeyedState")
+    raise IllegalArgumentError(
+        f"expected bytes, got {type(data).__name__}: encode it first, or use save() for a KeyedState"
+    )

@@ -121,5 +121,3 @@ async def live_objects(store: Store, host: Host, head: Head) -> set[str]:
 
 async def _with_chains(store: Store, host: Host, ref: Ref) -> tuple[Ref, Manifest]:
     return ref, await load_operators(store, host, await read_manifest_alone(store, ref))
-
-

@@ -223,9 +223,7 @@ class KeyedState(MutableMapping[Any, Any]):
         self._captured = capture
         return capture
 
-    def _change(
-        self, capture: Capture, partition: int, chain: Chain, max_chain: int
-    ) -> PartitionChange | None:
+    def _change(self, capture: Capture, partition: int, chain: Chain, max_chain: int) -> PartitionChange | None:
         data, dirty = self._data[partition], self._dirty[partition]
         known = bool(chain) and chain == self._chains[partition]
         if (known and not dirty) or not (chain or data):

@@ -4,7 +4,6 @@ Savepoint and delete never take over: they swap in the name of whoever is the wr
 fence the running job. After a refused swap each plans again, wholly, from the version that is there then.
 """
 
-
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -143,7 +142,11 @@ async def _recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry
     """The pointer with a new catalog, written under a newly drawn id so that no stalled sweep can take it for an old one."""
     assert head.pointer is not None
     ordered = tuple(sorted(entries, key=lambda entry: (entry.ref.id, entry.name or "")))
-    ref = await objects.write_catalog(session.store, Catalog(session.draw_id(head.sequence), ordered)) if ordered else None
+    ref = (
+        await objects.write_catalog(session.store, Catalog(session.draw_id(head.sequence), ordered))
+        if ordered
+        else None
+    )
     return replace(head.pointer, catalog=ref, nonce=session.host.token(32))
 
 
@@ -165,7 +168,11 @@ async def rollback(session: Session, to: CheckpointId | str) -> CheckpointId:
         target = await reading(session.store, lambda head: _target(session, head, to))
         old = await objects.read_manifest(session.store, session.host, target)
         manifest = replace(
-            old, id=session.draw_id(base.head.sequence), parent=base.parent, created=session.host.now(), extra={}
+            old,
+            id=session.draw_id(base.head.sequence),
+            parent=base.parent,
+            created=session.host.now(),
+            extra={},
         )
         ref = await objects.write_manifest(session.store, session.host, manifest)
 
@@ -229,5 +236,3 @@ def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None
     for path in objects.objects_of(Ref(manifest.id, ""), manifest) - known:
         if layout.owner(path) != manifest.id:
             raise IllegalArgumentError(f"{path}: neither of the parent nor written for {manifest.id}")
-
-

@@ -119,9 +119,7 @@ async def _load_operator(store: Store, host: Host, name: str, operator: Operator
         patches = []
         for segment, blob in zip(operator.segments, stored, strict=True):
             verify(segment.path, blob.data, size=segment.size, digest=layout.digest_of(segment.path))
-            patches.append(
-                segments.decode_segment(segment, name, operator.partitions, operator.codec, blob.data)
-            )
+            patches.append(segments.decode_segment(segment, name, operator.partitions, operator.codec, blob.data))
         return segments.load(f"operator {name!r}", operator, patches)
 
     return await host.run(decode)
@@ -174,5 +172,3 @@ def objects_of(ref: Ref, manifest: Manifest) -> set[str]:
         paths.update(segment.path for segment in operator.segments)
         paths.update(artifact.path for chain in operator.chains.values() for artifact in chain)
     return paths
-
-

@@ -8,7 +8,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from checkpointer.errors import CheckpointError, ConflictError, CorruptionError, OutcomeUnknownError, RetryableError
+from checkpointer.errors import (
+    CheckpointError,
+    ConflictError,
+    CorruptionError,
+    OutcomeUnknownError,
+    RetryableError,
+)
 from checkpointer.store.base import ObjectNotFoundError, PreconditionFailedError, Store
 from manifests import layout
 from manifests.model import Pointer, Ref, Writer
@@ -121,9 +127,7 @@ def _unknown(store: Store, planned: Pointer) -> OutcomeUnknownError:
 def successor(head: Head, writer: Writer, nonce: str) -> Pointer:
     """The pointer of `head` under `writer`, for the caller to change further. The boundary never moves back."""
     if head.pointer is None:
-        return Pointer(
-            writer=writer, committed=None, prepared=None, boundary=1, catalog=None, retired=(), nonce=nonce
-        )
+        return Pointer(writer=writer, committed=None, prepared=None, boundary=1, catalog=None, retired=(), nonce=nonce)
     return replace(head.pointer, writer=writer, nonce=nonce)
 
 

@@ -65,7 +65,9 @@ class Snapshot:
         """The mapping that was saved under this name, spread over as many partitions as asked for."""
         operator = self.operator(name)
         if operator.partitioner != keyed_codec.PARTITIONER:
-            raise IllegalArgumentError(f"operator {name!r}: was not saved from a KeyedState: use operator().partition()")
+            raise IllegalArgumentError(
+                f"operator {name!r}: was not saved from a KeyedState: use operator().partition()"
+            )
         if not 1 <= operator.partitions <= 65_536:
             raise CorruptionError(f"operator {name!r}: {operator.partitions} partitions of keyed state")
         decoded: dict[Artifact, dict[object, bytes | None]] = {}
@@ -101,7 +103,9 @@ class Snapshot:
             live = await reading(session.store, lambda head: is_live(session.store, head, manifest.id))
             if live is None:
                 raise RetiredError(f"{session.store.url}: {manifest.id} was retired meanwhile: restore again") from None
-            raise CorruptionError(f"{session.store.url}: {manifest.id} names an object that is not there: {missing}") from None
+            raise CorruptionError(
+                f"{session.store.url}: {manifest.id} names an object that is not there: {missing}"
+            ) from None
 
 
 def _merge(

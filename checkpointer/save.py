@@ -33,6 +33,7 @@ from manifests.model import (
     Pointer,
     Ref,
 )
+from manifests.segments import SegmentObject
 
 EXPLICIT = "explicit"
 """The partitioner of operators whose caller names the partition of everything it writes."""
@@ -260,7 +261,7 @@ class Draft:
         self._ended = "was written"
         return ref, manifest
 
-    def _manifest(self) -> tuple[Manifest, list[objects.SegmentObject]]:
+    def _manifest(self) -> tuple[Manifest, list[SegmentObject]]:
         operators = dict(self._operators)
         for name, change in self._changes.items():
             operators[name] = replace(change.operator, chains=change.chains())
@@ -298,7 +299,9 @@ class Draft:
     def _existing(self, operator: str, partition: int | None) -> None:
         change, old = self._changes.get(operator), self._operators.get(operator)
         if change is None and old is None:
-            raise IllegalArgumentError(f"operator {operator!r}: there is none in {self.base.parent and self.base.parent.id}")
+            raise IllegalArgumentError(
+                f"operator {operator!r}: there is none in {self.base.parent and self.base.parent.id}"
+            )
         known = set(old.chains if old else ()) | set(change.plans if change else ())
         if partition is not None and partition not in known:
             raise IllegalArgumentError(f"operator {operator!r}: has no partition {partition!r:.20}")
@@ -355,9 +358,7 @@ class Draft:
 class Prepared:
     """A checkpoint recorded in `_latest` and not yet committed: commit it or abort it, also after a restart."""
 
-    def __init__(
-        self, session: Session, base: Base, ref: Ref, manifest: Manifest, draft: Draft | None = None
-    ) -> None:
+    def __init__(self, session: Session, base: Base, ref: Ref, manifest: Manifest, draft: Draft | None = None) -> None:
         self.id = ref.id
         self.base = base
         self.manifest = manifest

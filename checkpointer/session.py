@@ -8,7 +8,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from checkpointer import history, objects
-from checkpointer.errors import CheckpointError, ConflictError, FencedError, InvalidStateError, OutcomeUnknownError, RetiredError
+from checkpointer.errors import (
+    CheckpointError,
+    ConflictError,
+    FencedError,
+    InvalidStateError,
+    OutcomeUnknownError,
+    RetiredError,
+)
 from checkpointer.host import Host
 from checkpointer.pointer import Head, advance, reading, successor
 from checkpointer.store.base import Store
@@ -136,7 +143,9 @@ class Session:
             self.must_restore("the outcome of the last swap is unknown: call restore() first, which tells")
             raise
         if not self._owns(head):
-            self._fenced = FencedError(f"{self.store.url}: {attempt.id} was committed, but another writer took over since")
+            self._fenced = FencedError(
+                f"{self.store.url}: {attempt.id} was committed, but another writer took over since"
+            )
         return head
 
     def _owns(self, head: Head) -> bool:

@@ -53,7 +53,11 @@ class Uploads:
     async def write(self, piece: Piece, stored: Slice, known: Artifact | None) -> None:
         """Write one slice, or reuse `known`, an artifact of the parent, where it is the same."""
         digest = await hash_of(self._host, stored.data)
-        if known is not None and (known.kind, known.length, known.digest) == (stored.kind, len(stored.data), digest):
+        if known is not None and (known.kind, known.length, known.digest) == (
+            stored.kind,
+            len(stored.data),
+            digest,
+        ):
             piece.artifacts = (known,)
         elif len(stored.data) > SMALL:
             await self._write_alone(piece, stored, digest)
@@ -88,9 +92,7 @@ class Uploads:
         path = layout.artifact(piece.operator, piece.partition, self._owner, stored.kind, digest, piece.codec)
         await put(self._store, path, stored.data)
         size = len(stored.data)
-        piece.artifacts = (
-            Artifact(path, stored.kind, 0, size, size, stored.raw_size, stored.records, digest),
-        )
+        piece.artifacts = (Artifact(path, stored.kind, 0, size, size, stored.raw_size, stored.records, digest),)
 
     async def _write_pack(self, operator: str, codec: str, slices: list[tuple[Slice, str]]) -> list[Artifact]:
         whole = b"".join(stored.data for stored, _ in slices)

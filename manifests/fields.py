@@ -24,7 +24,9 @@ def check_json(what: str, value: Json) -> Json:
     except (TypeError, ValueError, RecursionError) as error:
         raise IllegalArgumentError(f"{what}: not a JSON value: {error}") from None
     if copy != value:
-        raise IllegalArgumentError(f"{what}: JSON would change it (tuples and keys that are no strings do): {value!r:.80}")
+        raise IllegalArgumentError(
+            f"{what}: JSON would change it (tuples and keys that are no strings do): {value!r:.80}"
+        )
     return copy
 
 

@@ -1,7 +1,7 @@
 """The values a store is made of. Frozen, compared by content, without behaviour beyond their own text.
 
-    Pointer ──> Manifest ──> Operator ──> chain of Artifact      one chain for each partition
-       └──────> Catalog                                          what is kept besides the recent history
+Pointer ──> Manifest ──> Operator ──> chain of Artifact      one chain for each partition
+   └──────> Catalog                                          what is kept besides the recent history
 """
 
 import re
@@ -22,6 +22,7 @@ Json = Any
 """A value that JSON can carry."""
 
 _ID = re.compile(r"(\d{10})-([0-9a-f]{8})")
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointId:

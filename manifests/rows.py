@@ -1,8 +1,8 @@
 """Chains as JSON: a table of objects, and for each artifact a row that names its object by index.
 
-    objects   [[path, stored size], …]
-    row       [object, raw size, records]                                       the whole object
-              [object, raw size, records, kind, offset, length, digest | null]  part of a pack; null: all of it
+objects   [[path, stored size], …]
+row       [object, raw size, records]                                       the whole object
+          [object, raw size, records, kind, offset, length, digest | null]  part of a pack; null: all of it
 """
 
 from collections.abc import Iterable, Mapping
@@ -99,9 +99,7 @@ def decode_partitions(fields: Fields, keys: Iterable[str], partitions: int) -> l
     return numbers
 
 
-def decode_rows(
-    fields: Fields, operator: str, partitions: int, codec: str, sequence: int
-) -> dict[int, Chain]:
+def decode_rows(fields: Fields, operator: str, partitions: int, codec: str, sequence: int) -> dict[int, Chain]:
     reader = ArtifactReader(fields, operator, codec, sequence)
     chains = fields.mapping("chains")
     numbers = decode_partitions(fields, chains, partitions)

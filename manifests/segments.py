@@ -91,7 +91,9 @@ def load(name: str, operator: Operator, patches: Sequence[Patches]) -> Operator:
     return replace(operator, chains=chains, patches=tuple(patches))
 
 
-def spill(owner: CheckpointId, name: str, operator: Operator, parent: Operator | None) -> tuple[Operator, list[SegmentObject]]:
+def spill(
+    owner: CheckpointId, name: str, operator: Operator, parent: Operator | None
+) -> tuple[Operator, list[SegmentObject]]:
     """Decide where the chains of `operator` stand, given the parent's operator of that name with its chains loaded.
 
     Returns the operator as it is to be written, and the objects to write before its manifest.
@@ -127,7 +129,10 @@ def _changes(old: Mapping[int, Chain], new: Mapping[int, Chain]) -> dict[int, Pa
         below = old.get(partition, ())
         if chain is below:
             continue
-        keep = next((i for i, (a, b) in enumerate(zip(below, chain, strict=False)) if a != b), min(len(below), len(chain)))
+        keep = next(
+            (i for i, (a, b) in enumerate(zip(below, chain, strict=False)) if a != b),
+            min(len(below), len(chain)),
+        )
         if keep < len(chain) or keep < len(below):
             changes[partition] = Patch(keep, chain[keep:])
     return changes

@@ -47,7 +47,11 @@ def encode_pointer(pointer: Pointer) -> bytes:
             "boundary": pointer.boundary,
             "catalog": _encode_catalog_ref(pointer.catalog),
             "retired": [
-                {"boundary": old.boundary, "catalog": _encode_catalog_ref(old.catalog), "at": format_time(old.at)}
+                {
+                    "boundary": old.boundary,
+                    "catalog": _encode_catalog_ref(old.catalog),
+                    "at": format_time(old.at),
+                }
                 for old in pointer.retired
             ],
             "nonce": pointer.nonce,

@@ -44,8 +44,6 @@ def unpack(data: bytes) -> Any:
         raise MalformedError(f"expected a msgpack value, found {data[:40]!r}: {error}") from None
 
 
-
-
 def _pack(value: Any) -> bytes:
     """Pack what stands in an extension, while the thread's own packer is busy with what is around it."""
     return msgpack.packb(value, default=_extension, strict_types=True)  # type: ignore[no-any-return]

@@ -56,9 +56,7 @@ def open_store(
     return RetryingStore(LimitedStore(store, concurrency=concurrency, timeout=timeout))
 
 
-def _backend(
-    location: Location, options: dict[str, Any], fencing: bool, concurrency: int, timeout: float
-) -> Store:
+def _backend(location: Location, options: dict[str, Any], fencing: bool, concurrency: int, timeout: float) -> Store:
     if location.protocol == "file":
         from checkpointer.store.local import LocalStore
 

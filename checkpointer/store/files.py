@@ -180,9 +180,7 @@ def translate(error: OSError, path: str) -> CheckpointError:
     if code == errno.ELOOP:
         return InvalidStateError(f"{path}: is a symbolic link, which a store never makes; remove it")
     if code in (errno.ENOTDIR, errno.EISDIR):
-        return InvalidStateError(
-            f"{path}: {why}: a file stands where a folder should be, or the reverse; remove it"
-        )
+        return InvalidStateError(f"{path}: {why}: a file stands where a folder should be, or the reverse; remove it")
     if code in (errno.ENAMETOOLONG, errno.EINVAL):
         return IllegalArgumentError(f"{path}: {why}")
     return InvalidStateError(f"{path}: {why}")

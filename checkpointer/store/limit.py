@@ -87,9 +87,7 @@ class LimitedStore:
 
     def _check_loop(self) -> None:
         if not runtime.on_loop():
-            raise IllegalArgumentError(
-                "a store was used outside its event loop: use checkpointer.runtime.run_sync"
-            )
+            raise IllegalArgumentError("a store was used outside its event loop: use checkpointer.runtime.run_sync")
         if self._process != os.getpid():
             # After a fork the turns that the parent had given away would never come back.
             self._turns = asyncio.Semaphore(self._concurrency)

@@ -281,9 +281,7 @@ class LocalStore:
             folder, name = os.path.split(self._locate(leftover.path))
             own = os.path.basename(leftover.token)
             if files.temporary_target(own) != name:
-                raise IllegalArgumentError(
-                    f"{leftover.token!r:.200}: is no temporary file of {leftover.path}"
-                )
+                raise IllegalArgumentError(f"{leftover.token!r:.200}: is no temporary file of {leftover.path}")
             # A swap keeps its temporary file only while it holds the lock: whose file is seen under the
             # lock is dead.
             with self._lock(), suppress(FileNotFoundError):
@@ -304,9 +302,7 @@ def _replace(temporary: str, target: str) -> None:
         if error.errno not in _UNDECIDED:
             raise
         why = os.strerror(error.errno or 0)
-        raise OutcomeUnknownError(
-            f"{target}: {why} while it was replaced; nothing proves whether it was"
-        ) from error
+        raise OutcomeUnknownError(f"{target}: {why} while it was replaced; nothing proves whether it was") from error
     try:
         files.sync_folder(os.path.dirname(target))
     except OSError as error:

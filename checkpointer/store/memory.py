@@ -53,9 +53,7 @@ class MemoryStore:
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         blob = self._find(path)
         if limit is not None and len(blob.data) > limit:
-            raise CorruptionError(
-                f"{self._url}/{path}: expected at most {limit} bytes, found {len(blob.data)}"
-            )
+            raise CorruptionError(f"{self._url}/{path}: expected at most {limit} bytes, found {len(blob.data)}")
         return blob
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
@@ -83,9 +81,7 @@ class MemoryStore:
     async def list(self, prefix: str) -> list[Entry]:
         with self._space.lock:
             found = [
-                Entry(path, len(blob.data))
-                for path, blob in self._space.objects.items()
-                if path.startswith(prefix)
+                Entry(path, len(blob.data)) for path, blob in self._space.objects.items() if path.startswith(prefix)
             ]
         return sorted(found, key=lambda entry: entry.path)
 

@@ -112,9 +112,7 @@ class S3Store:
     async def discard(self, leftovers: Sequence[Leftover]) -> None:
         for leftover in leftovers:
             name = self._name(leftover.path)
-            request = self._call(
-                "abort_multipart_upload", Key=self._key(leftover.path), UploadId=leftover.token
-            )
+            request = self._call("abort_multipart_upload", Key=self._key(leftover.path), UploadId=leftover.token)
             try:
                 await cloud.answer(request, lambda error, name=name: self._error(error, name))  # type:
                 ignore[misc]
@@ -158,9 +156,7 @@ class S3Store:
             raise cloud.too_large(self._name(path), limit, size)
         data = await _read(body)
         if len(data) != size:
-            raise DependencyError(
-                f"{self._name(path)}: the answer broke off after {len(data)} of {size} bytes"
-            )
+            raise DependencyError(f"{self._name(path)}: the answer broke off after {len(data)} of {size} bytes")
         return Blob(data, reply["ETag"])
 
     async def _put_one(self, key: str, data: Bytes) -> None:

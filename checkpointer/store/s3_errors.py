@@ -106,9 +106,7 @@ def _final(code: str, name: str, url: str, said: str) -> CheckpointError:
             "s3:AbortMultipartUpload, s3:ListBucket and s3:ListBucketMultipartUploads on the root"
         )
     if code in _UNKNOWN_USER:
-        return InvalidStateError(
-            f"{url}: {said}; correct the credentials in storage_options or the environment"
-        )
+        return InvalidStateError(f"{url}: {said}; correct the credentials in storage_options or the environment")
     if code == "RequestTimeTooSkewed":
         return InvalidStateError(f"{url}: {said}; set the clock of this host")
     if code in _ELSEWHERE:

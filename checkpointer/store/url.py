@@ -72,9 +72,7 @@ def _remote(scheme: str, text: str) -> Location:
             f"{shown}: a URL must not hold credentials; pass them in storage_options or in the environment"
         )
     if split.query or split.fragment:
-        raise IllegalArgumentError(
-            f"{shown}: a root has no query and no fragment; pass options in storage_options"
-        )
+        raise IllegalArgumentError(f"{shown}: a root has no query and no fragment; pass options in storage_options")
     path = split.path.strip("/")
     if any(part in ("", ".", "..") for part in path.split("/")) and path:
         raise IllegalArgumentError(f"{shown}: a root has no empty, '.' or '..' parts in its path")
