@@ -3,7 +3,7 @@
 import os
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.host import SystemHost
@@ -91,6 +91,12 @@ class Client:
     def root(self) -> str:
         """The root as a URL or path, without secrets."""
         return self._url
+
+    def copy(self) -> Self:
+        """Another client of the same configuration, which has restored nothing yet."""
+        twin = object.__new__(type(self))
+        twin.__setstate__(self.__getstate__())
+        return twin
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r})"

@@ -43,10 +43,6 @@ def too_large(name: str, limit: int, size: int) -> CorruptionError:
     return CorruptionError(f"{name}: expected at most {limit} bytes, found {size}")
 
 
-def key_of(root: str, path: str) -> str:
-    return f"{root}/{path}" if root else path
-
-
 def batches(items: list[T], size: int) -> Iterator[list[T]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]

@@ -84,7 +84,6 @@ class Connection(Generic[F]):
 
     async def _open(self) -> F:
         made = await self._connect()
-        _take_finalizers_off(made)
         self._finalizer = weakref.finalize(self, _close_later, os.getpid(), self._close, made)
         self._finalizer.atexit = False
         return made
@@ -93,7 +92,8 @@ class Connection(Generic[F]):
 _connections: "weakref.WeakSet[Connection[Any]]" = weakref.WeakSet()
 
 
-def _take_finalizers_off(made: object) -> None:
+def take_finalizers_off(made: object) -> None:
+    """Leave the closing of `made` to its `Connection`."""
     for reference in weakref.getweakrefs(made):
         finalizer = reference.__callback__
         if isinstance(finalizer, weakref.finalize):

@@ -7,6 +7,8 @@ and s3fs's own retries are off, since after a lost answer only the layers above 
 import asyncio
 import io
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from checkpointer.errors import CheckpointError, DependencyError, InvalidStateError
@@ -20,7 +22,7 @@ from checkpointer.store.base import (
     PreconditionFailedError,
     check_path,
 )
-from checkpointer.store.connection import Connection, load, require
+from checkpointer.store.connection import Connection, load, require, take_finalizers_off
 from checkpointer.store.s3_errors import meaning, refusal
 from checkpointer.store.url import Location
 from manifests.digest import Bytes
@@ -62,13 +64,13 @@ class S3Store:
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         name = self._name(path)
-        return await cloud.answer(self._get(path, limit), lambda error: self._error(error, name))
+        return await cloud.answer(self._get(path, limit), partial(self._error, name=name))
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         name, span = self._name(path), f"bytes={offset}-{offset + length - 1}"
 
         async def read() -> bytes:
-            reply = await self._call("get_object", Key=self._key(path), Range=span)
+            reply = await self._call("get_object", Key=self._at(path), Range=span)
             return await _read(reply["Body"])
 
         def translate(error: Exception) -> CheckpointError:
@@ -82,7 +84,7 @@ class S3Store:
     async def put(self, path: str, data: Bytes) -> None:
         name = self._name(path)
         write = self._put_one if len(data) <= cloud.SINGLE else self._put_parts
-        await cloud.answer(write(self._key(path), data), lambda error: self._put_error(error, name))
+        await cloud.answer(write(self._at(path), data), partial(self._put_error, name=name))
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         name = self._name(path)
@@ -92,32 +94,28 @@ class S3Store:
             condition = {}
         else:
             condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
-        request = self._call("put_object", Key=self._key(path), Body=data, **condition)
-        reply = await cloud.answer(request, lambda error: self._swap_error(error, name))
+        request = self._call("put_object", Key=self._at(path), Body=data, **condition)
+        reply = await cloud.answer(request, partial(self._swap_error, name=name))
         return str(reply["ETag"])
 
     async def list(self, prefix: str) -> list[Entry]:
-        return await cloud.answer(self._list(prefix), lambda error: self._error(error, self._name(prefix)))
+        return [*await cloud.answer(self._list(prefix), partial(self._error, name=self._name(prefix)))]
 
     async def delete(self, paths: Sequence[str]) -> None:
         for some in cloud.batches([*paths], _DELETES):
             request = self._delete(some)
-            await cloud.answer(request, lambda error: self._error(error, f"{self._url}: delete"))
+            await cloud.answer(request, partial(self._error, name=f"{self._url}: delete"))
 
     async def leftovers(self) -> Sequence[Leftover]:
         """Uploads in parts that were not completed. Some servers (MinIO) list them by full key only: none
         then."""
-        return await cloud.answer(self._uploads(), lambda error: self._error(error, f"{self._url}: uploads"))
+        return await cloud.answer(self._uploads(), partial(self._error, name=f"{self._url}: uploads"))
 
     async def discard(self, leftovers: Sequence[Leftover]) -> None:
         for leftover in leftovers:
-            name = self._name(leftover.path)
-            request = self._call("abort_multipart_upload", Key=self._key(leftover.path), UploadId=leftover.token)
-            try:
-                await cloud.answer(request, lambda error, name=name: self._error(error, name))  # type:
-                ignore[misc]
-            except ObjectNotFoundError:
-                continue
+            request = self._abort(self._at(leftover.path), leftover.token)
+            with suppress(ObjectNotFoundError, DependencyError):
+                await cloud.answer(request, partial(self._error, name=self._name(leftover.path)))
 
     async def close(self) -> None:
         await self._connection.close()
@@ -125,7 +123,7 @@ class S3Store:
     # --- requests ---
 
     async def _connect(self) -> Any:
-        return await cloud.answer(self._open(), lambda error: self._error(error, self._url))
+        return await cloud.answer(self._open(), partial(self._error, name=self._url))
 
     async def _open(self) -> Any:
         s3fs = await load("s3fs")
@@ -138,6 +136,7 @@ class S3Store:
         files = s3fs.S3FileSystem(**options, config_kwargs=config, **_FORCED)
         files.retries = 1
         client = await files.set_session()
+        take_finalizers_off(files)
         known = client.meta.service_model.operation_model("PutObject").input_shape.members
         if not {"IfMatch", "IfNoneMatch"} <= known.keys():
             # s3fs drops what botocore does not know: a swap would silently write over anything.
@@ -149,7 +148,7 @@ class S3Store:
         return await files._call_s3(method, Bucket=self._bucket, **arguments)
 
     async def _get(self, path: str, limit: int | None) -> Blob:
-        reply = await self._call("get_object", Key=self._key(path))
+        reply = await self._call("get_object", Key=self._at(path))
         body, size = reply["Body"], reply["ContentLength"]
         if limit is not None and size > limit:
             body.close()
@@ -182,11 +181,13 @@ class S3Store:
             )
         except BaseException:
             # Parts of an upload that is never completed are paid for until somebody aborts it.
-            abort = self._call("abort_multipart_upload", Key=key, UploadId=upload)
-            await asyncio.shield(asyncio.ensure_future(cloud.clean_up(abort)))
+            await asyncio.shield(asyncio.ensure_future(cloud.clean_up(self._abort(key, upload))))
             raise
 
-    async def _list(self, prefix: str) -> list[Entry]:
+    async def _abort(self, key: str, upload: str) -> None:
+        await self._call("abort_multipart_upload", Key=key, UploadId=upload)
+
+    async def _list(self, prefix: str) -> Sequence[Entry]:
         entries = []
         async for page in self._pages("list_objects_v2", "NextContinuationToken", prefix):
             for found in page.get("Contents", []):
@@ -214,7 +215,7 @@ class S3Store:
                 more["KeyMarker"] = page["NextKeyMarker"]
 
     async def _delete(self, paths: Sequence[str]) -> None:
-        objects = [{"Key": self._key(check_path(path))} for path in paths]
+        objects = [{"Key": self._at(path)} for path in paths]
         reply = await self._call("delete_objects", Delete={"Objects": objects, "Quiet": True})
         for failed in reply.get("Errors", []):
             code = failed.get("Code", "")
@@ -235,8 +236,11 @@ class S3Store:
     def _if_absent(self) -> dict[str, str]:
         return {"IfNoneMatch": "*"} if self._fencing else {}
 
+    def _at(self, path: str) -> str:
+        return self._key(check_path(path))
+
     def _key(self, path: str) -> str:
-        return cloud.key_of(self._root, path)
+        return f"{self._root}/{path}" if self._root else path
 
     def _name(self, path: str) -> str:
         return f"{self._url}/{path}"

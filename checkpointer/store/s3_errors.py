@@ -94,7 +94,7 @@ def meaning(why: Refusal, name: str, url: str, options: Mapping[str, Any]) -> Ch
         return ObjectNotFoundError(f"{name}: not found")
     if code in _BUSY or code.startswith("Throttl") or why.status in (429, 503):
         return ThrottlingError(f"{name}: {said}")
-    if code in _AGAIN or why.status >= 500 != why.status == 501:
+    if code in _AGAIN or why.status in (500, 502, 504):
         return DependencyError(f"{name}: {said}")
     return _final(code, name, url, said)
 
@@ -111,7 +111,7 @@ def _final(code: str, name: str, url: str, said: str) -> CheckpointError:
         return InvalidStateError(f"{url}: {said}; set the clock of this host")
     if code in _ELSEWHERE:
         return InvalidStateError(
-            f'{url}: {said}; name the bucket\'s region: client_kwargs={{"region_name": "…"}} in storage_options'
+            f'{url}: {said}; name the region of the bucket in storage_options: client_kwargs={{"region_name": "…"}}'
         )
     if code in _UNABLE:
         return InvalidStateError(

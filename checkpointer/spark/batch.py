@@ -1,0 +1,78 @@
+"""What Spark says about the batch it hands to foreachBatch: which query, which run, and whether it can be replayed."""
+
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame
+
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from manifests.model import Job
+
+_QUERY_ID = "sql.streaming.queryId"
+_RUN_ID = "spark.jobGroup.id"  # Spark runs a streaming query's jobs in a group named after the run
+
+
+class Token(NamedTuple):
+    """Names one batch of one query for good: the same after every restart and replay.
+
+    Store it with what the callback writes elsewhere, in the same transaction, to write each batch once.
+    """
+
+    query_id: str
+    batch_id: int
+
+    def __str__(self) -> str:
+        return f"{self.query_id}:{self.batch_id}"
+
+
+def identify(batch: DataFrame, batch_id: int) -> Job:
+    """The query, run and batch that the calling thread works for.
+
+    Raises `IllegalArgumentError` outside classic PySpark's foreachBatch, and `InvalidStateError` for a query whose
+    progress Spark throws away when it stops.
+    """
+    if type(batch).__module__.startswith("pyspark.sql.connect"):
+        raise IllegalArgumentError(
+            "Spark Connect is not supported by checkpointer.spark: run the job with classic PySpark (spark-submit, or a "
+            "session without a remote)"
+        )
+    context = batch.sparkSession.sparkContext
+    query_id, run_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_RUN_ID)
+    if not query_id or not run_id:
+        raise IllegalArgumentError(
+            "not called from a streaming query: pass the decorated function to writeStream.foreachBatch(…)"
+        )
+    query = find_query(batch, query_id)
+    if query is not None and _is_temporary(query):
+        raise InvalidStateError(
+            f"streaming query {query_id} has no checkpointLocation, so Spark would start it from scratch each time: "
+            "set .option('checkpointLocation', …)"
+        )
+    return Job(query_id, run_id, batch_id)
+
+
+def find_query(batch: DataFrame, query_id: str) -> Any:
+    """Spark's own object of an active streaming query, of any session of this process; None where there is none."""
+    session: Any = batch.sparkSession
+    identifier = session._jvm.java.util.UUID.fromString(query_id)
+    return session._jsparkSession.sharedState().activeStreamingQueries().get(identifier)
+
+
+def _is_temporary(query: Any) -> bool:
+    """Whether Spark made up a checkpoint location that it deletes when the query stops."""
+    kind = query.getClass()
+    while kind is not None:
+        for declared in kind.getDeclaredFields():
+            if declared.getName() == "deleteCheckpointOnStop":
+                declared.setAccessible(True)
+                return bool(declared.get(query))
+        kind = kind.getSuperclass()
+    return "/temporary-" in str(query.resolvedCheckpointRoot())
+
+
+def drain(batch: DataFrame) -> None:
+    """Consume a batch without doing anything with it.
+
+    A batch whose state is committed already still has to be read: Spark's own stateful operators upstream record their
+    state while they are read, and fail a batch that was not.
+    """
+    batch.write.format("noop").mode("overwrite").save()

@@ -1,0 +1,150 @@
+"""Bytes written by the executors: a function is run for each partition, its task writes the artifact, the driver commits.
+
+Only what a finished task returned reaches the manifest. Whatever failed, retried or speculative attempts wrote carries
+the checkpoint's id and another digest, or is the same object; nothing names it, and cleanup removes it.
+"""
+
+import functools
+import os
+import pickle
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
+
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.sync import Checkpointer
+from manifests import layout
+from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Kind
+
+_PARTITION = "__partition"
+_RESULT = "path string, size bigint"
+_ARROW_RESULT = pa.schema([("path", pa.string()), ("size", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The whole state of a partition, as bytes of the caller's own format."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A change on top of the partition's chain, as bytes of the caller's own format."""
+
+    data: bytes
+
+
+Write = Callable[[int, Iterator[pa.RecordBatch]], Snapshot | Delta | None]
+
+
+def write_partitions(
+    client: Checkpointer,
+    checkpoint: CheckpointId,
+    operator: str,
+    frame: DataFrame,
+    write: Write,
+    key: Sequence[str] | None,
+    num_partitions: int | None,
+) -> list[Artifact]:
+    """Run `write` on the executors and return what the finished tasks wrote, one artifact a partition."""
+    layout.encode_name("operator", operator)
+    if (key is None) != (num_partitions is None):
+        raise IllegalArgumentError("key and num_partitions go together: both, or neither")
+    _refuse_foreign_executors(client, frame)
+    # Sent as closures: Spark looks at the function's own signature, which a bound method hides.
+    task = _Task(pickle.dumps(client), checkpoint, operator, write, socket.gethostname())
+    if key is None:
+        written = frame.mapInArrow(lambda batches: task.run_partition(batches), _RESULT)
+    else:
+        assert num_partitions is not None
+        if layout.check_partition(num_partitions) < 1:
+            raise IllegalArgumentError("num_partitions: expected at least 1")
+        if _PARTITION in frame.columns:
+            raise IllegalArgumentError(f"column {_PARTITION!r}: the name is taken, rename the column")
+        keyed = frame.withColumn(_PARTITION, F.pmod(F.hash(*key), F.lit(num_partitions)))
+        # By a column and never by task index: adaptive execution moves rows between tasks.
+        written = keyed.groupBy(_PARTITION).applyInArrow(lambda key, rows: task.run_group(key, rows), _RESULT)
+    return _artifacts(operator, [(row["path"], row["size"]) for row in written.collect()])
+
+
+def _artifacts(operator: str, written: list[tuple[str, int]]) -> list[Artifact]:
+    artifacts: dict[int | None, Artifact] = {}
+    for path, size in written:
+        name = layout.parse_artifact(path)
+        if name.partition in artifacts or name.kind is None:
+            raise InvalidStateError(f"operator {operator!r}: partition {name.partition} was written by two tasks")
+        artifacts[name.partition] = Artifact(path, name.kind, 0, size, size, size, 1, name.digest)
+    return list(artifacts.values())
+
+
+def _refuse_foreign_executors(client: Checkpointer, frame: DataFrame) -> None:
+    """A folder is one machine's: what executors elsewhere write there, the driver would never see."""
+    if not _is_folder(client.root):
+        return
+    context: Any = frame.sparkSession.sparkContext
+    here = {context.getConf().get("spark.driver.host"), socket.gethostname(), "localhost", "127.0.0.1"}
+    elsewhere = executor_hosts(frame) - here
+    if elsewhere:
+        raise InvalidStateError(
+            f"{client.root}: a folder of the driver's machine, but executors run on {', '.join(sorted(elsewhere))}: "
+            "use a root that every machine reaches, such as s3:// or abfs://"
+        )
+
+
+def executor_hosts(frame: DataFrame) -> set[str]:
+    """The machines that the session's executors run on."""
+    context: Any = frame.sparkSession.sparkContext
+    return {str(info.host()) for info in context._jsc.sc().statusTracker().getExecutorInfos()}
+
+
+def _is_folder(root: str) -> bool:
+    return "://" not in root or root.startswith("file://")
+
+
+@functools.lru_cache(maxsize=8)
+def _client(pickled: bytes, pid: int) -> Checkpointer:
+    """One client for all the tasks of a Python worker, so that connections are kept."""
+    client: Checkpointer = pickle.loads(pickled)  # made by the driver of this same job
+    return client
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is sent to the executors: configuration and the user's function, no connection."""
+
+    client: bytes
+    checkpoint: CheckpointId
+    operator: str
+    write: Write
+    driver_host: str
+
+    def run_partition(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        yield from self._store(context.partitionId(), batches).to_batches()
+
+    def run_group(self, key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
+        return self._store(key[0].as_py(), iter(rows.drop_columns([_PARTITION]).to_batches()))
+
+    def _store(self, partition: int, batches: Iterator[pa.RecordBatch]) -> pa.Table:
+        client = _client(self.client, os.getpid())
+        if _is_folder(client.root) and socket.gethostname() != self.driver_host:
+            raise InvalidStateError(f"{client.root}: a folder of {self.driver_host}, this task runs elsewhere")
+        result = self.write(partition, batches)
+        if result is None:
+            return pa.table({"path": [], "size": []}, schema=_ARROW_RESULT)
+        if not isinstance(result, Snapshot | Delta):
+            raise IllegalArgumentError(f"partition {partition}: return Snapshot, Delta or None, not {type(result).__name__}")
+        artifact = self._save(client, partition, SNAPSHOT if isinstance(result, Snapshot) else DELTA, result.data)
+        return pa.table({"path": [artifact.path], "size": [artifact.size]}, schema=_ARROW_RESULT)
+
+    def _save(self, client: Checkpointer, partition: int, kind: Kind, data: bytes) -> Artifact:
+        save = client.save_snapshot if kind == SNAPSHOT else client.save_delta
+        return save(self.checkpoint, self.operator, partition, data)

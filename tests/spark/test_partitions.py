@@ -1,0 +1,113 @@
+"""Bytes written by the executors: what finished tasks returned is committed, and nothing else."""
+
+import json
+import os
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.errors.exceptions.captured import StreamingQueryException
+from pyspark.sql import DataFrame
+
+from checkpointer import Checkpointer
+from checkpointer.spark import Delta, Snapshot, State, stateful
+from tests.spark.conftest import Job
+
+
+def sums(partition: int, batches: Iterator[pa.RecordBatch]) -> Snapshot:
+    totals: dict[str, int] = {}
+    for batch in batches:
+        for row in batch.to_pylist():
+            totals[row["key"]] = totals.get(row["key"], 0) + row["amount"]
+    return Snapshot(json.dumps(totals, sort_keys=True).encode())
+
+
+def stored(root: str, name: str = "sums") -> dict[int, list[bytes]]:
+    restored = Checkpointer(root).restore()
+    assert restored is not None
+    operator = restored.operator(name)
+    return {p: operator.partition(p) for p in operator.partitions}
+
+
+def merged(root: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for chain in stored(root).values():
+        for key, amount in json.loads(chain[-1]).items():
+            assert key not in found, "one key in two partitions"
+            found[key] = amount
+    return found
+
+
+def test_rows_of_a_key_meet_in_one_partition_and_stay_there(job: Job) -> None:
+    rows = [(f"k{n}", n) for n in range(50)]
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.write_partitions("sums", batch, sums, key=["key"], num_partitions=5)
+
+    job.feed(*rows)
+    job.run(update)
+    first = {p: set(json.loads(chain[-1])) for p, chain in stored(job.root).items()}
+    assert merged(job.root) == dict(rows)
+    job.feed(*reversed(rows))
+    job.run(update)
+    assert {p: set(json.loads(chain[-1])) for p, chain in stored(job.root).items()} == first
+
+
+def test_snapshots_deltas_and_partitions_left_alone(job: Job) -> None:
+    def write(partition: int, batches: Iterator[pa.RecordBatch]) -> Snapshot | Delta | None:
+        text = ",".join(sorted(v for b in batches for v in b.column("key").to_pylist())).encode()
+        if text.startswith(b"new"):
+            return Snapshot(text)
+        return Delta(text) if text.startswith(b"more") else None
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.write_partitions("raw", batch.coalesce(1), write)
+        seen.append(state.partition("raw", 0))
+
+    seen: list[list[bytes]] = []
+    for key in ("new", "more", "nothing"):
+        job.feed((key, 1))
+    job.run(update)
+    assert stored(job.root, "raw") == {0: [b"new", b"more"]}
+    assert seen == [[], [b"new"], [b"new", b"more"]]
+
+
+def test_a_task_that_fails_for_good_fails_the_batch(job: Job) -> None:
+    def broken(partition: int, batches: Iterator[pa.RecordBatch]) -> Snapshot:
+        raise ValueError("planted in a task")
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.write_partitions("raw", batch, broken)
+
+    job.feed(("a", 1))
+    with pytest.raises(StreamingQueryException, match="planted in a task"):
+        job.run(update)
+    assert Checkpointer(job.root).restore() is None
+
+
+def test_what_is_returned_must_be_a_snapshot_a_delta_or_none(job: Job) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.write_partitions("raw", batch, lambda partition, batches: b"bytes")  # type: ignore[arg-type,return-value]
+
+    job.feed(("a", 1))
+    with pytest.raises(StreamingQueryException, match="return Snapshot, Delta or None"):
+        job.run(update)
+
+
+def test_a_folder_is_refused_where_executors_run_on_other_machines(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    from checkpointer.spark import partitions
+
+    monkeypatch.setattr(partitions, "executor_hosts", lambda frame: {"10.1.2.3"})
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.write_partitions("raw", batch, sums)
+
+    job.feed(("a", 1))
+    with pytest.raises(StreamingQueryException, match=r"10\.1\.2\.3"):
+        job.run(update)
+    assert not os.path.exists(os.path.join(job.root, "artifacts"))

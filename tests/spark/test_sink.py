@@ -1,0 +1,377 @@
+"""`@stateful` on real queries: state is durable before a batch counts as done, and a batch counts once."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.errors.exceptions.captured import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from checkpointer import Checkpointer, KeyedState
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.spark import State, stateful
+from tests.spark.conftest import Job
+
+
+def summing(root: str, seen: list[int] | None = None, **options: Any) -> Any:
+    """A sink that keeps a running sum for each key."""
+
+    @stateful(root, **options)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        if seen is not None:
+            seen.append(batch_id)
+        totals = state.map("totals")
+        for row in batch.groupBy("key").agg(F.sum("amount").alias("amount")).collect():
+            totals[row.key] = totals.get(row.key, 0) + row.amount
+
+    return update
+
+
+def totals(root: str) -> dict[str, int]:
+    restored = Checkpointer(root).restore()
+    assert restored is not None
+    return dict(restored.keyed("totals"))
+
+
+def failure(job: Job, sink: Any, frame: DataFrame | None = None) -> str:
+    with pytest.raises(StreamingQueryException) as caught:
+        job.run(sink, frame)
+    return str(caught.value)
+
+
+def test_state_goes_on_from_batch_to_batch_and_from_run_to_run(job: Job) -> None:
+    job.feed(("a", 1), ("b", 2))
+    job.feed(("a", 10))
+    job.run(summing(job.root))
+    job.feed(("b", 20))
+    job.run(summing(job.root))
+    assert totals(job.root) == {"a": 11, "b": 22}
+
+
+def test_the_manifest_names_query_run_and_batch(job: Job) -> None:
+    job.feed(("a", 1))
+    query = job.start(summing(job.root))
+    query.awaitTermination()
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    assert restored.epoch == 0
+    assert restored.job is not None
+    assert (restored.job.query_id, restored.job.run_id, restored.job.batch_id) == (query.id, query.runId, 0)
+
+
+def test_a_batch_that_spark_forgot_is_not_counted_twice(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+    job.feed(("a", 1))
+    job.feed(("a", 10))
+    job.run(summing(job.root, seen))
+    before = Checkpointer(job.root).read_latest()
+    job.forget_commit(1)
+    with caplog.at_level(logging.INFO, "checkpointer"):
+        job.run(summing(job.root, seen))
+    assert seen == [0, 1]
+    assert "batch 1 is committed already" in caplog.text
+    assert totals(job.root) == {"a": 11}
+    assert Checkpointer(job.root).read_latest() == before
+    assert (job.location / "commits" / "1").exists()
+
+
+def test_a_skipped_batch_is_drained_where_spark_holds_state_upstream(job: Job) -> None:
+    def counts() -> DataFrame:
+        return job.source().groupBy("key").count()
+
+    seen: list[int] = []
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        seen.append(batch_id)
+        for row in batch.collect():
+            state.map("totals")[row.key] = row["count"]
+
+    job.feed(("a", 1), ("a", 1))
+    job.run(update, counts(), "update")
+    job.forget_commit(0)
+    job.feed(("a", 1))
+    job.run(update, counts(), "update")
+    assert seen == [0, 1]
+    assert totals(job.root) == {"a": 3}
+
+
+def test_a_batch_that_changes_nothing_still_commits(job: Job) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        batch.count()
+
+    job.feed(("a", 1))
+    job.feed(("a", 2))
+    job.run(update)
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    assert (restored.epoch, restored.operators) == (1, [])
+    assert len(Checkpointer(job.root).list_checkpoints()) == 2
+
+
+def test_state_is_durable_before_the_callback_returns_to_spark(job: Job) -> None:
+    """Seen from the next batch: when it starts, the one before is in the store."""
+    found: list[int | None] = []
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        restored = Checkpointer(job.root).restore()
+        found.append(None if restored is None else restored.epoch)
+        state.map("totals")["n"] = batch_id
+
+    for n in range(3):
+        job.feed(("a", n))
+    job.run(update)
+    assert found == [None, 0, 1]
+
+
+def test_another_query_id_is_refused_and_names_both_sides(job: Job) -> None:
+    job.feed(("a", 1))
+    first = job.start(summing(job.root))
+    first.awaitTermination()
+    job.reset()
+    message = failure(job, summing(job.root))
+    assert "BatchResetError" in message
+    assert first.id in message
+    assert 'on_reset="continue"' in message
+    assert totals(job.root) == {"a": 1}
+
+
+def test_on_reset_continue_starts_a_new_line_on_the_old_state(job: Job) -> None:
+    job.feed(("a", 1))
+    job.run(summing(job.root))
+    job.reset()
+    job.run(summing(job.root, on_reset="continue"))  # the same file again, knowingly
+    assert totals(job.root) == {"a": 2}
+    job.feed(("a", 5))
+    job.run(summing(job.root))
+    assert totals(job.root) == {"a": 7}
+
+
+def test_a_batch_id_that_goes_backwards_is_refused(job: Job) -> None:
+    for n in range(3):
+        job.feed(("a", n))
+    job.run(summing(job.root))
+    for batch_id in (1, 2):
+        job.forget_commit(batch_id)
+    for name in ("2", ".2.crc"):
+        (job.location / "offsets" / name).unlink(missing_ok=True)
+    message = failure(job, summing(job.root))
+    assert "BatchResetError" in message
+    assert "batch 2" in message
+    assert "batch 1" in message
+
+
+def test_a_gap_is_refused(job: Job) -> None:
+    job.feed(("a", 1))
+    job.run(summing(job.root))
+    job.feed(("a", 10))
+    job.run(summing(job.root + "-elsewhere", on_reset="continue"))
+    job.feed(("a", 100))
+    message = failure(job, summing(job.root))
+    assert "BatchGapError" in message
+    assert totals(job.root) == {"a": 1}
+
+
+def test_a_first_batch_above_zero_on_an_empty_root_is_refused(job: Job) -> None:
+    job.feed(("a", 1))
+    job.run(summing(job.root))
+    job.feed(("a", 2))
+    message = failure(job, summing(job.root + "-typo"))
+    assert "BatchGapError" in message
+    assert "is empty" in message
+    assert Checkpointer(job.root + "-typo").restore() is None
+
+
+def test_a_query_without_checkpoint_location_is_refused(job: Job) -> None:
+    job.feed(("a", 1))
+    query = job.source().writeStream.foreachBatch(summing(job.root)).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="checkpointLocation"):
+        query.awaitTermination()
+    assert Checkpointer(job.root).restore() is None
+
+
+def test_a_default_checkpoint_location_of_the_session_is_enough(job: Job) -> None:
+    job.feed(("a", 1))
+    job.spark.conf.set("spark.sql.streaming.checkpointLocation", str(job.folder / "default"))
+    try:
+        source = job.source().writeStream.queryName("named").foreachBatch(summing(job.root))
+        source.trigger(availableNow=True).start().awaitTermination()
+    finally:
+        job.spark.conf.unset("spark.sql.streaming.checkpointLocation")
+    assert totals(job.root) == {"a": 1}
+
+
+def test_after_an_exception_the_next_call_starts_from_what_is_committed(job: Job) -> None:
+    fail = [True]
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.map("totals")["calls"] = state.map("totals").get("calls", 0) + 1
+        if batch_id == 1 and fail:
+            fail.clear()
+            raise RuntimeError("planted")
+
+    job.feed(("a", 1))
+    job.feed(("a", 1))
+    assert "planted" in failure(job, update)
+    job.run(update)
+    assert totals(job.root) == {"calls": 2}
+
+
+def test_an_exception_swallowed_around_a_state_call_poisons_the_commit(job: Job) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.map("totals")["n"] = batch_id
+        try:
+            state.drop("never there")
+        except IllegalArgumentError:
+            pass
+
+    job.feed(("a", 1))
+    message = failure(job, update)
+    assert "was not committed" in message
+    assert "never there" in message
+    assert Checkpointer(job.root).restore() is None
+
+
+def test_a_value_that_cannot_be_stored_fails_the_batch_by_key_and_type(job: Job) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.map("totals")["the key"] = object()
+
+    job.feed(("a", 1))
+    message = failure(job, update)
+    assert "the key" in message
+    assert "object" in message
+    assert Checkpointer(job.root).restore() is None
+
+
+def test_queries_with_roots_of_their_own_do_not_disturb_each_other(new_job: Callable[[str], Job]) -> None:
+    jobs = [new_job(name) for name in ("one", "two")]
+    for n, each in enumerate(jobs):
+        for amount in range(3):
+            each.feed((f"k{n}", amount + 1))
+    queries = [each.start(summing(each.root)) for each in jobs]
+    for query in queries:
+        query.awaitTermination()
+    assert [totals(each.root) for each in jobs] == [{"k0": 6}, {"k1": 6}]
+
+
+def test_two_queries_on_one_root_are_an_error(new_job: Callable[[str], Job]) -> None:
+    one, two = new_job("one"), new_job("two")
+    inside, leave = threading.Event(), threading.Event()
+
+    @stateful(one.root)
+    def slow(batch: DataFrame, batch_id: int, state: State) -> None:
+        inside.set()
+        leave.wait(60)
+
+    one.feed(("a", 1))
+    two.feed(("a", 1))
+    running = one.start(slow)
+    try:
+        assert inside.wait(60)
+        message = failure(two, summing(one.root))
+    finally:
+        leave.set()
+        running.awaitTermination()
+    assert "its own root" in message
+    assert Checkpointer(one.root).list_checkpoints() == [Checkpointer(one.root).read_latest()]
+
+
+def test_stop_in_mid_batch_neither_loses_nor_doubles(job: Job) -> None:
+    inside, leave = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        calls.append(batch_id)
+        rows = batch.collect()
+        if len(calls) == 1:
+            inside.set()
+            leave.wait(60)
+        for row in rows:
+            state.map("totals")[row.key] = state.map("totals").get(row.key, 0) + row.amount
+
+    job.feed(("a", 1))
+    query = job.start(update)
+    assert inside.wait(60)
+    stopper = threading.Thread(target=query.stop)
+    stopper.start()
+    leave.set()
+    stopper.join(60)
+    job.feed(("a", 10))
+    job.run(update)
+    assert totals(job.root) == {"a": 11}
+    assert calls == [0, 1]
+
+
+def test_a_zombie_driver_is_fenced(job: Job) -> None:
+    """The old run is still in its callback while a new one has taken over the root."""
+
+    @stateful(job.root)
+    def zombie(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.map("totals")["who"] = "zombie"
+        if batch_id == 1:
+            other = Checkpointer(job.root)
+            other.restore()
+            with other.begin(epoch=1) as checkpoint:
+                checkpoint.save("totals", KeyedState({"who": "successor"}))
+
+    job.feed(("a", 1))
+    job.feed(("a", 1))
+    message = failure(job, zombie)
+    assert "FencedError" in message
+    assert totals(job.root) == {"who": "successor"}
+
+
+def test_the_state_of_an_ended_batch_cannot_be_used(job: Job) -> None:
+    kept: list[State] = []
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        for old in kept:
+            old.map("totals")
+        kept.append(state)
+
+    job.feed(("a", 1))
+    job.feed(("a", 1))
+    assert "has ended" in failure(job, update)
+
+
+def test_the_decorated_function_outside_a_query_is_refused(job: Job) -> None:
+    frame = job.spark.range(3)
+    with pytest.raises(IllegalArgumentError, match="foreachBatch"):
+        summing(job.root)(frame, 0)
+
+
+def test_spark_connect_is_refused_by_name(tmp_path: Any) -> None:
+    class DataFrame:  # what Spark Connect hands to foreachBatch, as far as it is looked at
+        pass
+
+    DataFrame.__module__ = "pyspark.sql.connect.dataframe"
+    with pytest.raises(IllegalArgumentError, match="Spark Connect"):
+        summing(str(tmp_path / "root"))(DataFrame(), 0)
+
+
+def test_the_token_makes_an_external_sink_idempotent(job: Job) -> None:
+    written: dict[str, int] = {}
+    fail = [True]
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        written[str(state.token)] = written.get(str(state.token), 0) or batch.count()
+        if fail:
+            fail.clear()
+            raise RuntimeError("died after the external write")
+
+    job.feed(("a", 1), ("b", 1))
+    failure(job, update)
+    job.run(update)
+    assert list(written.values()) == [2]
+    assert next(iter(written)).endswith(":0")
