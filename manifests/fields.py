@@ -4,6 +4,8 @@ What is left at the end are fields that a newer writer added; they are kept on a
 """
 
 import json
+import math
+import reprlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NoReturn, Self
@@ -25,9 +27,18 @@ def check_json(what: str, value: Json) -> Json:
         raise IllegalArgumentError(f"{what}: not a JSON value: {error}") from None
     if copy != value:
         raise IllegalArgumentError(
-            f"{what}: JSON would change it (tuples and keys that are no strings do): {value!r:.80}"
+            f"{what}: JSON would change it (tuples and keys that are no strings do): {show(value)}"
         )
     return copy
+
+
+def show(value: Json) -> str:
+    """A value from outside for an error message: never long, whatever it is, and never too deep to be shown."""
+    return _SHORT.repr(value)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxlist, _SHORT.maxdict = 2, 80, 7, 3
 
 
 def format_time(at: datetime) -> str:
@@ -45,6 +56,13 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text:.40} is too large a number")
+    return value
+
+
 class Fields:
     """The fields of one JSON object of the object `name` of the store."""
 
@@ -58,7 +76,11 @@ class Fields:
     def parse(cls, name: str, data: bytes) -> Self:
         """A whole file, whose `format_version` is checked before anything else."""
         try:
-            value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+            value = json.loads(
+                data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+            )
+            if b"\\u" in data:
+                dump(value)  # an escape may stand for half a character, which no UTF-8 can say
         except (ValueError, RecursionError) as error:
             raise MalformedError(f"{name}: expected JSON in UTF-8, found {len(data)} bytes: {error}") from None
         fields = cls(name, value)
@@ -85,47 +107,51 @@ class Fields:
 
     def check_integer(self, key: str, value: Json, minimum: int = 0) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**63:
-            self.fail(f"{key}: expected an integer of at least {minimum}, found {value!r:.60}")
+            self.fail(f"{key}: expected an integer of at least {minimum}, found {show(value)}")
         return value
 
     def text(self, key: str) -> str:
         value = self.take(key)
         if not isinstance(value, str):
-            self.fail(f"{key}: expected text, found {value!r:.60}")
+            self.fail(f"{key}: expected text, found {show(value)}")
         return value
 
     def hexadecimal(self, key: str, digits: int) -> str:
         value = self.text(key)
         if len(value) != digits or set(value) - set("0123456789abcdef"):
-            self.fail(f"{key}: expected {digits} hexadecimal digits, found {value!r:.80}")
+            self.fail(f"{key}: expected {digits} hexadecimal digits, found {show(value)}")
         return value
 
     def id(self, key: str) -> CheckpointId:
         try:
-            return CheckpointId.parse(self.text(key))
+            found = CheckpointId.parse(self.text(key))
         except IllegalArgumentError as error:
             self.fail(f"{key}: {error}")
+        if found.sequence < 1:
+            self.fail(f"{key}: {found}: sequences begin at 1")
+        return found
 
     def time(self, key: str) -> datetime:
         value = self.text(key)
         try:
             at = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(f"{key}: expected a time, found {value!r:.60}")
-        if at.tzinfo is None:
-            self.fail(f"{key}: expected a time with its zone, found {value!r:.60}")
-        return at.astimezone(UTC)
+            utc = None if at.tzinfo is None else at.astimezone(UTC)
+        except (ValueError, OverflowError):
+            utc = None
+        if utc is None:
+            self.fail(f"{key}: expected a time with its zone, found {show(value)}")
+        return utc
 
     def items(self, key: str) -> list[Json]:
         value = self.take(key)
         if not isinstance(value, list):
-            self.fail(f"{key}: expected a list, found {value!r:.60}")
+            self.fail(f"{key}: expected a list, found {show(value)}")
         return value
 
     def mapping(self, key: str) -> dict[str, Json]:
         value = self.take(key)
         if not isinstance(value, dict):
-            self.fail(f"{key}: expected an object, found {value!r:.60}")
+            self.fail(f"{key}: expected an object, found {show(value)}")
         return value
 
     def inner(self, key: str) -> "Fields | None":

@@ -25,12 +25,15 @@ MSGPACK = "msgpack+zstd"
 PARQUET = "parquet"
 CODECS = (RAW, MSGPACK, PARQUET)
 
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\xa0\xad\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]")
+"""Control and formatting characters, which make one name look like another. The list is part of the format."""
+
 _NAME = r"(?P<operator>[A-Za-z0-9_%.~-]+)"
-_OWNER = r"(?P<id>\d{10}-[0-9a-f]{8})"
+_OWNER = r"(?P<id>[0-9]{10}-[0-9a-f]{8})"
 _DIGEST = r"(?P<digest>[0-9a-f]{64})"
 _CODEC = r"(?P<codec>raw|msgpack\+zstd|parquet)"
 _ARTIFACT = re.compile(
-    rf"artifacts/{_NAME}/(?P<partition>0|[1-9]\d{{0,9}})/{_OWNER}\.(?P<kind>snapshot|delta)\.{_DIGEST}\.{_CODEC}"
+    rf"artifacts/{_NAME}/(?P<partition>0|[1-9][0-9]{{0,9}})/{_OWNER}\.(?P<kind>snapshot|delta)\.{_DIGEST}\.{_CODEC}"
 )
 _PACK = re.compile(rf"artifacts/{_NAME}/packs/{_OWNER}\.{_DIGEST}\.{_CODEC}")
 _MANIFEST = re.compile(rf"manifests/{_OWNER}\.json")
@@ -54,14 +57,11 @@ def encode_name(what: str, name: str) -> str:
     """Percent-encode a user's name for one part of a path, or raise `IllegalArgumentError`; `what` says whose."""
     if not isinstance(name, str) or not name:
         raise IllegalArgumentError(f"{what}: expected a name of at least one character, got {name!r:.60}")
-    if name.startswith(".") or "/" in name or "\\" in name or not name.isprintable():
+    if name.startswith(".") or "/" in name or "\\" in name or _UNSEEN.search(name):
         raise IllegalArgumentError(
             f"{what} {name!r:.60}: a name must not start with a dot nor hold slashes or control characters"
         )
-    try:
-        encoded = quote(name, safe="")
-    except UnicodeEncodeError:
-        raise IllegalArgumentError(f"{what} {name!r:.60}: not valid Unicode") from None
+    encoded = quote(name, safe="")
     if len(encoded) > MAX_NAME:
         raise IllegalArgumentError(
             f"{what} {name[:40]!r}…: {len(encoded)} bytes once encoded, at most {MAX_NAME} are allowed"
@@ -102,22 +102,25 @@ def parse_artifact(path: str) -> ArtifactName:
     if match is None:
         raise MalformedError(f"{path!r:.300}: not the path of an artifact")
     parts = match.groupdict()
-    operator = unquote(parts["operator"])
-    try:
-        canonical = encode_name("operator", operator) == parts["operator"]
-    except IllegalArgumentError:
-        canonical = False
-    if not canonical:
+    if not _is_canonical(parts["operator"]):
         raise MalformedError(f"{path!r:.300}: not the path of an artifact")
     partition = parts.get("partition")
     return ArtifactName(
-        operator=operator,
+        operator=unquote(parts["operator"]),
         partition=None if partition is None else int(partition),
         id=CheckpointId.parse(parts["id"]),
         kind=parts.get("kind"),  # type: ignore[arg-type]  # the pattern allows the two kinds only
         digest=parts["digest"],
         codec=parts["codec"],
     )
+
+
+def _is_canonical(encoded: str) -> bool:
+    """Whether a part of a path is just what `encode_name` makes of some name: `..` and `%2e%2e` are not."""
+    try:
+        return encode_name("operator", unquote(encoded)) == encoded
+    except IllegalArgumentError:
+        return False
 
 
 def owner(path: str) -> CheckpointId | None:
@@ -127,7 +130,8 @@ def owner(path: str) -> CheckpointId | None:
     """
     for pattern in (_ARTIFACT, _PACK, _MANIFEST, _SEGMENT, _CATALOG):
         if match := pattern.fullmatch(path):
-            return CheckpointId.parse(match["id"])
+            known = _is_canonical(match["operator"]) if "operator" in pattern.groupindex else True
+            return CheckpointId.parse(match["id"]) if known else None
     return None
 
 

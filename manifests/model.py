@@ -21,7 +21,7 @@ DELTA: Kind = "delta"
 Json = Any
 """A value that JSON can carry."""
 
-_ID = re.compile(r"(\d{10})-([0-9a-f]{8})")
+_ID = re.compile(r"([0-9]{10})-([0-9a-f]{8})")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -8,8 +8,8 @@ row       [object, raw size, records]                                       the 
 from collections.abc import Iterable, Mapping
 
 from manifests import layout
-from manifests.errors import MalformedError
-from manifests.fields import Fields
+from manifests.errors import IllegalArgumentError, MalformedError
+from manifests.fields import Fields, show
 from manifests.model import Artifact, Chain, Json
 
 
@@ -24,12 +24,22 @@ class ObjectTable:
         found = self._index.setdefault(artifact.path, len(self.rows))
         if found == len(self.rows):
             self.rows.append([artifact.path, artifact.size])
+        elif self.rows[found][1] != artifact.size:
+            raise IllegalArgumentError(
+                f"{artifact.path}: has {self.rows[found][1]} bytes in one place and {artifact.size} in another"
+            )
         return found
 
     def row(self, artifact: Artifact) -> list[Json]:
+        try:
+            name = layout.parse_artifact(artifact.path)
+        except MalformedError as error:
+            raise IllegalArgumentError(str(error)) from None
         head: list[Json] = [self.index(artifact), artifact.raw_size, artifact.records]
-        name = layout.parse_artifact(artifact.path)
         if name.partition is not None:
+            whole = (name.kind, 0, artifact.size, name.digest)
+            if (artifact.kind, artifact.offset, artifact.length, artifact.digest) != whole:
+                raise IllegalArgumentError(f"{artifact.path}: the artifact does not say what its path says")
             return head
         digest = None if artifact.digest == name.digest else artifact.digest
         return [*head, artifact.kind, artifact.offset, artifact.length, digest]
@@ -50,19 +60,19 @@ class ArtifactReader:
 
     def _object(self, row: Json, operator: str, codec: str, sequence: int) -> tuple[str, int, layout.ArtifactName]:
         if not isinstance(row, list) or len(row) != 2 or not isinstance(row[0], str):
-            self.fields.fail(f"objects: expected [path, size], found {row!r:.80}")
+            self.fields.fail(f"objects: expected [path, size], found {show(row)}")
         try:
             name = layout.parse_artifact(row[0])
         except MalformedError as error:
             self.fields.fail(str(error))
         if name.operator != operator or name.codec != codec or name.id.sequence > sequence:
-            self.fields.fail(f"{row[0]!r:.300} does not belong to operator {operator!r} with codec {codec}")
+            self.fields.fail(f"{show(row[0])} does not belong to operator {operator!r} with codec {codec}")
         return row[0], self.fields.check_integer("object size", row[1]), name
 
     def artifact(self, partition: int, row: Json) -> Artifact:
         fields = self.fields
         if not isinstance(row, list) or len(row) not in (3, 7):
-            fields.fail(f"partition {partition}: expected a row of 3 or 7, found {row!r:.80}")
+            fields.fail(f"partition {partition}: expected a row of 3 or 7, found {show(row)}")
         index = fields.check_integer("object", row[0])
         if index >= len(self._objects):
             fields.fail(f"partition {partition}: names object {index} of {len(self._objects)}")
@@ -76,16 +86,16 @@ class ArtifactReader:
         kind, digest = row[3], name.digest if row[6] is None else row[6]
         offset, length = fields.check_integer("offset", row[4]), fields.check_integer("length", row[5])
         if name.partition is not None or kind not in ("snapshot", "delta") or offset + length > size:
-            fields.fail(f"partition {partition}: {row!r:.200} is not part of a pack of {size} bytes")
+            fields.fail(f"partition {partition}: {show(row)} is not part of a pack of {size} bytes")
         if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-            fields.fail(f"partition {partition}: expected a digest, found {digest!r:.80}")
+            fields.fail(f"partition {partition}: expected a digest, found {show(digest)}")
         if digest == name.digest and (offset, length) != (0, size):
             fields.fail(f"partition {partition}: the digest of the whole pack on a part of it")
         return Artifact(path, kind, offset, length, size, raw_size, records, digest)
 
     def chain(self, partition: int, rows: Json) -> Chain:
         if not isinstance(rows, list):
-            self.fields.fail(f"partition {partition}: expected a list of rows, found {rows!r:.80}")
+            self.fields.fail(f"partition {partition}: expected a list of rows, found {show(rows)}")
         return tuple(self.artifact(partition, row) for row in rows)
 
 

@@ -15,7 +15,7 @@ import zstandard
 from manifests import layout
 from manifests.digest import sha256
 from manifests.errors import MalformedError
-from manifests.fields import Fields, dump
+from manifests.fields import Fields, dump, show
 from manifests.model import FORMAT_VERSION, Chain, CheckpointId, Operator, Patch, Patches, Segment
 from manifests.rows import ArtifactReader, ObjectTable, decode_partitions
 
@@ -26,22 +26,47 @@ FAN_OUT = 4
 """Segments of one tier that are folded into one of the next."""
 
 
+MAX_BLOCK = 128 << 10
+"""Bytes that a block of a zstd frame becomes at most."""
+
+REPEATED = 1
+"""The type of a zstd block that is one byte, repeated."""
+
+
 class SegmentObject(NamedTuple):
     path: str
     data: bytes
 
 
 def decompress(name: str, data: bytes, raw_size: int) -> bytes:
-    """One zstd frame of exactly `raw_size` bytes; a larger one is refused before it takes more memory."""
+    """One whole zstd frame of exactly `raw_size` bytes, with nothing behind it; a larger one is refused unread."""
     try:
+        _check_frame(data, raw_size)
         with zstandard.ZstdDecompressor().stream_reader(data) as reader:
             raw = reader.read(raw_size + 1)
-    except zstandard.ZstdError as error:
-        raise MalformedError(f"{name}: expected a zstd frame: {error}") from None
+    except (zstandard.ZstdError, ValueError, MemoryError) as error:
+        raise MalformedError(f"{name}: expected a zstd frame of {raw_size} bytes: {error}") from None
     if len(raw) != raw_size:
         more = "more" if len(raw) > raw_size else str(len(raw))
         raise MalformedError(f"{name}: expected {raw_size} bytes once decompressed, found {more}")
     return raw
+
+
+def _check_frame(data: bytes, raw_size: int) -> None:
+    """Walk over the blocks of a frame (RFC 8878), so that memory is only taken for what can be there."""
+    checksum = 4 if zstandard.get_frame_parameters(data).has_checksum else 0
+    at, room, last = zstandard.frame_header_size(data), 0, 0
+    while not last:
+        header = int.from_bytes(data[at : at + 3], "little")
+        last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        at += 3 + (1 if kind == REPEATED else size)
+        room += MAX_BLOCK
+        if at + checksum > len(data):
+            raise ValueError("it is cut short")
+    if at + checksum != len(data):
+        raise ValueError("something stands behind it")
+    if raw_size > room:
+        raise ValueError(f"it has room for {room}")
 
 
 def encode_segment(owner: CheckpointId, operator: str, patches: Patches) -> tuple[Segment, SegmentObject]:
@@ -67,7 +92,7 @@ def decode_segment(segment: Segment, operator: str, partitions: int, codec: str,
     patches = {}
     for partition, value in zip(decode_partitions(fields, values, partitions), values.values(), strict=True):
         if not isinstance(value, list) or len(value) != 2:
-            fields.fail(f"partition {partition}: expected [keep, rows], found {value!r:.80}")
+            fields.fail(f"partition {partition}: expected [keep, rows], found {show(value)}")
         keep = fields.check_integer("keep", value[0])
         patches[partition] = Patch(keep, reader.chain(partition, value[1]))
     return patches
@@ -100,6 +125,8 @@ def spill(
     """
     if len(operator.chains) <= INLINE:
         return replace(operator, segments=(), patches=()), []
+    if parent is not None and (parent.codec != operator.codec or parent.partitions > operator.partitions):
+        parent = None  # what its segments hold is nothing that this operator could have
     old = parent.chains if parent is not None and parent.segments else {}
     stack = list(zip(parent.segments, parent.patches, strict=True)) if old and parent is not None else []
     changes = _changes(old, operator.chains)

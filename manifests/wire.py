@@ -10,7 +10,7 @@ from datetime import datetime
 from manifests import layout
 from manifests.digest import sha256
 from manifests.errors import DigestMismatchError, IllegalArgumentError, MalformedError
-from manifests.fields import Fields, check_json, dump, format_time
+from manifests.fields import Fields, check_json, dump, format_time, show
 from manifests.model import (
     FORMAT_VERSION,
     Catalog,
@@ -107,7 +107,8 @@ def _decode_catalog_ref(fields: Fields, key: str) -> CatalogRef | None:
     if inner is None:
         return None
     ref = CatalogRef(path=inner.text("path"), digest=inner.hexadecimal("digest", 64))
-    if not ref.path.startswith(layout.CATALOGS) or layout.digest_of(ref.path) != ref.digest:
+    owner = layout.owner(ref.path)
+    if owner is None or ref.path != layout.catalog(owner, ref.digest):
         inner.fail(f"{ref.path!r:.200} is not the path of a catalog with digest {ref.digest}")
     return ref
 
@@ -144,10 +145,10 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "properties": check_json("properties", dict(manifest.properties)),
         **manifest.extra,
     }
-    data = dump(value)
     try:
+        data = dump(value)
         decode_manifest(manifest.id, data)  # what a reader would refuse is never written
-    except MalformedError as error:
+    except (TypeError, ValueError, RecursionError, MalformedError) as error:
         raise IllegalArgumentError(f"manifest refused: {error}") from None
     return data
 
@@ -230,7 +231,7 @@ def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -
 
 def _decode_segment_ref(fields: Fields, row: Json, sequence: int) -> Segment:
     if not isinstance(row, list) or len(row) != 4 or not isinstance(row[0], str):
-        fields.fail(f"segments: expected [path, size, raw size, entries], found {row!r:.80}")
+        fields.fail(f"segments: expected [path, size, raw size, entries], found {show(row)}")
     path, size, raw_size, entries = row
     owner = layout.owner(path)
     if not path.startswith(layout.SEGMENTS) or owner is None or owner.sequence > sequence:

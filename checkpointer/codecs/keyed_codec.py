@@ -47,13 +47,13 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
     """What `encode` was given. `name` is the object as errors should name it."""
     raw = decompress(name, bytes(stored), raw_size)
     decoded: dict[Any, bytes | None] = {}
-    unpacker = msgpack.Unpacker(
-        use_list=False, strict_map_key=False, ext_hook=from_extension, max_buffer_size=max(raw_size, 1)
-    )
+    unpacker = msgpack.Unpacker(strict_map_key=False, ext_hook=from_extension, max_buffer_size=max(raw_size, 1))
     try:
         for start in range(0, len(raw), 1 << 20):
             unpacker.feed(raw[start : start + (1 << 20)])
             for chunk in unpacker:
+                if type(chunk) is not dict:
+                    raise TypeError(f"found a {type(chunk).__name__}")
                 decoded.update(chunk)
         whole = unpacker.tell() == len(raw)
     except Exception as error:  # whatever bad bytes make of msgpack or of a constructor
@@ -84,7 +84,7 @@ def _canonical(key: Any) -> bytes:
 
 
 def _number(key: Any) -> bytes:
-    if key != key:
+    if key.is_nan() if type(key) is Decimal else key != key:
         raise IllegalArgumentError(f"key {key!r:.80}: NaN is not equal to itself and would never be found again")
     return b"%d" % hash(key)  # Python defines it by value for numbers, so that 1 == 1.0 == Decimal(1) share it
 
@@ -94,7 +94,7 @@ def _text(key: str) -> bytes:
 
 
 def _moment(key: datetime) -> bytes:
-    if key.tzinfo is None:
+    if key.utcoffset() is None:
         return key.replace(fold=0).isoformat().encode()
     return b"%d" % ((key.replace(fold=0) - _EPOCH) // timedelta(microseconds=1))
 

@@ -1,21 +1,26 @@
 """Python values as msgpack, each type coming back as itself, or refused by name.
 
 What msgpack itself knows (None, bool, 64-bit integers, floats, text, bytes, lists, maps) is written as msgpack; the
-extension types are listed in `manifests/SPEC.md`. Subclasses (of dict, tuple, str, …) are refused, since they would come
-back as something else.
+extension types are listed in `manifests/SPEC.md`. Subclasses (of dict, tuple, str, …) are refused, since they would
+come back as something else.
 """
 
+import re
 import threading
 import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgpack
 
 from checkpointer.errors import MalformedError
+
+MAX_DEPTH = 32
+"""Extensions (tuples, sets) one inside the other. Each level takes some 40 KiB of the C stack, which has an end."""
 
 TUPLE, INTEGER, DECIMAL, DATETIME, TIME, DURATION, SET, FROZENSET, DATE, UUID = range(1, 11)
 
@@ -27,7 +32,10 @@ class UnsupportedValueError(TypeError):
 def pack(value: Any) -> bytes:
     """One value as msgpack; `UnsupportedValueError` names what in it cannot be stored."""
     try:
-        return _packers.packer.pack(value)  # type: ignore[no-any-return]
+        packed: bytes = _packers.packer.pack(value)
+        if type(value) not in _ATOMS and _MARKERS.search(packed):
+            _refuse_lookalikes(value)
+        return packed
     except UnsupportedValueError:
         raise
     except UnicodeEncodeError:
@@ -40,6 +48,8 @@ def unpack(data: bytes) -> Any:
     """The value that `pack` was given."""
     try:
         return msgpack.unpackb(data, ext_hook=from_extension, strict_map_key=False)
+    except MalformedError:
+        raise
     except Exception as error:  # whatever bad bytes make of msgpack or of a constructor
         raise MalformedError(f"expected a msgpack value, found {data[:40]!r}: {error}") from None
 
@@ -49,18 +59,50 @@ def _pack(value: Any) -> bytes:
     return msgpack.packb(value, default=_extension, strict_types=True)  # type: ignore[no-any-return]
 
 
+_MARKERS = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
+"""What msgpack puts before binary data and extensions; without any of these bytes there are none."""
+
+_LOOKALIKES = frozenset({bytearray, memoryview, msgpack.ExtType, msgpack.Timestamp})
+"""Types that msgpack itself writes, without asking, as something that comes back as another type."""
+
+_ATOMS = frozenset({type(None), bool, int, float, str, bytes})
+_GROUPS = frozenset({list, tuple, set, frozenset})
+
+
+def _refuse_lookalikes(value: Any) -> None:
+    """Look through a value level by level, which costs a few steps for each level and little for each member."""
+    level = [value]
+    while level:
+        kinds = set(map(type, level))
+        for kind in kinds & _LOOKALIKES:
+            raise _unsupported(kind)
+        dicts = [member for member in level if type(member) is dict] if dict in kinds else []
+        groups = [member for member in level if type(member) in _GROUPS] if kinds & _GROUPS else []
+        level = [*chain.from_iterable(dicts), *chain.from_iterable(map(dict.values, dicts)), *chain(*groups)]
+
+
+def _unsupported(kind: type) -> UnsupportedValueError:
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    return UnsupportedValueError(f"a value of type {name}: convert it to a built-in type first")
+
+
 def _extension(value: Any) -> msgpack.ExtType:
     packer = _PACKERS.get(type(value))
     if packer is None:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-        raise UnsupportedValueError(f"a value of type {kind}: convert it to a built-in type first")
+        raise _unsupported(type(value))
     code, encode = packer
-    return msgpack.ExtType(code, encode(value))
+    with _nesting as depth:
+        if depth > MAX_DEPTH:
+            raise UnsupportedValueError(f"a value with more than {MAX_DEPTH} tuples or sets one inside the other")
+        return msgpack.ExtType(code, encode(value))
 
 
 def from_extension(code: int, data: bytes) -> Any:
     """The value of an extension type; the hook for msgpack's unpackers."""
-    return _UNPACKERS[code](data)
+    with _nesting as depth:
+        if depth > MAX_DEPTH:
+            raise MalformedError(f"expected msgpack, found more than {MAX_DEPTH} extensions one inside the other")
+        return _UNPACKERS[code](data)
 
 
 def _pack_members(values: Any) -> bytes:
@@ -152,3 +194,19 @@ class _Packers(threading.local):
 
 
 _packers = _Packers()
+
+
+class _Nesting(threading.local):
+    """How many extensions this thread is inside of."""
+
+    depth = 0
+
+    def __enter__(self) -> int:
+        self.depth += 1
+        return self.depth
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
+_nesting = _Nesting()

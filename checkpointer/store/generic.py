@@ -39,11 +39,10 @@ _WHOLE = {"gs", "gcs", "oci", "ocilake", "oss", "tos", "hf", "memory"}
 def check_protocol(location: Location, fencing: bool) -> None:
     """Raise `IllegalArgumentError` unless fsspec knows the protocol, its package is there, and fencing is
     given up."""
-    from fsspec import available_protocols
-    from fsspec.registry import known_implementations
+    from fsspec.registry import known_implementations, registry
 
     protocol, shown = location.protocol, location.url
-    if protocol not in available_protocols():
+    if protocol not in known_implementations and protocol not in registry:
         raise IllegalArgumentError(
             f"{shown}: unknown protocol {protocol!r}; a root is a folder, file://, memory://, s3://, abfs://, az:// or "
             'anything else that fsspec knows with fencing="none"'
@@ -86,7 +85,7 @@ class GenericStore:
             data = fs.cat_file(key)
             return Blob(data, sha256(data))
 
-        return await self._run(path, read)
+        return await self._run(check_path(path), read)
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         def read(fs: Any, key: str) -> bytes:
@@ -94,7 +93,7 @@ class GenericStore:
             data: bytes = fs.cat_file(key, start=offset, end=end) if end > offset else b""
             return data
 
-        return await self._run(path, read)
+        return await self._run(check_path(path), read)
 
     async def put(self, path: str, data: Bytes) -> None:
         def write(fs: Any, key: str) -> None:
@@ -102,7 +101,7 @@ class GenericStore:
                 raise ObjectExistsError(f"{self._name(path)}: exists already")
             self._write(fs, key, bytes(data))
 
-        await self._run(path, write)
+        await self._run(check_path(path), write)
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         """It tells of a change that came before, not of one that comes meanwhile."""
@@ -115,7 +114,7 @@ class GenericStore:
             self._write(fs, key, data)
             return sha256(data)
 
-        return await self._run(path, swap)
+        return await self._run(check_path(path), swap)
 
     async def list(self, prefix: str) -> list[Entry]:
         def find(fs: Any, root: str) -> dict[str, Any]:
@@ -134,7 +133,7 @@ class GenericStore:
     async def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
             with suppress(ObjectNotFoundError):
-                await self._run(path, lambda fs, key: fs.rm_file(key))
+                await self._run(check_path(path), lambda fs, key: fs.rm_file(key))
 
     async def leftovers(self) -> Sequence[Leftover]:
         return []
@@ -158,7 +157,7 @@ class GenericStore:
     async def _run(self, path: str, call: Callable[[Any, str], T]) -> T:
         fs = await self._connection.get()
         root = str(fs._strip_protocol(self._url)).rstrip("/")
-        key = f"{root}/{check_path(path)}" if path else root
+        key = f"{root}/{path}" if path else root
         return await cloud.answer(runtime.in_thread(call, fs, key), partial(self._error, name=self._name(path)))
 
     def _write(self, fs: Any, key: str, data: bytes) -> None:
@@ -183,7 +182,7 @@ class GenericStore:
 
     def _error(self, error: Exception, name: str) -> CheckpointError:
         said = scrub(f"{type(error).__name__}: {error}", self._options)
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
+        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
             return ObjectNotFoundError(f"{name}: not found")
         if isinstance(error, PermissionError):
             return InvalidStateError(f"{name}: {said}; correct the credentials or the rights on the root")

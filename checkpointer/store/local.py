@@ -146,8 +146,9 @@ class LocalStore:
 
     def _put(self, path: str, data: Bytes) -> None:
         target = self._locate(path)
-        temporary = self._write_temporary(target, data)
         folder = os.path.dirname(target)
+        self._make_folders(folder)
+        temporary = files.write_temporary(target, data)
         try:
             self._publish(temporary, target)
         except FileExistsError:
@@ -178,7 +179,7 @@ class LocalStore:
         with self._lock():
             if self._current(target) != expected:
                 raise PreconditionFailedError(f"{target}: was changed by somebody else")
-            temporary = self._write_temporary(target, data)
+            temporary = files.write_temporary(target, data)
             try:
                 _replace(temporary, target)
             finally:
@@ -199,17 +200,6 @@ class LocalStore:
         with files.locked(lock, self._timeout) if self._fencing else nullcontext():
             yield
 
-    def _write_temporary(self, target: str, data: Bytes) -> str:
-        folder = os.path.dirname(target)
-        self._make_folders(folder)
-        try:
-            return files.write_temporary(target, data)
-        except FileNotFoundError:
-            # The folder was removed since it was last seen, perhaps with the whole root.
-            self._settled.clear()
-            self._make_folders(folder)
-            return files.write_temporary(target, data)
-
     def _make_folders(self, folder: str) -> None:
         """Make `folder` and those above it durable, up to the parent of the root.
 
@@ -217,6 +207,8 @@ class LocalStore:
         yet. Therefore every folder is synced once by each process that writes below it.
         """
         self._check_mount()
+        if not os.path.isdir(folder):
+            self._settled.clear()  # removed since it was last seen, perhaps with the whole root
         missing = []
         while folder not in self._settled:
             missing.append(folder)

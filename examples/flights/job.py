@@ -11,6 +11,7 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
+from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from checkpointer.spark import State, stateful
 from examples.flights import pauses
@@ -56,7 +57,7 @@ class Progress(StreamingQueryListener):
     def onQueryStarted(self, event: object) -> None:  # noqa: N802  # Spark's name
         pass
 
-    def onQueryProgress(self, event: StreamingQueryListener.QueryProgressEvent) -> None:  # noqa: N802
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         emit("finished", batch=event.progress.batchId, milliseconds=event.progress.batchDuration)
 
     def onQueryTerminated(self, event: object) -> None:  # noqa: N802

@@ -247,7 +247,7 @@ class FaultyStore:
             raise Crash("died before")
 
     @staticmethod
-    async def _act(request: Request, rules: list[_Rule], unlucky: bool) -> None:
+    async def _act(request: Request, rules: Sequence[_Rule], unlucky: bool) -> None:
         for rule in rules:
             await asyncio.to_thread(rule.action, request)
         if unlucky:

@@ -1,13 +1,11 @@
 """Several users of one root in one process, each behind a faulty store of its own."""
 
-import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from checkpointer import Checkpointer, runtime
-from checkpointer.host import SystemHost
 from checkpointer.pointer import read_head
 from checkpointer.session import Session
 from checkpointer.store.base import Store
@@ -34,10 +32,9 @@ class Actor(Checkpointer):
         super().__init__(store.url, **options)
 
     def _open_session(self) -> Session:
-        store: Store = RetryingStore(self.faults, sleep=at_once) if self._retries else self.faults
-        self._pid = os.getpid()
-        self._current = Session(store, SystemHost(), max_chain=self._options["max_chain"])
-        return self._current
+        session = super()._open_session()
+        session.store = RetryingStore(self.faults, sleep=at_once) if self._retries else self.faults
+        return session
 
 
 class World:

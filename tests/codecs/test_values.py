@@ -1,0 +1,360 @@
+"""Every value comes back as itself, of its own type, or is refused by name."""
+
+import enum
+import math
+import sys
+from collections import Counter, OrderedDict, defaultdict, namedtuple
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePosixPath
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
+from checkpointer.errors import MalformedError
+
+BERLIN = ZoneInfo("Europe/Berlin")
+TWICE = datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)  # this time of day came twice
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal, of the same types, down to the sign of zero, the payload of NaN, the zone and the fold."""
+    if type(a) is not type(b):
+        return False
+    match a:
+        case float():
+            return a.hex() == b.hex() if not math.isnan(a) else math.isnan(b)
+        case Decimal():
+            return str(a) == str(b)
+        case datetime():
+            return (a.isoformat(), a.fold, a.tzinfo, type(a.tzinfo)) == (
+                b.isoformat(),
+                b.fold,
+                b.tzinfo,
+                type(b.tzinfo),
+            )
+        case time():
+            return (a.isoformat(), a.fold) == (b.isoformat(), b.fold)
+        case list() | tuple():
+            return len(a) == len(b) and all(map(same, a, b))
+        case dict():
+            return same(list(a.items()), list(b.items()))
+        case set() | frozenset():
+            return same(sorted(map(repr, a)), sorted(map(repr, b)))
+    return bool(a == b)
+
+
+VALUES: list[Any] = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+    2**64,
+    -(2**63),
+    -(2**63) - 1,
+    10**400,
+    -(10**400),
+    0.0,
+    -0.0,
+    math.nan,
+    math.inf,
+    -math.inf,
+    5e-324,
+    "",
+    "text",
+    "naïve 日本語 \U0001f600",
+    "nul \0 inside",
+    b"",
+    b"\xff\x00bytes",
+    b"x" * 70_000,
+    [],
+    [1, [2, [3]]],
+    (),
+    (1,),
+    (1, (2, ([3], {"four": (5,)}))),
+    {},
+    {"a": {"b": {}}},
+    {1: "int", "1": "text", b"1": "bytes", (1,): "tuple", None: "nil", 1.5: "float", frozenset({1}): "set"},
+    set(),
+    {1, 2, 3},
+    {(1, 2), frozenset({3}), "four", b"five", None},
+    frozenset(),
+    frozenset({"a", ("b", 1)}),
+    Decimal("0"),
+    Decimal("-0"),
+    Decimal("1.10"),
+    Decimal("1E+5"),
+    Decimal("1E-999999"),
+    Decimal("NaN"),
+    Decimal("sNaN123"),
+    Decimal("-Infinity"),
+    Decimal("1" * 60 + ".5"),
+    date.min,
+    date(2024, 2, 29),
+    date.max,
+    datetime.min,
+    datetime.max,
+    datetime(2024, 1, 2, 3, 4, 5),
+    datetime(2024, 1, 2, 3, 4, 5, 6),
+    datetime(2024, 10, 27, 2, 30, fold=1),
+    datetime(2024, 1, 2, tzinfo=UTC),
+    datetime(2024, 1, 2, tzinfo=timezone(timedelta(hours=-3, minutes=-30))),
+    datetime(2024, 1, 2, tzinfo=timezone(timedelta(seconds=1, microseconds=1))),
+    datetime.min.replace(tzinfo=timezone(timedelta(hours=23, minutes=59))),
+    datetime(2024, 1, 2, tzinfo=ZoneInfo("UTC")),
+    TWICE,
+    TWICE.replace(fold=1),
+    time.min,
+    time(1, 2, 3, 4),
+    time(2, 30, fold=1),
+    timedelta.min,
+    timedelta(microseconds=-1),
+    timedelta.max,
+    UUID(int=0),
+    UUID("12345678-1234-5678-1234-567812345678"),
+    [bytes(range(256)), {"all markers": bytes(range(0xC0, 0xE0))}],
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{value!r:.50}")
+def test_a_value_comes_back_as_itself(value: Any) -> None:
+    assert same(unpack(pack(value)), value)
+    assert same(unpack(pack([value, {"k": (value,)}])), [value, {"k": (value,)}])
+
+
+class Color(enum.IntEnum):
+    RED = 1
+
+
+class Nowhere(tzinfo):
+    def utcoffset(self, when: datetime | None) -> timedelta:
+        return timedelta(0)
+
+    def tzname(self, when: datetime | None) -> str:
+        return "nowhere"
+
+    def dst(self, when: datetime | None) -> timedelta:
+        return timedelta(0)
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Octets(bytes):
+    pass
+
+
+class Map(dict):  # type: ignore[type-arg]
+    pass
+
+
+class Row(list):  # type: ignore[type-arg]
+    pass
+
+
+Point = namedtuple("Point", "x y")
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "OrderedDict": (OrderedDict(a=1), "collections.OrderedDict"),
+    "defaultdict": (defaultdict(int), "collections.defaultdict"),
+    "Counter": (Counter("aab"), "collections.Counter"),
+    "a dict of one's own": (Map(), "Map"),
+    "a list of one's own": (Row(), "Row"),
+    "namedtuple": (Point(1, 2), "Point"),
+    "IntEnum": (Color.RED, "Color"),
+    "text of one's own": (Text("a"), "Text"),
+    "bytes of one's own": (Octets(b"a"), "Octets"),
+    "bytearray": (bytearray(b"a"), "bytearray"),
+    "memoryview": (memoryview(b"a"), "memoryview"),
+    "msgpack's extension": (msgpack.ExtType(1, b"\x90"), "msgpack.ext.ExtType"),
+    "msgpack's timestamp": (msgpack.Timestamp(1, 2), "msgpack.ext.Timestamp"),
+    "object": (object(), "object"),
+    "complex": (1j, "complex"),
+    "Fraction": (Fraction(1, 2), "fractions.Fraction"),
+    "range": (range(3), "range"),
+    "generator": ((x for x in ()), "generator"),
+    "function": (same, "function"),
+    "type": (int, "type"),
+    "path": (PurePosixPath("a"), "pathlib.PurePosixPath"),
+    "a lone surrogate": ("a\ud800", "lone surrogate"),
+    "a time with a zone": (time(1, tzinfo=UTC), "time of day with a zone"),
+    "a zone of one's own": (datetime(2024, 1, 1, tzinfo=Nowhere()), "Nowhere"),
+}
+
+
+@pytest.mark.parametrize("place", ["alone", "in a list", "in a tuple", "as a dict's value", "as a key's neighbour"])
+@pytest.mark.parametrize(("value", "named"), REFUSED.values(), ids=REFUSED)
+def test_a_value_that_would_change_is_refused_by_name(value: Any, named: str, place: str) -> None:
+    places = {
+        "alone": value,
+        "in a list": [[1.5, "text"], [value]],
+        "in a tuple": ({"deep": (1, value)},),
+        "as a dict's value": {"a": {"b": value}},
+        "as a key's neighbour": {("a", 1): [{"x": value}]},
+    }
+    with pytest.raises(UnsupportedValueError, match=named):
+        pack(places[place])
+
+
+@pytest.mark.parametrize(
+    "key", [memoryview(b"a"), Text("a"), Color.RED, Point(1, 2)], ids=lambda key: type(key).__name__
+)
+def test_a_key_of_a_dict_that_would_change_is_refused_by_name(key: Any) -> None:
+    for value in ({key: 1}, {("a", key): 1}, {frozenset({key}): 1}, {key}):
+        with pytest.raises(UnsupportedValueError, match=type(key).__name__):
+            pack(value)
+
+
+def test_values_of_other_libraries_are_refused_by_name() -> None:
+    numpy = pytest.importorskip("numpy")
+    pandas = pytest.importorskip("pandas")
+    for value in (
+        numpy.float64(1.5),
+        numpy.int64(1),
+        numpy.bool_(True),
+        numpy.str_("a"),
+        numpy.array([1]),
+        numpy.datetime64("2024-01-01"),
+        pandas.Timestamp("2024-01-01"),
+        pandas.Timedelta(1),
+        pandas.NaT,
+        pandas.NA,
+    ):
+        with pytest.raises(UnsupportedValueError, match=type(value).__name__):
+            pack([value])
+
+
+def recursive(wrap: Callable[[Any], Any]) -> Any:
+    hub: list[Any] = []
+    hub.append(wrap(hub))
+    return hub
+
+
+@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: (v,), lambda v: {"a": v}, lambda v: {"a": ({"b": v},)}])
+def test_a_value_that_holds_itself_is_refused(wrap: Callable[[Any], Any]) -> None:
+    with pytest.raises(UnsupportedValueError, match="recursion|one inside the other"):
+        pack(recursive(wrap))
+
+
+@pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: (v,), lambda v: {"a": v}, lambda v: {"a": (v,)}])
+def test_whatever_depth_can_be_packed_can_be_unpacked(wrap: Callable[[Any], Any]) -> None:
+    value: Any = 1
+    for depth in range(sys.getrecursionlimit()):
+        try:
+            packed = pack(value)
+        except UnsupportedValueError:
+            break
+        assert same(unpack(packed), value) if depth < 100 else unpack(packed)
+        for _ in range(10):
+            value = wrap(value)
+    assert depth > 10
+
+
+def test_a_refused_value_does_not_spoil_the_next() -> None:
+    for _ in range(3):
+        with pytest.raises(UnsupportedValueError):
+            pack(["a" * 1000, object()])
+        assert unpack(pack(["b"])) == ["b"]
+
+
+def test_equal_sets_are_equal_bytes() -> None:
+    members = [str(n) for n in range(100)]
+    backwards = members[::-1]
+    assert pack(set(members)) == pack(set(backwards))
+
+
+def nested_tuples(depth: int) -> bytes:
+    data = b"\x90"
+    for _ in range(depth):
+        data = b"\x91\xc9" + len(data).to_bytes(4, "big") + b"\x01" + data
+    return data
+
+
+BAD: dict[str, bytes] = {
+    "nothing": b"",
+    "something behind": b"\x01\x02",
+    "cut text": b"\xa5abc",
+    "cut map": b"\x82\x01\x02",
+    "no such type": b"\xc1",
+    "text that is not UTF-8": b"\xa1\xff",
+    "a list as a key": b"\x81\x91\x01\x02",
+    "a map as a key": b"\x81\x80\x01",
+    "an array of four thousand million": b"\xdd\xff\xff\xff\xff",
+    "a map of four thousand million": b"\xdf\xff\xff\xff\xff",
+    "text of four thousand million": b"\xdb\xff\xff\xff\xff",
+    "very deep": b"\x91" * 100_000 + b"\x01",
+    "extension 0": b"\xd4\x00\x00",
+    "extension 11": b"\xd4\x0b\x00",
+    "extension 127": b"\xd4\x7f\x00",
+    "a tuple that is a number": b"\xd4\x01\x01",
+    "a decimal that is none": b"\xd4\x03x",
+    "a decimal that is not UTF-8": b"\xd4\x03\xff",
+    "a datetime of two": b"\xd5\x04\x92\x01",
+    "a datetime of a month 13": msgpack.packb(msgpack.ExtType(4, msgpack.packb(["2024-13-01T00:00:00", 0, None]))),
+    "a fold of 2": msgpack.packb(msgpack.ExtType(4, msgpack.packb(["2024-01-01T00:00:00", 2, None]))),
+    "a zone nobody knows": msgpack.packb(
+        msgpack.ExtType(4, msgpack.packb(["2024-01-01T00:00:00", 0, "zone:No/Where"]))
+    ),
+    "a zone outside": msgpack.packb(msgpack.ExtType(4, msgpack.packb(["2024-01-01T00:00:00", 0, "zone:../../etc/x"]))),
+    "an offset of a year": msgpack.packb(msgpack.ExtType(4, msgpack.packb(["2024-01-01T00:00:00", 0, [365, 0, 0]]))),
+    "a duration too long": msgpack.packb(msgpack.ExtType(6, msgpack.packb([10**10, 0, 0]))),
+    "a set of what is not packed": msgpack.packb(msgpack.ExtType(7, msgpack.packb([1]))),
+    "a set of lists": msgpack.packb(msgpack.ExtType(7, msgpack.packb([msgpack.packb([1])]))),
+    "tuples in tuples": nested_tuples(10_000),
+    "a UUID of one byte": b"\xd4\x0a\x00",
+}
+
+
+@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
+def test_bad_bytes_are_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedError, match="msgpack"):
+        unpack(data)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_value_or_malformed(data: bytes) -> None:
+    with suppress(MalformedError):
+        unpack(data)
+
+
+keys = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.decimals(allow_nan=False)
+    | st.dates()
+    | st.datetimes(timezones=st.none() | st.just(UTC) | st.sampled_from([BERLIN, ZoneInfo("Asia/Kathmandu")]))
+    | st.timedeltas()
+    | st.uuids(),
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3),
+    max_leaves=6,
+)
+values = st.recursive(
+    keys | st.floats() | st.times() | st.sets(keys, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple) | st.dictionaries(keys, inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(values)
+def test_every_value_comes_back_as_itself(value: Any) -> None:
+    assert same(unpack(pack(value)), value)

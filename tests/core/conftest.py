@@ -1,0 +1,20 @@
+"""A fresh root for each test of the core."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.core.world import World
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A root in memory."""
+    yield World()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> World:
+    """A root in a local folder."""
+    return World(tmp_path / "root")

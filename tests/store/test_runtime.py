@@ -1,0 +1,184 @@
+"""The event loop and the threads beside it: from any caller, through cancellation and fork."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from checkpointer import runtime
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.runtime import run_sync
+
+
+async def where() -> int:
+    return threading.get_ident()
+
+
+async def failing() -> None:
+    raise KeyError("this")
+
+
+def test_every_caller_meets_on_one_loop() -> None:
+    home = run_sync(where())
+    assert home != threading.get_ident()
+    with ThreadPoolExecutor(4) as pool:
+        assert {pool.submit(run_sync, where()).result() for _ in range(8)} == {home}
+
+    async def from_another_loop() -> tuple[int, int]:
+        return await runtime.bridge(where()), run_sync(where())
+
+    for _ in range(2):
+        assert asyncio.run(from_another_loop()) == (home, home)
+    assert runtime.submit(where()).result() == home
+    assert run_sync(runtime.bridge(where())) == home
+
+
+def test_errors_reach_the_caller() -> None:
+    with pytest.raises(KeyError, match="this"):
+        run_sync(failing())
+    with pytest.raises(KeyError, match="this"):
+        asyncio.run(runtime.bridge(failing()))
+    with pytest.raises(KeyError, match="this"):
+        runtime.submit(failing()).result()
+
+
+def test_a_blocking_call_on_the_loop_is_refused() -> None:
+    async def block() -> None:
+        run_sync(where())
+
+    with pytest.raises(IllegalArgumentError, match="use the asynchronous interface"):
+        run_sync(block())
+
+
+class Work:
+    """Something slow that notes how it ended."""
+
+    def __init__(self) -> None:
+        self.started, self.ended = threading.Event(), threading.Event()
+        self.outcome = ""
+
+    async def run(self) -> None:
+        try:
+            self.started.set()
+            await asyncio.sleep(0.2)
+            self.outcome = "finished"
+        except asyncio.CancelledError:
+            self.outcome = "cancelled"
+            raise
+        finally:
+            self.ended.set()
+
+
+@pytest.mark.parametrize(("shield", "outcome"), [(True, "finished"), (False, "cancelled")])
+def test_a_shielded_work_outlives_its_waiter(shield: bool, outcome: str) -> None:
+    work = Work()
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await runtime.bridge(work.run(), shield=shield)
+
+    asyncio.run(give_up())  # this loop is closed before the work ends
+    assert work.ended.wait(5)
+    assert work.outcome == outcome
+
+
+def test_an_interrupt_cancels_the_work() -> None:
+    program = """if True:
+        import asyncio, os, signal, threading
+        from checkpointer import runtime
+        seen = []
+        async def work():
+            try:
+                threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
+        try:
+            runtime.run_sync(work())
+        except KeyboardInterrupt:
+            runtime.run_sync(asyncio.sleep(0.1))
+            print("interrupted", *seen)
+    """
+    assert _python(program).split() == ["interrupted", "cancelled"]
+
+
+def test_threads_for_files_and_for_processors_are_bounded_and_apart() -> None:
+    lock, names, most, now = threading.Lock(), set[str](), 0, 0
+
+    def work() -> None:
+        nonlocal most, now
+        with lock:
+            now += 1
+            most = max(most, now)
+            names.add(threading.current_thread().name.rpartition("_")[0])
+        time.sleep(0.01)
+        with lock:
+            now -= 1
+
+    async def many(run: Callable[..., object]) -> None:
+        await asyncio.gather(*(run(work) for _ in range(50)))  # type: ignore[call-overload]
+
+    run_sync(many(runtime.in_thread))
+    assert (names, most) == ({"checkpointer-file"}, runtime.FILE_THREADS)
+    names.clear()
+    most = 0
+    run_sync(many(runtime.on_cpu))
+    assert (names, most) == ({"checkpointer-cpu"}, os.cpu_count())
+
+
+def test_arguments_results_and_errors_of_threads() -> None:
+    assert run_sync(runtime.in_thread(int, "ff", base=16)) == 255
+    with pytest.raises(ValueError, match="invalid literal"):
+        run_sync(runtime.on_cpu(int, "x"))
+
+
+def _python(program: str, **environment: str) -> str:
+    """The output of a program; whatever it says to its standard error, or a hang, fails the test."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program],
+        capture_output=True,
+        timeout=60,
+        text=True,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+FORK = """if True:
+    import os, sys, threading, asyncio
+    from checkpointer import runtime
+    from checkpointer.store import open_store
+    store = open_store({url!r}, {options!r})
+    async def all_threads():
+        await asyncio.gather(*(runtime.in_thread(int) for _ in range(50)), *(runtime.on_cpu(int) for _ in range(50)))
+        await asyncio.gather(*(store.put("a/%d-%d" % (os.getpid(), n), b"x") for n in range(20)))
+    runtime.run_sync(all_threads())
+    sys.stdout.flush()
+    for end in (os._exit, sys.exit, os._exit, sys.exit):
+        child = os.fork()
+        if child == 0:
+            if end is not sys.exit or {used}:
+                runtime.run_sync(all_threads())
+            end(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        runtime.run_sync(store.get("a/%d-0" % os.getpid()))
+    print(len(runtime.run_sync(store.list("a/"))))
+"""
+
+
+@pytest.mark.parametrize("used", [True, False], ids=["used in the child", "unused in the child"])
+@pytest.mark.parametrize("kind", ["local", "s3", "azure"])
+def test_a_forked_child_works_and_ends(place_of: Callable[..., object], kind: str, used: bool) -> None:
+    place = place_of(kind)
+    output = _python(FORK.format(url=place.url, options=place.storage_options, used=used))  # type: ignore[attr-defined]
+    assert output.split() == [str(20 * (5 if used else 3))]
