@@ -20,7 +20,7 @@ from manifests.model import DELTA, SNAPSHOT, Chain, Kind
 PARTITIONS = 8
 """Partitions of a state unless told otherwise: enough for every core of a small driver to encode at once."""
 
-LIVE = 4096
+LIVE = 1024
 """Live objects that are looked through together, to put to rest those that nobody holds any more."""
 
 _PLAIN = frozenset({str, int, float, bool, type(None), bytes})
@@ -55,13 +55,15 @@ class Capture:
 
     partitions: int
     changes: list[PartitionChange]
-    dirty: list[set[Any]]
+    dirty: list[dict[Any, bytes | None]]
     levels: dict[int, set[Any]]
     outcome: Mapping[int, Chain] | None = field(default=None)
 
     def settle(self, chains: Mapping[int, Chain] | None) -> None:
         """What became of it: the chains it was committed in, or None."""
         self.outcome = chains
+        if chains is not None:
+            self.dirty = []
 
 
 class KeyedState(MutableMapping[Any, Any]):
@@ -78,7 +80,7 @@ class KeyedState(MutableMapping[Any, Any]):
         if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= 65_536:
             raise IllegalArgumentError(f"partitions {partitions!r:.40}: expected an integer from 1 to 65536")
         self._data: list[dict[Any, bytes]] = [{} for _ in range(partitions)]
-        self._dirty: list[set[Any]] = [set() for _ in range(partitions)]
+        self._dirty: list[dict[Any, bytes | None]] = [{} for _ in range(partitions)]
         self._shared: list[PartitionChange | None] = [None] * partitions
         self._live: dict[Any, Any] = {}
         self._live_limit = LIVE
@@ -140,7 +142,7 @@ class KeyedState(MutableMapping[Any, Any]):
             raise KeyError(key)
         del self._writable(partition)[key]
         self._live.pop(key, None)
-        self._dirty[partition].add(key)
+        self._dirty[partition][key] = None
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -158,7 +160,7 @@ class KeyedState(MutableMapping[Any, Any]):
     def clear(self) -> None:
         self._live.clear()
         for partition, part in enumerate(self._data):
-            self._dirty[partition].update(part)
+            self._dirty[partition].update(dict.fromkeys(part))
             self._data[partition], self._shared[partition] = {}, None
 
     def __repr__(self) -> str:
@@ -189,8 +191,7 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def _rest(self, partition: int, key: Any, packed: bytes) -> None:
         if self._data[partition].get(key) != packed:
-            self._writable(partition)[key] = packed
-            self._dirty[partition].add(key)
+            self._writable(partition)[key] = self._dirty[partition][key] = packed
 
     def _writable(self, partition: int) -> dict[Any, bytes]:
         """A partition's own dict: a copy where a capture still reads the old one."""
@@ -219,7 +220,7 @@ class KeyedState(MutableMapping[Any, Any]):
             change = self._change(capture, partition, chain, max_chain)
             if change is not None:
                 capture.changes.append(change)
-        self._dirty = [set() for _ in range(self.partitions)]
+        self._dirty = [{} for _ in range(self.partitions)]
         self._captured = capture
         return capture
 
@@ -229,13 +230,14 @@ class KeyedState(MutableMapping[Any, Any]):
         if (known and not dirty) or not (chain or data):
             return None
         if known:
-            size = sum(len(data.get(key, b"")) for key in dirty) + 16 * len(dirty)
+            size = sum(map(len, filter(None, dirty.values()))) + 16 * len(dirty)
             deltas = [artifact.raw_size for artifact in chain[1:]]
             if 2 * (sum(deltas) + size) <= chain[0].raw_size:
                 first = fold_start([*deltas, size], max_chain - 1)
-                keys = dirty.union(*self._levels[partition][first:])
-                capture.levels[partition] = keys
-                return PartitionChange(partition, DELTA, 1 + first, {k: data.get(k) for k in keys}, size, self)
+                older = set().union(*self._levels[partition][first:]).difference(dirty)
+                records = {key: data.get(key) for key in older} | dirty if older else dirty
+                capture.levels[partition] = set(records)
+                return PartitionChange(partition, DELTA, 1 + first, records, size, self)
         size = chain[0].raw_size if chain else 32 * len(data)
         change = PartitionChange(partition, SNAPSHOT, 0, data, size, self)
         self._shared[partition] = change
@@ -247,8 +249,7 @@ class KeyedState(MutableMapping[Any, Any]):
         if capture is None:
             return
         if capture.outcome is None:
-            for dirty, again in zip(self._dirty, capture.dirty, strict=True):
-                dirty |= again
+            self._dirty = [again | dirty for again, dirty in zip(capture.dirty, self._dirty, strict=True)]
             return
         for change in capture.changes:
             partition = change.partition

@@ -18,6 +18,7 @@ from checkpointer.errors import (
 from checkpointer.history import History, is_live, live_objects, read_history
 from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.session import Session
+from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
 from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref
 
@@ -115,9 +116,9 @@ async def delete_checkpoint(session: Session, checkpoint: CheckpointId) -> None:
         meant = ref
         return await _without(session, head, history, ref)
 
-    head = await advance(session.store, await read_head(session.store), step)
+    await advance(session.store, await read_head(session.store), step)
     assert meant is not None
-    await _sweep_one(session, head, meant)
+    await _sweep_one(session, meant)
 
 
 async def _without(session: Session, head: Head, history: History, gone: Ref) -> Pointer:
@@ -150,10 +151,17 @@ async def _recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry
     return replace(head.pointer, catalog=ref, nonce=session.host.token(32))
 
 
-async def _sweep_one(session: Session, head: Head, gone: Ref) -> None:
+async def _sweep_one(session: Session, gone: Ref) -> None:
     """Delete what only a deleted checkpoint named. Everything dead at or below the committed sequence stays dead."""
-    manifest = await objects.read_manifest(session.store, session.host, gone)
-    live = await live_objects(session.store, session.host, head)
+    try:
+        manifest = await objects.read_manifest(session.store, session.host, gone)
+    except ObjectNotFoundError:
+        return  # somebody else swept it meanwhile
+
+    async def read(head: Head) -> tuple[Head, set[str]]:
+        return head, await live_objects(session.store, session.host, head)
+
+    head, live = await reading(session.store, read)
     names = objects.objects_of(gone, manifest) - live
     owners = {path: layout.owner(path) for path in names}
     await session.store.delete(
@@ -165,8 +173,7 @@ async def rollback(session: Session, to: CheckpointId | str) -> CheckpointId:
     """Commit the content of an older live checkpoint, or of a savepoint, on top of the history."""
     async with session.lock:
         base = await session.base()
-        target = await reading(session.store, lambda head: _target(session, head, to))
-        old = await objects.read_manifest(session.store, session.host, target)
+        target, old = await reading(session.store, lambda head: _target(session, head, to))
         manifest = replace(
             old,
             id=session.draw_id(base.head.sequence),
@@ -185,17 +192,18 @@ async def rollback(session: Session, to: CheckpointId | str) -> CheckpointId:
         return ref.id
 
 
-async def _target(session: Session, head: Head, to: CheckpointId | str) -> Ref:
+async def _target(session: Session, head: Head, to: CheckpointId | str) -> tuple[Ref, Manifest]:
     history = await read_history(session.store, head)
     if isinstance(to, CheckpointId):
         ref = history.refs().get(to)
         if ref is None:
             raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {to}")
-        return ref
-    entry = history.savepoint(to)
-    if entry is None:
-        raise SavepointNotFoundError(f"{session.store.url}: no savepoint {to!r:.80}")
-    return entry.ref
+    else:
+        entry = history.savepoint(to)
+        if entry is None:
+            raise SavepointNotFoundError(f"{session.store.url}: no savepoint {to!r:.80}")
+        ref = entry.ref
+    return ref, await objects.read_manifest(session.store, session.host, ref)
 
 
 async def update_latest(session: Session, checkpoint: CheckpointId) -> CheckpointId:

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 _CHANGEABLE = frozenset({dict, list, set})
+_CONTAINERS = _CHANGEABLE | {tuple}
 
 
 def is_held(value: Any) -> bool:
@@ -23,9 +24,12 @@ def _counts(value: Any) -> tuple[int, int]:
 
 def _inside(value: Any) -> int:
     """The highest reference count of anything changeable inside a container, as seen from here; 0 if there is none."""
-    highest = 0
     kind = type(value)
-    for child in value.values() if kind is dict else value if kind in (list, tuple) else ():
+    children = value.values() if kind is dict else value if kind in (list, tuple) else ()
+    if _CONTAINERS.isdisjoint(map(type, children)):
+        return 0
+    highest = 0
+    for child in children:
         if type(child) in _CHANGEABLE:
             highest = max(highest, sys.getrefcount(child), _inside(child))
         elif type(child) is tuple and (within := _inside(child)):

@@ -155,12 +155,16 @@ async def restore(
 
 
 async def _restore_latest(session: Session) -> Snapshot | None:
-    base = await session.read_base()
+    async def read(head: Head) -> tuple[Base, Manifest | None]:
+        ref = head.prepared
+        prepared = None if ref is None else await objects.read_manifest(session.store, session.host, ref)
+        return await session.base_in(head), prepared
+
+    base, manifest = await reading(session.store, read)
     session.stand_on(base)
     ref = base.head.prepared
-    if ref is None:
+    if ref is None or manifest is None:
         return None if base.manifest is None else Snapshot(session, base.manifest, None)
-    manifest = await objects.read_manifest(session.store, session.host, ref)
     return Snapshot(session, base.manifest, Prepared(session, base, ref, manifest))
 
 

@@ -44,6 +44,9 @@ MAX_RAW_DELTAS = 1000
 IN_FLIGHT = 256 << 20
 """Bytes handed over and not yet stored, above which the caller waits."""
 
+ENCODE_TOGETHER = 2 << 20
+"""Bytes of small partitions that are encoded in one go."""
+
 
 @dataclass(slots=True)
 class _Plan:
@@ -161,10 +164,17 @@ class Draft:
         if change.operator.partitions != partitions:
             change.operator = replace(change.operator, partitions=partitions)
             change.old = {}
+        batch: list[tuple[Piece, PartitionChange, Artifact | None]] = []
         for part in capture.changes:
+            old = change.old.get(part.partition, ())
             piece = Piece(operator, part.partition, layout.MSGPACK)
-            change.plans[part.partition] = _Plan(change.old.get(part.partition, ())[: part.keep], [piece])
-            await self._start(self._write_keyed(piece, part, change.old.get(part.partition, ())), part.size)
+            change.plans[part.partition] = _Plan(old[: part.keep], [piece])
+            batch.append((piece, part, old[0] if old and part.kind == SNAPSHOT else None))
+            if sum(part.size for _, part, _ in batch) >= ENCODE_TOGETHER:
+                await self._start_keyed(batch)
+                batch = []
+        if batch:
+            await self._start_keyed(batch)
 
     def keep(self, operator: str, partition: int | None = None) -> None:
         """Say aloud that an operator, or one partition of it, stays as it was in the parent."""
@@ -322,11 +332,20 @@ class Draft:
         slices = [Slice(DELTA, bytes(part), len(part), 1) for group in data for part in group]
         await self._uploads.write_together(piece, [*slices, newest])
 
-    async def _write_keyed(self, piece: Piece, part: PartitionChange, old: Chain) -> None:
-        data, raw_size = await self._session.host.run(lambda: keyed_codec.encode(part.records))
-        known = old[0] if old and part.kind == SNAPSHOT else None
-        await self._uploads.write(piece, Slice(part.kind, data, raw_size, len(part.records)), known)
-        part.release()
+    async def _start_keyed(self, batch: list[tuple[Piece, PartitionChange, Artifact | None]]) -> None:
+        await self._start(self._write_keyed(batch), sum(part.size for _, part, _ in batch))
+
+    async def _write_keyed(self, batch: list[tuple[Piece, PartitionChange, Artifact | None]]) -> None:
+        def encode() -> list[Slice]:
+            slices = []
+            for _, part, _ in batch:
+                data, raw_size = keyed_codec.encode(part.records)
+                slices.append(Slice(part.kind, data, raw_size, len(part.records)))
+                part.release()
+            return slices
+
+        for (piece, _, known), stored in zip(batch, await self._session.host.run(encode), strict=True):
+            await self._uploads.write(piece, stored, known)
 
     async def _start(self, write: Coroutine[Any, Any, None], size: int) -> None:
         """Run a write beside the caller. Raises what an earlier one met, so that a failure shows early."""

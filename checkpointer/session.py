@@ -65,12 +65,12 @@ class Session:
 
     async def read_base(self) -> Base:
         """The committed checkpoint as it is now: `_latest`, its manifest and its segments."""
+        return await reading(self.store, self.base_in)
 
-        async def read(head: Head) -> Base:
-            ref = head.committed
-            return Base(head, None if ref is None else await objects.read_manifest(self.store, self.host, ref))
-
-        return await reading(self.store, read)
+    async def base_in(self, head: Head) -> Base:
+        """The committed checkpoint of one version of `_latest`."""
+        ref = head.committed
+        return Base(head, None if ref is None else await objects.read_manifest(self.store, self.host, ref))
 
     def stand_on(self, base: Base) -> None:
         self._base, self._must_restore = base, None

@@ -42,7 +42,9 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxlist, _SHORT.maxdict = 2, 80, 7, 3
 
 
 def format_time(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    """A time as text, in UTC; one without a zone is taken to be in UTC already."""
+    aware = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+    return aware.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

@@ -1,7 +1,8 @@
 """A partition of keyed state as stored bytes: `msgpack+zstd`.
 
-A zstd frame around msgpack maps, one after the other, each of at most `CHUNK` entries: key to packed value, or to nil
-where the key was deleted. The values stay packed until somebody asks for them.
+A zstd frame around pairs of msgpack arrays, one pair after the other, each of at most `CHUNK` entries: the keys, then as
+many values, each a packed value or nil where the key was deleted. Values stay packed until somebody asks for them. Two
+arrays are packed and unpacked faster than a map is, since neither makes Python build a dict for each chunk.
 """
 
 import zlib
@@ -34,9 +35,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def encode(records: Records) -> tuple[bytes, int]:
     """The stored bytes, and their size before compression."""
     compressor = zstandard.ZstdCompressor(level=LEVEL).compressobj()
-    entries, parts, raw_size = iter(records.items()), [], 0
-    while chunk := dict(islice(entries, CHUNK)):
-        raw = pack(chunk)
+    keys, values, parts, raw_size = iter(records), iter(records.values()), [], 0
+    while chunk := list(islice(keys, CHUNK)):
+        raw = pack(chunk) + pack(list(islice(values, CHUNK)))
         raw_size += len(raw)
         parts.append(compressor.compress(raw))
     parts.append(compressor.flush())
@@ -47,17 +48,20 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
     """What `encode` was given. `name` is the object as errors should name it."""
     raw = decompress(name, bytes(stored), raw_size)
     decoded: dict[Any, bytes | None] = {}
+    end = 0
     unpacker = msgpack.Unpacker(strict_map_key=False, ext_hook=from_extension, max_buffer_size=max(raw_size, 1))
+    arrays: list[tuple[Any, ...]] = []
     try:
         for start in range(0, len(raw), 1 << 20):
             unpacker.feed(raw[start : start + (1 << 20)])
-            for chunk in unpacker:
-                if type(chunk) is not dict:
-                    raise TypeError(f"found a {type(chunk).__name__}")
-                decoded.update(chunk)
-        whole = unpacker.tell() == len(raw)
+            for array in unpacker:
+                arrays.append(array)
+                if len(arrays) == 2:
+                    decoded.update(zip(*arrays, strict=True))
+                    arrays.clear()
+        whole = not arrays and unpacker.tell() == len(raw)
     except Exception as error:  # whatever bad bytes make of msgpack or of a constructor
-        raise MalformedError(f"{name}: expected msgpack maps: {error}") from None
+        raise MalformedError(f"{name}: expected pairs of msgpack arrays: {error}") from None
     if not whole or len(decoded) != records or not set(map(type, decoded.values())) <= {bytes, type(None)}:
         raise MalformedError(f"{name}: expected {records} entries of packed values, found {len(decoded)}")
     return decoded

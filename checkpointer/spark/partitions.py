@@ -141,7 +141,9 @@ class _Task:
         if result is None:
             return pa.table({"path": [], "size": []}, schema=_ARROW_RESULT)
         if not isinstance(result, Snapshot | Delta):
-            raise IllegalArgumentError(f"partition {partition}: return Snapshot, Delta or None, not {type(result).__name__}")
+            raise IllegalArgumentError(
+                f"partition {partition}: return Snapshot, Delta or None, not {type(result).__name__}"
+            )
         artifact = self._save(client, partition, SNAPSHOT if isinstance(result, Snapshot) else DELTA, result.data)
         return pa.table({"path": [artifact.path], "size": [artifact.size]}, schema=_ARROW_RESULT)
 

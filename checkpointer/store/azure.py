@@ -7,11 +7,12 @@ retries are off, since after a lost answer only the layers above can tell what h
 import asyncio
 import base64
 import io
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from checkpointer.errors import CheckpointError, DependencyError
+from checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError
 from checkpointer.store import cloud
 from checkpointer.store.azure_errors import is_missing, is_past_the_end, is_refused_condition, meaning
 from checkpointer.store.base import (
@@ -27,6 +28,7 @@ from checkpointer.store.connection import Connection, load, require, take_finali
 from checkpointer.store.url import Location
 from manifests.digest import Bytes
 
+_ACCOUNT = ("account_name", "connection_string")
 _DELETES = 256
 _BLOCKS = 50_000
 _PARALLEL_DELETES = 16
@@ -104,6 +106,11 @@ class AzureStore:
         return await cloud.answer(self._open(), partial(self._error, name=self._url))
 
     async def _open(self) -> Any:
+        if not any(self._options.get(name) or os.environ.get(f"AZURE_STORAGE_{name.upper()}") for name in _ACCOUNT):
+            raise IllegalArgumentError(
+                f"{self._url}: no account; write abfs://container@account.dfs.core.windows.net/… or give account_name "
+                "or connection_string in storage_options"
+            )
         adlfs = await load("adlfs")
         files = adlfs.AzureBlobFileSystem(**{**self._options, **_FORCED})
         take_finalizers_off(files)
@@ -152,9 +159,9 @@ class AzureStore:
 
         blob = await self._blob(path)
 
-        async def send(number: int, part: bytes) -> Any:
+        async def send(number: int, part: io.BytesIO) -> Any:
             block = BlobBlock(base64.b64encode(b"%08d" % number).decode())
-            await blob.stage_block(block.id, part, length=len(part), **self._limits)
+            await blob.stage_block(block.id, part, length=len(part.getbuffer()), **self._limits)
             return block
 
         blocks = await cloud.upload_parts(data, cloud.part_size(len(data), _BLOCKS), send)

@@ -57,7 +57,7 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
         return ThrottlingError(f"{name}: {said}")
     if status == 412 and not code.startswith("Lease"):
         return DependencyError(f"{name}: was changed while it was read")
-    if status == 408 or status >= 500 or code in ("ContainerBeingDeleted", "OperationTimedOut"):
+    if status in (408, 500, 502, 504) or code in ("ContainerBeingDeleted", "OperationTimedOut"):
         return DependencyError(f"{name}: {said}")
     if status in (401, 403) or code == "PublicAccessNotPermitted":
         return InvalidStateError(

@@ -1,6 +1,7 @@
 """What the stores in a cloud have in common: one way to fail, and uploads in parts."""
 
 import asyncio
+import io
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -53,8 +54,16 @@ def part_size(total: int, most: int) -> int:
     return max(PART, -(-total // most))
 
 
-async def upload_parts(data: Bytes, size: int, upload: Callable[[int, bytes], Awaitable[T]]) -> list[T]:
-    """Call `upload(number, bytes)` for each part, numbered from 1, a few at a time. Results in order.
+def body_of(data: Bytes) -> io.BytesIO:
+    """`data` as a stream, which goes out in pieces. It owns its buffer: aiohttp would copy a shared one whole."""
+    body = io.BytesIO()
+    body.write(data)
+    body.seek(0)
+    return body
+
+
+async def upload_parts(data: Bytes, size: int, upload: Callable[[int, io.BytesIO], Awaitable[T]]) -> list[T]:
+    """Call `upload(number, body)` for each part, numbered from 1, a few at a time. Results in order.
 
     The first failure stops the others and is raised once they have stopped.
     """
@@ -64,7 +73,7 @@ async def upload_parts(data: Bytes, size: int, upload: Callable[[int, bytes], Aw
 
     async def work() -> None:
         for start in starts:
-            results[start] = await upload(start // size + 1, bytes(view[start : start + size]))
+            results[start] = await upload(start // size + 1, body_of(view[start : start + size]))
 
     workers = [asyncio.create_task(work()) for _ in range(PARALLEL_PARTS)]
     try:

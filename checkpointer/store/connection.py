@@ -64,6 +64,10 @@ class Connection(Generic[F]):
                 self._task = None
             raise
 
+    @property
+    def is_open(self) -> bool:
+        return self._task is not None
+
     async def close(self) -> None:
         """Release the connection. The next `get` makes another."""
         task, self._task = self._task, None
@@ -107,8 +111,9 @@ def _close_later(process: int, close: Close, made: object) -> None:
 
 
 def _close_all() -> None:
+    opened = [connection for connection in [*_connections] if connection.is_open]
     with suppress(RuntimeError):
-        wait([runtime.submit(connection.close()) for connection in [*_connections]], _EXIT_SECONDS)
+        wait([runtime.submit(connection.close()) for connection in opened], _EXIT_SECONDS)
 
 
 def _abandon_all() -> None:

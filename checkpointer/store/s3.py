@@ -159,13 +159,12 @@ class S3Store:
         return Blob(data, reply["ETag"])
 
     async def _put_one(self, key: str, data: Bytes) -> None:
-        body = data if isinstance(data, bytes | bytearray) else bytes(data)
-        await self._call("put_object", Key=key, Body=body, **self._if_absent())
+        await self._call("put_object", Key=key, Body=cloud.body_of(data), **self._if_absent())
 
     async def _put_parts(self, key: str, data: Bytes) -> None:
         upload = (await self._call("create_multipart_upload", Key=key))["UploadId"]
 
-        async def send(number: int, part: bytes) -> dict[str, Any]:
+        async def send(number: int, part: io.BytesIO) -> dict[str, Any]:
             reply = await self._call("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=part)
             sums = {name: value for name, value in reply.items() if name in _CHECKSUMS}
             return {"PartNumber": number, "ETag": reply["ETag"], **sums}

@@ -136,6 +136,8 @@ def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
     )
     if isinstance(error, no_user):
         return InvalidStateError(f"{name}: {said}; give credentials in storage_options or the environment")
+    if isinstance(error, RecursionError):  # botocore asks for the region at each redirect, with another redirect
+        return InvalidStateError(f"{name}: redirected for ever; name the bucket's region or endpoint_url")
     if isinstance(error, boto.ParamValidationError | boto.NoRegionError | TypeError | ValueError | KeyError):
         return IllegalArgumentError(f"{name}: {said}")
     # Everything else had no answer: botocore's and aiohttp's own errors share no base with each other or

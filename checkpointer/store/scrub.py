@@ -38,7 +38,8 @@ _QUOTED = re.compile(
 
 def scrub(text: str, options: Mapping[str, Any]) -> str:
     """The first line of `text`, of bounded length, without any secret of `options` or of the environment."""
-    line = text.strip().split("\n", 1)[0]
+    lines = text.strip().split("\n", 2)
+    line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     secrets = {*_secrets("", options), *_environment()}
     for secret in sorted(secrets, key=len, reverse=True):
         line = line.replace(secret, _HIDDEN)

@@ -73,6 +73,8 @@ def _remote(scheme: str, text: str) -> Location:
         )
     if split.query or split.fragment:
         raise IllegalArgumentError(f"{shown}: a root has no query and no fragment; pass options in storage_options")
+    if not (user if at else host) and scheme in ("s3", "s3a", "s3n", "abfs", "abfss", "az"):
+        raise IllegalArgumentError(f"{shown}: names no bucket or container")
     path = split.path.strip("/")
     if any(part in ("", ".", "..") for part in path.split("/")) and path:
         raise IllegalArgumentError(f"{shown}: a root has no empty, '.' or '..' parts in its path")

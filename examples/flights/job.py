@@ -1,4 +1,4 @@
-"""The streaming job: totals for each aircraft, kept in a state that survives a kill at any moment.
+"""The streaming job: totals for each aircraft, in all and by month, in a state that survives a kill at any moment.
 
 The function `update` and its decorator are all that a job needs. The rest starts Spark and tells the demo, in lines
 of JSON on the standard output, what happens.
@@ -7,15 +7,17 @@ of JSON on the standard output, what happens.
 import argparse
 import os
 import sys
+from collections.abc import Hashable
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
+from checkpointer import KeyedState
 from checkpointer.spark import State, stateful
 from examples.flights import pauses
-from examples.flights.data import SUMS
+from examples.flights.data import BATCH, SUMS, Totals
 from examples.flights.events import emit
 
 COLUMNS = (
@@ -26,29 +28,35 @@ COLUMNS = (
 
 
 def start(spark: SparkSession, root: str, flights: str, checkpoint: str) -> StreamingQuery:
-    """Start the query: five files a batch, until every file that is there now is done."""
+    """Start the query: `BATCH` files a batch, until every file that is there now is done."""
 
     @stateful(root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
-        aircraft = state.map("aircraft")
+        aircraft, months = state.map("aircraft"), state.map("months")
         sums = [F.coalesce(F.sum(column), F.lit(0)).alias(name) for name, column in SUMS.items()]
-        rows = batch.groupBy("tailnum").agg(F.count("*").alias("flights"), *sums).collect()
+        rows = batch.groupBy("tailnum", "month").agg(F.count("*").alias("flights"), *sums).collect()
         for row in rows:
-            new = row.asDict()
-            tail = new.pop("tailnum")
-            old = aircraft.get(tail, {})
-            aircraft[tail] = {name: old.get(name, 0) + value for name, value in new.items()}
-        emit("computed", batch=batch_id, flights=sum(row.flights for row in rows), aircraft=len(rows))
+            new = {name: row[name] for name in ("flights", *SUMS)}
+            add(aircraft, row.tailnum, new)
+            add(months, (row.tailnum, row.month), new)
+        tails = {row.tailnum for row in rows}
+        emit("computed", batch=batch_id, flights=sum(row.flights for row in rows), aircraft=len(tails))
 
     stream = (
         spark.readStream.schema(COLUMNS)
         .option("header", True)
         .option("nullValue", "NA")
-        .option("maxFilesPerTrigger", 5)
+        .option("maxFilesPerTrigger", BATCH)
         .csv(flights)
     )
     writer = stream.writeStream.foreachBatch(update).option("checkpointLocation", checkpoint)
     return writer.trigger(availableNow=True).start()
+
+
+def add(totals: KeyedState, key: Hashable, new: Totals) -> None:
+    """Add to the totals under a key, which begin at zero."""
+    old = totals.get(key, {})
+    totals[key] = {name: old.get(name, 0) + value for name, value in new.items()}
 
 
 class Progress(StreamingQueryListener):

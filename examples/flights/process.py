@@ -55,10 +55,8 @@ class JobProcess:
 
     def kill(self) -> None:
         """SIGKILL to Python and the JVM at once. Returns when neither is left."""
-        try:
+        if self._reader.is_alive() or self._process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         self._reader.join(PATIENCE)  # the pipe ends with the last process that holds it
         if self._reader.is_alive():

@@ -2,7 +2,6 @@
 
 import enum
 import math
-import sys
 from collections import Counter, OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable
 from contextlib import suppress
@@ -49,7 +48,7 @@ def same(a: Any, b: Any) -> bool:
         case dict():
             return same(list(a.items()), list(b.items()))
         case set() | frozenset():
-            return same(sorted(map(repr, a)), sorted(map(repr, b)))
+            return len(a) == len(b) and all(any(same(x, y) for y in b) for x in a)
     return bool(a == b)
 
 
@@ -246,22 +245,22 @@ def recursive(wrap: Callable[[Any], Any]) -> Any:
 
 @pytest.mark.parametrize("wrap", [lambda v: v, lambda v: (v,), lambda v: {"a": v}, lambda v: {"a": ({"b": v},)}])
 def test_a_value_that_holds_itself_is_refused(wrap: Callable[[Any], Any]) -> None:
-    with pytest.raises(UnsupportedValueError, match="recursion|one inside the other"):
+    with pytest.raises(UnsupportedValueError, match=r"recursion|one inside the other"):
         pack(recursive(wrap))
 
 
 @pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: (v,), lambda v: {"a": v}, lambda v: {"a": (v,)}])
 def test_whatever_depth_can_be_packed_can_be_unpacked(wrap: Callable[[Any], Any]) -> None:
     value: Any = 1
-    for depth in range(sys.getrecursionlimit()):
+    for depth in range(1100):
         try:
             packed = pack(value)
         except UnsupportedValueError:
-            break
-        assert same(unpack(packed), value) if depth < 100 else unpack(packed)
-        for _ in range(10):
-            value = wrap(value)
-    assert depth > 10
+            assert depth > 32
+            return
+        assert pack(unpack(packed)) == packed
+        value = wrap(value)
+    pytest.fail("nothing was refused")
 
 
 def test_a_refused_value_does_not_spoil_the_next() -> None:

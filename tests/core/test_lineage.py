@@ -122,7 +122,8 @@ def test_a_manifest_whose_answer_was_lost_is_sent_again_as_it_was(world: World) 
     writer.faults.drop_answer("put", path="manifests/")
     put(writer, b"2")
     assert latest(world.actor()) == b"2"
-    assert len({r.size for r in writer.faults.requests if r.path.startswith("manifests/")}) == 1
+    assert len(writer.faults.paths("put")) == 3
+    assert len({r.size for r in writer.faults.requests if r.kind == "put" and r.path.startswith("manifests/")}) == 1
 
 
 def test_every_object_of_an_attempt_carries_its_id_and_every_attempt_another(world: World) -> None:
@@ -283,6 +284,16 @@ def test_a_rollback_to_what_was_deleted_meanwhile_is_refused(world: World) -> No
     ids = line(writer, 3)
     writer.faults.call(lambda _: world.actor().delete_checkpoint(ids[0]), "swap")
     with pytest.raises(RetiredError):
+        writer.rollback(ids[0])
+    assert latest(world.actor()) == b"3"
+
+
+def test_a_rollback_to_what_was_swept_while_it_was_read_is_refused(world: World) -> None:
+    writer = world.actor()
+    ids = line(writer, 3)
+    manifest = layout.manifest(ids[0])
+    writer.faults.call(lambda _: world.actor().delete_checkpoint(ids[0]), "get", 2, path=manifest)
+    with pytest.raises(CheckpointNotFoundError):
         writer.rollback(ids[0])
     assert latest(world.actor()) == b"3"
 

@@ -56,15 +56,16 @@ def fail_after_writing() -> None:
     partitions._Task._save = planted  # type: ignore[method-assign]
 
 
-def writer(scenario: str) -> Any:
+def writer(scenario: str, folder: Path) -> Any:
     def write(partition: int, batches: Iterator[pa.RecordBatch]) -> Snapshot:
         rows = sum(batch.num_rows for batch in batches)
+        if partition == 1 and scenario == "executor-lost" and not (folder / "killed").exists():
+            (folder / "killed").touch()  # once: a stage that is run again counts its attempts from 0
+            os.kill(executor_process(), signal.SIGKILL)
+            time.sleep(5)
         if partition == 1 and attempt() == 0:
             if scenario == "retry":
                 fail_after_writing()
-            if scenario == "executor-lost":
-                os.kill(executor_process(), signal.SIGKILL)
-                time.sleep(5)
             if scenario == "speculation":
                 time.sleep(60)
         told = {"partition": partition, "rows": rows, "attempt": attempt(), "module": checkpointer.__file__}
@@ -83,7 +84,7 @@ def main(scenario: str, root: str, folder: str) -> None:
 
     @stateful(root, json.loads(os.environ.get("TEST_STORAGE_OPTIONS", "{}")))
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
-        state.write_partitions("rows", batch.repartition(4), writer(scenario))
+        state.write_partitions("rows", batch.repartition(4), writer(scenario, Path(folder)))
         state.map("calls")[batch_id] = True
 
     source = Path(folder) / "input"

@@ -58,8 +58,8 @@ def test_an_attempt_that_wrote_and_then_failed_is_not_in_the_manifest(tmp_path: 
 
 
 def test_an_executor_lost_in_mid_batch_costs_nothing_but_time(tmp_path: Path) -> None:
-    answer = scenario("executor-lost", str(tmp_path / "root"), tmp_path)
-    assert answer["told"][1]["attempt"] >= 1
+    scenario("executor-lost", str(tmp_path / "root"), tmp_path)
+    assert (tmp_path / "killed").exists()
 
 
 @pytest.fixture

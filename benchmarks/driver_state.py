@@ -1,0 +1,194 @@
+"""Driver-side state on the local store: what does a durable save cost, how long is the caller held up, what does a restore cost?
+
+The limit to compare with is the same work by hand in one thread: pack, compress, hash, write and fsync, one after the
+other; and back: read, hash, decompress, unpack. Zstandard runs at the same level on both sides.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import zstandard
+
+from benchmarks.measure import Target, Times, alternate, timed
+from checkpointer import Checkpointer, KeyedState
+from checkpointer.codecs.keyed_codec import LEVEL
+
+State = dict[str, dict[str, Any]]
+
+
+def value(number: int) -> dict[str, Any]:
+    return {"flights": number % 977, "distance": number * 1.25, "carrier": f"C{number % 31}"}
+
+
+def plain(keys: int) -> State:
+    return {f"N{number:07d}": value(number) for number in range(keys)}
+
+
+def keyed(keys: int) -> KeyedState:
+    return KeyedState((f"N{number:07d}", value(number)) for number in range(keys))
+
+
+def save_by_hand(state: State, path: Path) -> None:
+    data = zstandard.ZstdCompressor(level=LEVEL).compress(msgpack.packb(state))
+    digest = hashlib.sha256(data).hexdigest()
+    with path.open("wb") as file:
+        file.write(digest.encode() + data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def restore_by_hand(path: Path) -> State:
+    stored = path.read_bytes()
+    digest, data = stored[:64], memoryview(stored)[64:]
+    if hashlib.sha256(data).hexdigest().encode() != digest:
+        raise ValueError("digest")
+    state: State = msgpack.unpackb(zstandard.ZstdDecompressor().decompress(data))
+    return state
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="bench-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def commit(client: Checkpointer, state: KeyedState, *, background: bool = False) -> None:
+    with client.begin(background=background) as checkpoint:
+        checkpoint.save("state", state)
+
+
+def longest_stall(client: Checkpointer, state: KeyedState) -> float:
+    """The longest time for which a thread that saves in the background, and is busy otherwise, did not go on."""
+    longest, last = 0.0, time.perf_counter()
+    commit(client, state, background=True)
+    session = client._session
+    while session._background is not None and not session._background.done():
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    client.close()
+    return max(longest, time.perf_counter() - last)
+
+
+def stored_bytes(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+
+
+def run(quick: bool) -> list[Target]:
+    keys, repetitions = (200_000, 3) if quick else (1_000_000, 7)
+    with folder() as base:
+        reference, state = plain(keys), keyed(keys)
+        saves = _saves(base, reference, state, repetitions)
+        delta, delta_bytes, full_bytes = _deltas(base, state, keys, repetitions)
+        restores = _restores(base, reference, repetitions)
+        access = _access(keys)
+    full = saves["ours"]
+    return [
+        _target("full save / by hand in one thread", full, saves["by_hand"], 0.9),
+        _target("longest stall of a save in the background / full save", saves["stall"], full, 0.10),
+        _target("delta of 1 % / full save, time", delta, full, 0.04),
+        Target("delta of 1 % / full save, bytes", delta_bytes / full_bytes, 0.02, f"{delta_bytes:,} B / {full_bytes:,} B"),
+        _target("restore / by hand in one thread", restores["ours"], restores["by_hand"], 1.15),
+        _target("restore, and read every value / by hand", restores["and_read"], restores["by_hand"], None),
+        _target("state[k] = v / dict", access["set"], access["dict_set"], None),
+        _target("state[k] / dict", access["get"], access["dict_get"], None),
+    ]
+
+
+def _target(question: str, mine: Times, other: Times, limit: float | None) -> Target:
+    spread = f"spread {mine.spread:.0%} / {other.spread:.0%}"
+    return Target(question, mine.median / other.median, limit, spread)
+
+
+def _saves(base: Path, reference: State, state: KeyedState, repetitions: int) -> dict[str, Times]:
+    roots = (base / f"full-{number}" for number in range(10_000))
+
+    def ours() -> float:
+        with Checkpointer(next(roots)) as client:
+            return timed(lambda: commit(client, state))
+
+    def stall() -> float:
+        return longest_stall(Checkpointer(next(roots)), state)
+
+    return alternate(
+        repetitions, ours=ours, by_hand=lambda: timed(lambda: save_by_hand(reference, base / "by-hand")), stall=stall
+    )
+
+
+def _deltas(base: Path, state: KeyedState, keys: int, repetitions: int) -> tuple[Times, int, int]:
+    client = Checkpointer(base / "deltas")
+    commit(client, state)
+    full = before = stored_bytes(base / "deltas")
+    rounds = iter(range(10_000))
+    sizes = []
+
+    def ours() -> float:
+        nonlocal before
+        step = next(rounds)
+        for number in range(step, keys, 100):
+            state[f"N{number:07d}"] = value(number + step + 1)
+        seconds = timed(lambda: commit(client, state))
+        after = stored_bytes(base / "deltas")
+        sizes.append(after - before)
+        before = after
+        return seconds
+
+    times = alternate(repetitions, ours=ours)["ours"]
+    if Checkpointer(base / "deltas").restore().keyed("state") != state:  # type: ignore[union-attr]
+        raise AssertionError("what was restored is not what was saved")
+    return times, sorted(sizes)[len(sizes) // 2], full
+
+
+def _restores(base: Path, reference: State, repetitions: int) -> dict[str, Times]:
+    root = base / "restore"
+    commit(Checkpointer(root), KeyedState(reference))
+    save_by_hand(reference, base / "by-hand")
+
+    def restored() -> KeyedState:
+        found = Checkpointer(root).restore()
+        if found is None:
+            raise AssertionError("nothing was restored")
+        return found.keyed("state")
+
+    if dict(restored()) != restore_by_hand(base / "by-hand"):
+        raise AssertionError("what was restored is not what was saved")
+    return alternate(
+        repetitions,
+        ours=lambda: timed(restored),
+        by_hand=lambda: timed(lambda: restore_by_hand(base / "by-hand")),
+        and_read=lambda: timed(lambda: all(v is not None for v in restored().values())),
+    )
+
+
+def _access(keys: int) -> dict[str, Times]:
+    names = [f"N{number:07d}" for number in range(keys)]
+    numbers: dict[str, int] = {}
+    state = KeyedState()
+
+    def fill(mapping: Any) -> float:
+        def work() -> None:
+            for name in names:
+                mapping[name] = 1
+
+        return timed(work)
+
+    def read(mapping: Any) -> float:
+        def work() -> None:
+            for name in names:
+                mapping[name]
+
+        return timed(work)
+
+    return alternate(
+        3, set=lambda: fill(state), dict_set=lambda: fill(numbers), get=lambda: read(state), dict_get=lambda: read(numbers)
+    )

@@ -1,0 +1,95 @@
+"""Where the demo keeps things, and what it saw the job do."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from checkpointer import Checkpointer
+from examples.flights.data import Day
+from examples.flights.events import Event
+
+Stop = tuple[str, int]
+"""Where the job is to be killed: a point of `pauses.POINTS`, and a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    folder: Path
+
+    @property
+    def flights(self) -> Path:
+        """The input: one file a day."""
+        return self.folder / "flights"
+
+    @property
+    def state(self) -> Path:
+        """The root of the state."""
+        return self.folder / "state"
+
+    @property
+    def spark(self) -> Path:
+        """Spark's own checkpoint of the query."""
+        return self.folder / "spark"
+
+    def log(self, start: int) -> Path:
+        """What the job wrote to its standard error in one of its lives."""
+        return self.folder / f"job-{start}.log"
+
+    def state_batch(self) -> int | None:
+        """The batch that the state belongs to, as a new process finds it."""
+        with Checkpointer(self.state) as checkpointer:
+            latest = checkpointer.read_latest()
+            return None if latest is None else checkpointer.load_manifest(latest).epoch
+
+    def spark_batches(self) -> list[int]:
+        """The batches that Spark has recorded as done."""
+        return sorted(int(path.name) for path in (self.spark / "commits").glob("[0-9]*"))
+
+    def objects(self, batch: int, *, unfinished: bool = False) -> list[Path]:
+        """What was uploaded for a batch, by every attempt: whole objects, or those whose upload was cut off."""
+        mark = "." if unfinished else ""
+        return sorted((self.state / "artifacts").rglob(f"{mark}{batch + 1:010d}-*"))
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A batch that Spark has finished: how many flights and aircraft `update` saw, or None where it was not called."""
+
+    batch: int
+    seconds: float
+    seen: tuple[int, int] | None
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """What is to happen, and what happened so far."""
+
+    batches: list[list[Day]]
+    stops: list[Stop]
+    calls: Counter[int] = field(default_factory=Counter)
+    skipped: list[int] = field(default_factory=list)
+    miscounted: list[int] = field(default_factory=list)
+    _seen: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def started(self) -> None:
+        """The job begins another life."""
+        self._seen.clear()
+
+    def computed(self, event: Event) -> None:
+        """`update` has run to its end for a batch; nothing is saved yet."""
+        batch, flights = event["batch"], event["flights"]
+        self.calls[batch] += 1
+        self._seen[batch] = flights, event["aircraft"]
+        if flights != sum(len(day.lines) for day in self.batches[batch]):
+            self.miscounted.append(batch)
+
+    def finished(self, event: Event) -> Finished:
+        """Spark has recorded a batch."""
+        batch = event["batch"]
+        if batch not in self._seen:
+            self.skipped.append(batch)
+        return Finished(batch, event["milliseconds"] / 1000, self._seen.get(batch))
+
+    def seen(self, batch: int) -> tuple[int, int]:
+        """The flights and aircraft that `update` saw in a batch, in this life of the job."""
+        return self._seen[batch]

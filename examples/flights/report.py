@@ -1,0 +1,171 @@
+"""What is in the state at the end, compared with one computation over all the flights, and with what was told."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.table import Table
+
+from checkpointer import Checkpointer
+from examples.flights.data import Day, State
+from examples.flights.outcomes import Outcomes, Places
+from examples.flights.pauses import SWAPPED, UPLOADED, UPLOADING
+from examples.flights.story import console
+from manifests import layout
+from manifests.model import Artifact, CheckpointId, Manifest
+
+KILLED = {UPLOADING: "killed before: half an upload", UPLOADED: "killed before: no swap", SWAPPED: "killed after"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A checkpoint as it was found. Sizes in bytes: what it wrote, its manifest, and what a full copy would write."""
+
+    manifest: Manifest
+    flights: int
+    written: int
+    manifest_size: int
+    full_size: int
+
+    @property
+    def partitions(self) -> str:
+        """How many partitions each operator has."""
+        return ", ".join(f"{name} {op.partitions}" for name, op in sorted(self.manifest.operators.items()))
+
+    @property
+    def longest_chain(self) -> int:
+        """The most artifacts that one partition is made of."""
+        return max(len(chain) for op in self.manifest.operators.values() for chain in op.chains.values())
+
+
+@dataclass(slots=True)
+class Findings:
+    rows: list[Row]
+    state: State
+    wrong: list[str] = field(default_factory=list)
+
+
+def check(places: Places, batches: list[list[Day]], expected: State, outcomes: Outcomes) -> Findings:
+    """Restore every checkpoint and compare its flights, and every total in the last one."""
+    with Checkpointer(places.state) as checkpointer, Checkpointer("memory://flights-in-full") as full:
+        rows = [_read(places, checkpointer, full, found) for found in checkpointer.list_checkpoints()]
+        last = checkpointer.restore()
+        findings = Findings(rows, {name: dict(last.keyed(name)) for name in last.operators} if last else {})
+    findings.wrong += _compare_flights(rows, batches)
+    for name, totals in expected.items():
+        findings.wrong += _compare_totals(name, findings.state.get(name, {}), totals)
+    findings.wrong += _compare_story(places, rows, outcomes)
+    return findings
+
+
+def _read(places: Places, checkpointer: Checkpointer, full: Checkpointer, checkpoint: CheckpointId) -> Row:
+    """Restore a checkpoint, and save its state anew elsewhere to see what a full copy takes."""
+    restored = checkpointer.restore(checkpoint)
+    assert restored is not None
+    assert restored.manifest is not None
+    maps = {name: restored.keyed(name) for name in restored.operators}
+    with full.begin() as copy:
+        for name, state in maps.items():
+            copy.save(name, state)
+    return Row(
+        manifest=restored.manifest,
+        flights=sum(total["flights"] for total in maps["aircraft"].values()),
+        written=_written(restored.manifest),
+        manifest_size=(places.state / layout.manifest(checkpoint)).stat().st_size,
+        full_size=_written(full.load_manifest(copy.id)),
+    )
+
+
+def _written(manifest: Manifest) -> int:
+    """Bytes of the objects that a checkpoint wrote itself: what it shares with older ones carries their ids."""
+    own = {a.path: a.size for a in _artifacts(manifest) if layout.owner(a.path) == manifest.id}
+    return sum(own.values())
+
+
+def _artifacts(manifest: Manifest) -> Iterator[Artifact]:
+    for operator in manifest.operators.values():
+        for chain in operator.chains.values():
+            yield from chain
+
+
+def _compare_flights(rows: list[Row], batches: list[list[Day]]) -> list[str]:
+    wrong, flights = [], 0
+    for row, batch in zip(rows, batches, strict=False):
+        flights += sum(len(day.lines) for day in batch)
+        if row.flights != flights:
+            wrong.append(f"checkpoint {row.manifest.id}: {row.flights:,} flights, not {flights:,}")
+    return wrong[:1]
+
+
+def _compare_totals(name: str, found: Mapping, expected: Mapping) -> list[str]:
+    differ = [key for key in expected.keys() | found.keys() if found.get(key) != expected.get(key)]
+    examples = sorted(differ, key=str)[:3]
+    lines = [f"{name} {key}: {found.get(key)}, not {expected.get(key)}" for key in examples]
+    return [f"{name}: {len(differ):,} of {len(expected):,} totals differ", *lines] if differ else []
+
+
+def _compare_story(places: Places, rows: list[Row], outcomes: Outcomes) -> list[str]:
+    """What did not happen as it was told."""
+    every = list(range(len(outcomes.batches)))
+    calls = Counter(every)
+    calls.update(batch for point, batch in outcomes.stops if point != SWAPPED)
+    skipped = [batch for point, batch in outcomes.stops if point == SWAPPED]
+    told = [
+        ("batches with a checkpoint", [row.manifest.epoch for row in rows], every),
+        ("batches that Spark recorded", places.spark_batches(), every),
+        ("calls of update() by batch", sorted(outcomes.calls.items()), sorted(calls.items())),
+        ("batches that were skipped", outcomes.skipped, skipped),
+        ("batches whose flights are not those of their files", outcomes.miscounted, []),
+    ]
+    return [f"{what}: {found}, not {expected}" for what, found, expected in told if found != expected]
+
+
+def show(findings: Findings, outcomes: Outcomes) -> None:
+    """The table of checkpoints, what they cost, and how the comparison came out."""
+    rows = findings.rows
+    if rows:
+        console.print()
+        console.print(_table(rows, outcomes))
+        console.print(
+            f"\n{len(rows)} checkpoints, each of them restored and verified now. On average a batch wrote "
+            f"{sum(row.written for row in rows) // len(rows):,} bytes\n"
+            f"of state and a manifest of {sum(row.manifest_size for row in rows) // len(rows):,}; "
+            f"a full copy of the state each time would have been {sum(row.full_size for row in rows) // len(rows):,}."
+        )
+    for line in findings.wrong:
+        console.print(f"[bold red]wrong[/]  {line}")
+    if not findings.wrong:
+        aircraft, months = findings.state["aircraft"], findings.state["months"]
+        console.print(
+            f"{sum(total['flights'] for total in aircraft.values()):,} flights, {len(aircraft):,} aircraft "
+            f"(those without a tail number count as one), {len(months):,} aircraft and months:\n"
+            "every total is the same as in one computation over all the flights at once."
+        )
+
+
+def _table(rows: list[Row], outcomes: Outcomes) -> Table:
+    """The first two checkpoints, those of the killed batches, and the last one."""
+    stops = {batch: point for point, batch in outcomes.stops}
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2)
+    for heading in ("checkpoint", "epoch", "UTC", "partitions"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("chain", "wrote", "full copy"):
+        table.add_column(heading, no_wrap=True, justify="right")
+    table.add_column("")
+    shown = {0, 1, *stops, len(rows) - 1}
+    for number, row in enumerate(rows):
+        if number in shown:
+            table.add_row(
+                str(row.manifest.id),
+                str(row.manifest.epoch),
+                f"{row.manifest.created:%H:%M:%S}",
+                row.partitions,
+                str(row.longest_chain),
+                f"{row.written:,}",
+                f"{row.full_size:,}",
+                KILLED[stops[number]] if number in stops else "",
+            )
+        elif number - 1 in shown:
+            table.add_row("...")
+    return table

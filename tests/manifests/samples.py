@@ -1,0 +1,249 @@
+"""Values of the model that other tests start from, and strategies that draw any of them."""
+
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+from hypothesis import strategies as st
+
+from manifests import layout
+from manifests.fields import dump
+from manifests.model import (
+    DELTA,
+    SNAPSHOT,
+    Artifact,
+    Catalog,
+    CatalogEntry,
+    CatalogRef,
+    Chain,
+    CheckpointId,
+    Job,
+    Json,
+    Kind,
+    Manifest,
+    Operator,
+    Pointer,
+    Ref,
+    Retired,
+    Writer,
+)
+
+AT = datetime(2024, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+ID = CheckpointId(42, "1a2b3c4d")
+PARENT = CheckpointId(41, "0f0f0f0f")
+
+
+def digest(text: object) -> str:
+    return hashlib.sha256(str(text).encode()).hexdigest()
+
+
+def alone(
+    partition: int,
+    *,
+    operator: str = "totals",
+    kind: Kind = SNAPSHOT,
+    owner: CheckpointId = PARENT,
+    codec: str = layout.RAW,
+    size: int = 10,
+) -> Artifact:
+    """An artifact that is an object of its own."""
+    content = digest((partition, kind, owner, size))
+    path = layout.artifact(operator, partition, owner, kind, content, codec)
+    return Artifact(path, kind, 0, size, size, size, 1, content)
+
+
+def packed(
+    lengths: list[int],
+    *,
+    operator: str = "totals",
+    kind: Kind = SNAPSHOT,
+    owner: CheckpointId = PARENT,
+    codec: str = layout.RAW,
+) -> list[Artifact]:
+    """Artifacts that stand one after the other in a pack."""
+    path = layout.pack(operator, owner, digest(("pack", kind, owner, lengths)), codec)
+    size, offset, found = sum(lengths), 0, []
+    for number, length in enumerate(lengths):
+        found.append(Artifact(path, kind, offset, length, size, 3 * length, 1, digest((path, number))))
+        offset += length
+    return found
+
+
+_PACK = packed([5, 0, 7], kind=DELTA, owner=ID)
+
+MANIFEST = Manifest(
+    id=ID,
+    parent=Ref(PARENT, digest("parent")),
+    epoch=7,
+    created=AT,
+    job=Job("query", "run", 7),
+    operators={
+        "totals": Operator(
+            partitions=3,
+            partitioner="explicit",
+            codec=layout.RAW,
+            chains={0: (alone(0), _PACK[0]), 2: (alone(2), alone(2, kind=DELTA, owner=ID), _PACK[1], _PACK[2])},
+            schema={"fields": ["a"]},
+            extra={"operator_colour": "blue"},
+        ),
+        "naïve": Operator(0, "explicit", layout.RAW),
+    },
+    positions={"topic": {"0": "1031"}},
+    watermark="2024-01-02",
+    properties={"model": "v7", "n": [1, 2.5, None, True]},
+    extra={"colour": {"deep": [1]}},
+)
+
+POINTER = Pointer(
+    writer=Writer(3, "a" * 32),
+    committed=Ref(ID, digest("manifest")),
+    prepared=Ref(CheckpointId(43, "00000001"), digest("next")),
+    boundary=40,
+    catalog=CatalogRef(layout.catalog(CheckpointId(41, "00000002"), digest("catalog")), digest("catalog")),
+    retired=(Retired(38, None, AT), Retired(39, CatalogRef(layout.catalog(PARENT, digest(1)), digest(1)), AT)),
+    nonce="f" * 32,
+    extra={"colour": "blue"},
+)
+
+CATALOG = Catalog(
+    id=CheckpointId(43, "00000003"),
+    entries=(
+        CatalogEntry(Ref(CheckpointId(5, "00000004"), digest(5)), "before", AT, "1" * 32),
+        CatalogEntry(Ref(CheckpointId(6, "00000005"), digest(6)), None, AT, "2" * 32),
+    ),
+    extra={"colour": "blue"},
+)
+
+
+def changed(data: bytes, path: str, value: Json) -> bytes:
+    """JSON with one field changed, `path` being its keys with dots between; `...` takes the field away."""
+    root = json.loads(data)
+    *above, last = [int(part) if part.lstrip("-").isdigit() else part for part in path.split(".")]
+    place: Any = root
+    for part in above:
+        place = place[part] if isinstance(place, list) else place[str(part)]
+    last = last if isinstance(place, list) else str(last)
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return dump(root)
+
+
+def sealed(data: bytes) -> bytes:
+    """A pointer's JSON with a digest that fits."""
+    body = data.rpartition(b',"digest":"')[0]
+    return body + b',"digest":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+
+
+# ---- anything that can be written -----------------------------------------------------------------------------------
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+extras = st.dictionaries(st.text("xyz_", min_size=1, max_size=4).map("x_".__add__), json_values, max_size=2)
+hexes = st.text("0123456789abcdef", min_size=8, max_size=8)
+digests = st.integers().map(digest)
+ids = st.builds(CheckpointId, st.integers(1, 9_999_999_999), hexes)
+refs = st.builds(Ref, ids, digests)
+zones = st.sampled_from([UTC, timezone(timedelta(hours=-9)), timezone(timedelta(hours=5, minutes=45))])
+times = st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29), timezones=zones)
+names = (
+    st.text(
+        st.characters(exclude_categories=["Cs", "Cc", "Cf", "Zl", "Zp", "Zs"], exclude_characters="/\\"), max_size=12
+    )
+    .map("n".__add__)
+    .filter(lambda name: len(name.encode()) < 50)
+)
+
+
+@st.composite
+def catalog_refs(draw: st.DrawFn) -> CatalogRef:
+    content = draw(digests)
+    return CatalogRef(layout.catalog(draw(ids), content), content)
+
+
+@st.composite
+def pointers(draw: st.DrawFn) -> Pointer:
+    committed = draw(st.none() | st.builds(Ref, st.builds(CheckpointId, st.integers(1, 10**9), hexes), digests))
+    sequence = committed.id.sequence if committed else 0
+    return Pointer(
+        writer=Writer(draw(st.integers(1, 2**62)), draw(texts)),
+        committed=committed,
+        prepared=draw(st.none() | st.builds(Ref, st.builds(CheckpointId, st.just(sequence + 1), hexes), digests)),
+        boundary=draw(st.integers(1, max(sequence, 1))),
+        catalog=draw(st.none() | catalog_refs()),
+        retired=tuple(
+            draw(st.lists(st.builds(Retired, st.integers(1, 10**9), st.none() | catalog_refs(), times), max_size=3))
+        ),
+        nonce=draw(texts),
+        extra=draw(extras),
+    )
+
+
+@st.composite
+def chains(draw: st.DrawFn, operator: str, partition: int, codec: str, owner: CheckpointId) -> Chain:
+    found: list[Artifact] = []
+    for kind in [SNAPSHOT, *[DELTA] * draw(st.integers(0, 3))]:
+        if draw(st.booleans()):
+            found.append(
+                alone(partition, operator=operator, kind=kind, owner=owner, codec=codec, size=draw(st.integers(0, 99)))
+            )
+        else:
+            pack = packed(
+                draw(st.lists(st.integers(0, 99), min_size=1, max_size=4)),
+                operator=operator,
+                kind=kind,
+                owner=owner,
+                codec=codec,
+            )
+            found.append(draw(st.sampled_from(pack)))
+    return tuple(found)
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    checkpoint = draw(ids)
+    owner = CheckpointId(draw(st.integers(1, checkpoint.sequence)), draw(hexes))
+    operators = {}
+    for name in draw(st.sets(names, max_size=3)):
+        codec = draw(st.sampled_from(layout.CODECS))
+        partitions = draw(st.integers(0, 2**31))
+        numbers = draw(st.sets(st.integers(0, partitions - 1), max_size=4)) if partitions else set()
+        operators[name] = Operator(
+            partitions=partitions,
+            partitioner=draw(texts),
+            codec=codec,
+            chains={number: draw(chains(name, number, codec, owner)) for number in numbers},
+            schema=draw(json_values),
+            extra=draw(extras),
+        )
+    older = st.builds(CheckpointId, st.integers(1, max(checkpoint.sequence - 1, 1)), hexes)
+    return Manifest(
+        id=checkpoint,
+        parent=draw(st.none() | st.builds(Ref, older, digests)) if checkpoint.sequence > 1 else None,
+        epoch=draw(st.none() | st.integers(-(2**63), 2**63 - 1)),
+        created=draw(st.none() | times),
+        job=draw(st.none() | st.builds(Job, texts, texts, st.integers(0, 2**63 - 1))),
+        operators=operators,
+        positions=draw(st.dictionaries(texts, json_values, max_size=3)),
+        watermark=draw(json_values),
+        properties=draw(st.dictionaries(texts, json_values, max_size=3)),
+        extra=draw(extras),
+    )
+
+
+catalogs = st.builds(
+    Catalog,
+    ids,
+    st.lists(
+        st.builds(CatalogEntry, refs, st.none() | names, times, texts),
+        max_size=4,
+        unique_by=lambda entry: entry.name or entry.ref,
+    ).map(tuple),
+    extras,
+)

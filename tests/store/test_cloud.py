@@ -1,0 +1,243 @@
+"""What only the stores in a cloud can get wrong: memory, pages of listings, uploads in parts, dropped connections."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpointer import runtime
+from checkpointer.errors import DependencyError, InvalidStateError
+from checkpointer.runtime import run_sync
+from checkpointer.store import Entry, Leftover, ObjectNotFoundError, cloud
+from tests.store.conftest import Place
+from tests.store.fake import Answer, says, serving
+
+MIB = 1 << 20
+CLOUDS = pytest.mark.parametrize("kind", ["s3", "azure"])
+
+MEASURE = r"""if True:
+    import re, sys
+    from checkpointer.runtime import run_sync
+    from checkpointer.store import open_store
+    def peak():
+        # Not ru_maxrss: that starts at what the process that forked this one had in use.
+        return int(re.search(r"VmHWM:\s+(\d+)", open("/proc/self/status").read())[1]) >> 10
+    verb, size = {verb!r}, {size!r}
+    store = open_store({url!r}, {options!r})
+    try:
+        run_sync(store.get("warm"))
+    except LookupError:
+        run_sync(store.put("warm", b"1"))
+    if verb == "put":
+        data = bytes(range(256)) * (size << 12)
+        before = peak()
+        run_sync(store.put("big", data))
+        print(peak() - before)
+    else:
+        before = peak()
+        data = run_sync(store.get("big")).data
+        assert len(data) == size << 20 and data[-256:] == bytes(range(256))
+        print(peak() - before - size)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell what was in use")
+@pytest.mark.parametrize("kind", ["s3", "azure", "local"])
+def test_a_large_object_takes_little_more_memory_than_itself(kind: str, place_of: Callable[[str], Place]) -> None:
+    place = place_of(kind)
+    for verb in ("put", "get"):
+        program = MEASURE.format(verb=verb, size=160, url=place.url, options=place.storage_options)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        print(f"{kind} {verb}: {done.stdout.strip()} MiB more than the object")
+        assert int(done.stdout) <= 64, verb
+
+
+def test_a_listing_of_s3_goes_on_to_the_last_page(place_of: Callable[[str], Place]) -> None:
+    place = place_of("s3")
+    paged = {**place.storage_options, "s3_additional_kwargs": {"MaxKeys": 2}}
+    store = Place("s3", place.url, paged).open()
+
+    async def put_all() -> None:
+        await asyncio.gather(*(store.put(f"a/{number}", b"1") for number in range(7)))
+
+    run_sync(put_all())
+    assert run_sync(store.list("")) == [Entry(f"a/{number}", 1) for number in range(7)]
+
+
+@CLOUDS
+def test_folders_made_by_a_console_are_no_objects(kind: str, place_of: Callable[[str], Place]) -> None:
+    place = place_of(kind)
+    store = place.open()
+    backend: Any = store._inner._inner  # type: ignore[attr-defined]
+
+    async def make() -> None:
+        for key in (f"{backend._root}/", f"{backend._root}/artifacts/"):
+            if kind == "s3":
+                await backend._call("put_object", Key=key, Body=b"")
+            else:
+                files = await backend._connection.get()
+                client = files.service_client.get_container_client(backend._container)
+                await client.upload_blob(key, b"")
+                await client.upload_blob(key + "folder", b"", metadata={"hdi_isfolder": "true"})
+
+    run_sync(make())
+    assert run_sync(store.list("")) == []
+
+
+class Failing:
+    """Lets some parts of an upload through and fails the next one."""
+
+    def __init__(self, call: Callable[..., Any], method: str, after: int, error: BaseException) -> None:
+        self.call, self.method, self.after, self.error = call, method, after, error
+        self.calls: list[str] = []
+
+    async def __call__(self, method: str, **arguments: Any) -> Any:
+        self.calls.append(method)
+        if self.calls.count(self.method) > self.after and method == self.method:
+            raise self.error
+        return await self.call(method, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("method", "after", "error"),
+    [
+        ("upload_part", 2, OSError("no answer")),
+        ("upload_part", 2, asyncio.CancelledError()),
+        ("complete_multipart_upload", 0, OSError("no answer")),
+    ],
+)
+def test_an_upload_in_parts_that_fails_is_aborted(
+    place_of: Callable[[str], Place], method: str, after: int, error: BaseException
+) -> None:
+    store = place_of("s3").open()
+    backend: Any = store._inner._inner  # type: ignore[attr-defined]
+    backend._call = failing = Failing(backend._call, method, after, error)
+    work = runtime.submit(backend.put("big", bytes(50 * MIB)))
+    with (
+        pytest.raises((DependencyError, asyncio.CancelledError))
+        if isinstance(error, OSError)
+        else pytest.raises(
+            BaseException  # noqa: PT011 - futures have a cancellation of their own
+        )
+    ):
+        work.result(30)
+    assert failing.calls[-1] == "abort_multipart_upload"
+    assert failing.calls.count("upload_part") <= 7
+    with pytest.raises(ObjectNotFoundError):
+        run_sync(store.get("big"))
+
+
+def test_uploads_that_nobody_finished_can_be_discarded(place_of: Callable[[str], Place]) -> None:
+    store = place_of("s3").open()
+    backend: Any = store._inner._inner  # type: ignore[attr-defined]
+    key = backend._key("artifacts/a/0/big")
+    upload = run_sync(backend._call("create_multipart_upload", Key=key))["UploadId"]
+    assert list(run_sync(store.leftovers())) == []  # this server lists uploads by full key only
+
+    def unfinished() -> int:
+        return len(run_sync(backend._call("list_multipart_uploads", Prefix=key)).get("Uploads", []))
+
+    assert unfinished() == 1
+    for _ in range(2):
+        run_sync(store.discard([Leftover("artifacts/a/0/big", upload)]))
+        assert unfinished() == 0
+
+
+def test_uploads_are_listed_page_by_page() -> None:
+    def page(key: str, upload: str, more: bool) -> Answer:
+        def answer(handler: Any) -> None:
+            body = (
+                '<?xml version="1.0"?><ListMultipartUploadsResult>'
+                f"<IsTruncated>{str(more).lower()}</IsTruncated><NextKeyMarker>{key}</NextKeyMarker>"
+                f"<NextUploadIdMarker>{upload}</NextUploadIdMarker>"
+                f"<Upload><Key>{key}</Key><UploadId>{upload}</UploadId></Upload></ListMultipartUploadsResult>"
+            ).encode()
+            handler.send_response(200)
+            handler.send_header("Content-Length", str(len(body)))
+            handler.end_headers()
+            handler.wfile.write(body)
+
+        return answer
+
+    with serving(page("root/a", "1", True), page("root/b/c", "2", False)) as server:
+        found = run_sync(server.place("s3").open().leftovers())
+    assert [(one.path, one.token) for one in found] == [("a", "1"), ("b/c", "2")]
+    assert "key-marker=root%2Fa" in server.requests[1]
+    assert "upload-id-marker=1" in server.requests[1]
+
+
+def test_what_could_not_be_deleted_is_told() -> None:
+    def answer(handler: Any) -> None:
+        body = (
+            b'<?xml version="1.0"?><DeleteResult><Error><Key>root/gone</Key><Code>NoSuchKey</Code></Error>'
+            b"<Error><Key>root/kept</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>"
+        )
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    with (
+        serving(answer) as server,
+        pytest.raises(InvalidStateError, match=r"delete root/kept: AccessDenied: no; the credentials in use need"),
+    ):
+        run_sync(server.place("s3").open().delete(["gone", "kept"]))
+
+
+@pytest.mark.parametrize(("total", "size"), [(1, 8 * MIB), (80_000 * MIB, 8 * MIB), (5 << 40, -(-(5 << 40) // 10_000))])
+def test_parts_are_few_enough(total: int, size: int) -> None:
+    assert cloud.part_size(total, 10_000) == size
+    assert -(-total // size) <= 10_000
+
+
+def test_a_failed_connection_is_made_again(place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch) -> None:
+    store = place_of("s3").open()
+    backend: Any = store._inner._inner  # type: ignore[attr-defined]
+    options, backend._options = backend._options, {**backend._options, "nonsense": 1}
+    with pytest.raises(ValueError, match="TypeError"):
+        run_sync(store.get("x"))
+    backend._options = options
+    with pytest.raises(ObjectNotFoundError):
+        run_sync(store.get("x"))
+
+
+@CLOUDS
+def test_a_dropped_store_closes_its_connection(
+    kind: str, place_of: Callable[[str], Place], recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = place_of(kind).open()
+    run_sync(store.list(""))
+    del store
+    gc.collect()
+    run_sync(asyncio.sleep(0.05))
+    gc.collect()
+    assert caplog.text == ""
+    assert [str(warning.message) for warning in recwarn if "nclosed" in str(warning.message)] == []
+
+
+@CLOUDS
+def test_an_interpreter_ends_quietly_with_open_connections(kind: str, place_of: Callable[[str], Place]) -> None:
+    place = place_of(kind)
+    program = f"""if True:
+        from checkpointer.runtime import run_sync
+        from checkpointer.store import open_store
+        stores = [open_store({place.url!r}, {place.storage_options!r}) for _ in range(2)]
+        for store in stores:
+            run_sync(store.list(""))
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", program], capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@CLOUDS
+def test_a_server_that_knows_no_conditions_is_named(kind: str) -> None:
+    with serving(says(501, "NotImplemented")) as server, pytest.raises(InvalidStateError, match="NotImplemented"):
+        run_sync(server.place(kind).open().compare_and_swap("x", b"1", None))
