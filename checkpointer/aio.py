@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Generator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from checkpointer import lineage, restore, save, verbs
+from checkpointer import lineage, prepared, restore, save, verbs
 from checkpointer.client import Client, as_bytes, as_id, as_target
 from checkpointer.errors import CheckpointError, InvalidStateError
 from checkpointer.keyed import KeyedState
@@ -240,7 +240,7 @@ class AsyncCheckpoint:
 class AsyncPrepared:
     """A checkpoint between the two phases."""
 
-    def __init__(self, core: save.Prepared) -> None:
+    def __init__(self, core: prepared.Prepared) -> None:
         self._core = core
 
     @property

@@ -140,7 +140,7 @@ async def _without(session: Session, head: Head, history: History, gone: Ref) ->
 
 
 async def _recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry, ...]) -> Pointer:
-    """The pointer with a new catalog, written under a newly drawn id so that no stalled sweep can take it for an old one."""
+    """The pointer with a new catalog, under a newly drawn id: no stalled sweep can take it for an old one."""
     assert head.pointer is not None
     ordered = tuple(sorted(entries, key=lambda entry: (entry.ref.id, entry.name or "")))
     ref = (

@@ -22,7 +22,7 @@ from checkpointer.errors import (
 from checkpointer.history import is_live, read_history
 from checkpointer.keyed import KeyedState
 from checkpointer.pointer import Head, read_head, reading
-from checkpointer.save import Prepared
+from checkpointer.prepared import Prepared
 from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
@@ -122,7 +122,7 @@ def _merge(
         delta = decoded[artifact]
         data.update(delta)
         levels.append(set(delta))
-    for key in [key for level in levels for key in level if data.get(key, b"") is None]:
+    for key in {key for level in levels for key in level if data.get(key, b"") is None}:
         del data[key]
     return data, levels  # type: ignore[return-value]  # the deletions are out
 

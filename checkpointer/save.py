@@ -6,18 +6,17 @@
 """
 
 import asyncio
-from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 from checkpointer import objects
+from checkpointer.changes import EXPLICIT, Change, Plan, split_for_fold
 from checkpointer.codecs import keyed_codec
-from checkpointer.codecs.fold import fold_start
-from checkpointer.errors import CheckpointError, ConflictError, IllegalArgumentError, InvalidStateError
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.keyed import Capture, KeyedState, PartitionChange
 from checkpointer.pointer import Head
+from checkpointer.prepared import Prepared, refuse_prepared
 from checkpointer.session import Base, Session
-from checkpointer.uploads import Piece, Slice, Uploads
+from checkpointer.uploads import Flight, Piece, Slice, Uploads
 from manifests import layout
 from manifests.fields import check_json
 from manifests.model import (
@@ -35,41 +34,8 @@ from manifests.model import (
 )
 from manifests.segments import SegmentObject
 
-EXPLICIT = "explicit"
-"""The partitioner of operators whose caller names the partition of everything it writes."""
-
-MAX_RAW_DELTAS = 1000
-"""Deltas of opaque bytes above one snapshot. Nobody but the caller can merge them."""
-
-IN_FLIGHT = 256 << 20
-"""Bytes handed over and not yet stored, above which the caller waits."""
-
 ENCODE_TOGETHER = 2 << 20
 """Bytes of small partitions that are encoded in one go."""
-
-
-@dataclass(slots=True)
-class _Plan:
-    """A partition's next chain: what is kept of the old one, and the pieces that come on top."""
-
-    kept: Chain
-    added: list[Piece] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Change:
-    """What an attempt does to one operator; `old` is what it starts from."""
-
-    operator: Operator
-    old: dict[int, Chain]
-    plans: dict[int, _Plan] = field(default_factory=dict)
-
-    def chains(self) -> dict[int, Chain]:
-        """The operator's chains once every piece is written."""
-        chains = dict(self.old)
-        for partition, plan in self.plans.items():
-            chains[partition] = plan.kept + tuple(a for piece in plan.added for a in piece.artifacts)
-        return {partition: chain for partition, chain in chains.items() if chain}
 
 
 class Draft:
@@ -86,10 +52,10 @@ class Draft:
         self.watermark: Json = parent.watermark if parent else None
         self._session = session
         self._operators = dict(parent.operators) if parent else {}
-        self._changes: dict[str, _Change] = {}
+        self._changes: dict[str, Change] = {}
         self._captures: list[tuple[str, Capture]] = []
         self._uploads = Uploads(session.store, session.host, self.id)
-        self._tasks: dict[asyncio.Task[None], int] = {}
+        self._flight = Flight()
         self._ended: str | None = None
         self._prepared: Prepared | None = None
 
@@ -101,28 +67,18 @@ class Draft:
         layout.encode_name("operator", operator)
         layout.check_partition(partition)
         change = self._change(operator, EXPLICIT, layout.RAW, partition + 1)
-        if partition >= change.operator.partitions:
-            change.operator = replace(change.operator, partitions=partition + 1)
         piece, stored = Piece(operator, partition, layout.RAW), Slice(kind, data, len(data), 1)
         if kind == SNAPSHOT:
             known = change.old.get(partition, (None,))[0]
-            change.plans[partition] = _Plan((), [piece])
-            await self._start(self._uploads.write(piece, stored, known), len(data))
-            return
-        plan = change.plans.setdefault(partition, _Plan(change.old.get(partition, ())))
-        if not plan.kept and not plan.added:
-            raise IllegalArgumentError(
-                f"operator {operator!r}, partition {partition}: a delta needs a snapshot below it: save that first"
-            )
-        if len(plan.kept) + len(plan.added) > MAX_RAW_DELTAS:
-            raise IllegalArgumentError(
-                f"operator {operator!r}, partition {partition}: {MAX_RAW_DELTAS} deltas above one snapshot, which only "
-                "the caller can merge: save a snapshot"
-            )
-        plan.kept, folded = self._fold_raw(plan, len(data))
-        plan.added.append(piece)
-        write = self._write_folded(piece, folded, stored) if folded else self._uploads.write(piece, stored, None)
-        await self._start(write, len(data))
+            change.plans[partition] = Plan((), [piece])
+            write = self._uploads.write(piece, stored, known)
+        else:
+            plan = change.below_delta(operator, partition)
+            older = split_for_fold(plan, len(data), self._session.max_chain - 1)
+            plan.added.append(piece)
+            write = self._write_folded(piece, older, stored) if older else self._uploads.write(piece, stored, None)
+        change.grow(partition)
+        await self._flight.start(write, len(data))
 
     async def attach(self, artifact: Artifact) -> None:
         """Take an artifact that `save_snapshot` or `save_delta` wrote under this attempt's id, in any process."""
@@ -130,16 +86,20 @@ class Draft:
         name = layout.parse_artifact(artifact.path)
         if name.id != self.id or name.partition is None or name.codec != layout.RAW:
             raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {self.id}")
-        change = self._change(name.operator, EXPLICIT, layout.RAW, name.partition + 1)
-        change.operator = replace(change.operator, partitions=max(change.operator.partitions, name.partition + 1))
-        piece = Piece(name.operator, name.partition, layout.RAW, (artifact,))
+        operator, partition = name.operator, name.partition
+        change = self._change(operator, EXPLICIT, layout.RAW, partition + 1)
+        piece = Piece(operator, partition, layout.RAW, (artifact,))
         if artifact.kind == SNAPSHOT:
-            change.plans[name.partition] = _Plan((), [piece])
-            return
-        plan = change.plans.setdefault(name.partition, _Plan(change.old.get(name.partition, ())))
-        if not plan.kept and not plan.added:
-            raise IllegalArgumentError(f"{artifact.path}: a delta needs a snapshot below it: save that first")
-        plan.added.append(piece)
+            change.plans[partition] = Plan((), [piece])
+        else:
+            plan = change.below_delta(operator, partition)
+            older = split_for_fold(plan, artifact.size, self._session.max_chain - 2)
+            if older:
+                folded = Piece(operator, partition, layout.RAW)
+                plan.added.append(folded)
+                await self._flight.start(self._write_folded(folded, older, None), 0)
+            plan.added.append(piece)
+        change.grow(partition)
 
     def capture(self, operator: str, state: KeyedState) -> Capture:
         """Take what changed in `state`, in the caller's thread. Only this blocks the caller."""
@@ -147,7 +107,7 @@ class Draft:
         layout.encode_name("operator", operator)
         if not isinstance(state, KeyedState):
             raise IllegalArgumentError(
-                f"operator {operator!r}: save() takes a KeyedState, not {type(state).__name__}: use snapshot() for bytes"
+                f"operator {operator!r}: save() takes a KeyedState, not {type(state).__name__}; snapshot() takes bytes"
             )
         if operator in self._changes:
             raise IllegalArgumentError(f"operator {operator!r}: was already written in this checkpoint")
@@ -168,7 +128,7 @@ class Draft:
         for part in capture.changes:
             old = change.old.get(part.partition, ())
             piece = Piece(operator, part.partition, layout.MSGPACK)
-            change.plans[part.partition] = _Plan(old[: part.keep], [piece])
+            change.plans[part.partition] = Plan(old[: part.keep], [piece])
             batch.append((piece, part, old[0] if old and part.kind == SNAPSHOT else None))
             if sum(part.size for _, part, _ in batch) >= ENCODE_TOGETHER:
                 await self._start_keyed(batch)
@@ -190,7 +150,7 @@ class Draft:
             self._changes.pop(operator, None)
             return
         old = self._operators.get(operator) or self._changes[operator].operator
-        self._change(operator, old.partitioner, old.codec, old.partitions).plans[partition] = _Plan(())
+        self._change(operator, old.partitioner, old.codec, old.partitions).plans[partition] = Plan(())
 
     # ---- how it ends --------------------------------------------------------------------------------------------
 
@@ -200,8 +160,7 @@ class Draft:
             base, (ref, manifest) = self.base, await self._write()
 
             async def plan(head: Head, pointer: Pointer) -> Pointer:
-                if head.prepared is not None:
-                    raise _pending(self._session, head.prepared)
+                refuse_prepared(self._session, head.prepared)
                 return replace(pointer, committed=ref)
 
             try:
@@ -212,17 +171,16 @@ class Draft:
             self._session.stand_on_commit(head, ref, manifest)
             self.settle(manifest)
 
-    async def prepare(self) -> "Prepared":
+    async def prepare(self) -> Prepared:
         """Record this attempt in `_latest` without making it the committed checkpoint."""
         async with self._session.lock:
             base, (ref, manifest) = self.base, await self._write()
-            self._prepared = Prepared(self._session, base, ref, manifest, self)
+            self._prepared = Prepared(self._session, base, ref, manifest, self.settle)
 
             async def plan(head: Head, pointer: Pointer) -> Pointer | None:
                 if head.prepared == ref:
                     return None
-                if head.prepared is not None:
-                    raise _pending(self._session, head.prepared)
+                refuse_prepared(self._session, head.prepared)
                 return replace(pointer, prepared=ref)
 
             head = await self._session.move(base, ref, plan)
@@ -238,7 +196,7 @@ class Draft:
             return
         if self._ended is None:
             self._ended = "was aborted"
-            await self._cancel()
+            await self._flight.cancel()
             self.settle(None)
 
     @property
@@ -249,7 +207,8 @@ class Draft:
     def settle(self, manifest: Manifest | None) -> None:
         """Tell every captured state what became of its change: the manifest that holds it, or None."""
         for operator, capture in self._captures:
-            capture.settle(None if manifest is None else manifest.operators[operator].chains)
+            saved = None if manifest is None else manifest.operators.get(operator)
+            capture.settle(None if saved is None else saved.chains)
         self._captures.clear()
 
     # ---- within --------------------------------------------------------------------------------------------------
@@ -258,14 +217,15 @@ class Draft:
         """Everything up to the manifest: durable, and not yet visible."""
         self._check_open()
         try:
-            await self._finish_uploads()
+            await self._flight.land()
+            await self._uploads.flush()
             manifest, segments = await self._session.host.run(self._manifest)
             store = self._session.store
             await asyncio.gather(*(objects.put(store, s.path, s.data) for s in segments))
             ref = await objects.write_manifest(store, self._session.host, manifest)
         except BaseException:
             self._ended = "failed"
-            await self._cancel()
+            await self._flight.cancel()
             self.settle(None)
             raise
         self._ended = "was written"
@@ -274,6 +234,8 @@ class Draft:
     def _manifest(self) -> tuple[Manifest, list[SegmentObject]]:
         operators = dict(self._operators)
         for name, change in self._changes.items():
+            if not change.plans and change.operator.codec == layout.RAW:
+                continue  # a first write that was refused
             operators[name] = replace(change.operator, chains=change.chains())
         parent = self.base.manifest
         manifest = Manifest(
@@ -293,12 +255,12 @@ class Draft:
         if self._ended is not None:
             raise InvalidStateError(f"{self.id}: this attempt {self._ended}: begin another")
 
-    def _change(self, operator: str, partitioner: str, codec: str, partitions: int) -> _Change:
+    def _change(self, operator: str, partitioner: str, codec: str, partitions: int) -> Change:
         change = self._changes.get(operator)
         if change is None:
             old = self._operators.get(operator)
             head = old or Operator(partitions, partitioner, codec)
-            change = self._changes[operator] = _Change(head, dict(old.chains) if old else {})
+            change = self._changes[operator] = Change(head, dict(old.chains) if old else {})
         if change.operator.codec != codec:
             self._changes.pop(operator) if not change.plans else None
             raise IllegalArgumentError(
@@ -316,24 +278,14 @@ class Draft:
         if partition is not None and partition not in known:
             raise IllegalArgumentError(f"operator {operator!r}: has no partition {partition!r:.20}")
 
-    def _fold_raw(self, plan: _Plan, size: int) -> tuple[Chain, Chain]:
-        """Split what is kept of a chain of opaque bytes into what stays, and the deltas to write again as one object."""
-        groups = objects.by_object(plan.kept[1:])
-        if plan.added or not groups:
-            return plan.kept, ()
-        sizes = [sum(artifact.length for artifact in group) for group in groups]
-        first = fold_start([*sizes, size], self._session.max_chain - 1)
-        start = 1 + sum(len(group) for group in groups[:first])
-        return plan.kept[:start], plan.kept[start:]
-
-    async def _write_folded(self, piece: Piece, older: Chain, newest: Slice) -> None:
+    async def _write_folded(self, piece: Piece, older: Chain, newest: Slice | None) -> None:
         store, host = self._session.store, self._session.host
         data = await asyncio.gather(*(objects.read_slices(store, host, g) for g in objects.by_object(older)))
         slices = [Slice(DELTA, bytes(part), len(part), 1) for group in data for part in group]
-        await self._uploads.write_together(piece, [*slices, newest])
+        await self._uploads.write_together(piece, slices if newest is None else [*slices, newest])
 
     async def _start_keyed(self, batch: list[tuple[Piece, PartitionChange, Artifact | None]]) -> None:
-        await self._start(self._write_keyed(batch), sum(part.size for _, part, _ in batch))
+        await self._flight.start(self._write_keyed(batch), sum(part.size for _, part, _ in batch))
 
     async def _write_keyed(self, batch: list[tuple[Piece, PartitionChange, Artifact | None]]) -> None:
         def encode() -> list[Slice]:
@@ -347,93 +299,11 @@ class Draft:
         for (piece, _, known), stored in zip(batch, await self._session.host.run(encode), strict=True):
             await self._uploads.write(piece, stored, known)
 
-    async def _start(self, write: Coroutine[Any, Any, None], size: int) -> None:
-        """Run a write beside the caller. Raises what an earlier one met, so that a failure shows early."""
-        self._tasks[asyncio.ensure_future(write)] = size
-        while True:
-            for task in [task for task in self._tasks if task.done()]:
-                del self._tasks[task]
-                task.result()
-            if sum(self._tasks.values()) <= IN_FLIGHT:
-                return
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-
-    async def _finish_uploads(self) -> None:
-        while self._tasks:
-            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                del self._tasks[task]
-                task.result()
-        await self._uploads.flush()
-
-    async def _cancel(self) -> None:
-        tasks = list(self._tasks)
-        self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class Prepared:
-    """A checkpoint recorded in `_latest` and not yet committed: commit it or abort it, also after a restart."""
-
-    def __init__(self, session: Session, base: Base, ref: Ref, manifest: Manifest, draft: Draft | None = None) -> None:
-        self.id = ref.id
-        self.base = base
-        self.manifest = manifest
-        self.decided = False
-        self._session = session
-        self._ref = ref
-        self._draft = draft
-
-    async def commit(self) -> None:
-        """Promote it to the committed checkpoint. A second call finds it committed, and that is success."""
-
-        async def plan(head: Head, pointer: Pointer) -> Pointer:
-            if head.prepared != self._ref:
-                raise ConflictError(
-                    f"{self._session.store.url}: {self.id} is no longer prepared: it was aborted or replaced; "
-                    "it was not committed, restore again"
-                )
-            return replace(pointer, committed=self._ref, prepared=None)
-
-        async with self._session.lock:
-            head = await self._session.move(self.base, self._ref, plan)
-            self._session.stand_on_commit(head, self._ref, self.manifest)
-            self._decided(head, self.manifest)
-
-    async def abort(self) -> None:
-        """Drop it. Always swaps, so that a `prepare` still under way can never take effect afterwards."""
-
-        async def plan(head: Head, pointer: Pointer) -> Pointer:
-            if head.prepared not in (None, self._ref):
-                raise ConflictError(f"{self._session.store.url}: another checkpoint is prepared: restore again")
-            return replace(pointer, prepared=None)
-
-        async with self._session.lock:
-            head = await self._session.move(self.base, self._ref, plan)
-            if head.committed == self._ref:
-                raise InvalidStateError(f"{self._session.store.url}: {self.id} was committed already: use rollback()")
-            self._session.stand_on(Base(head, self.base.manifest))
-            self._decided(head, None)
-
-    def _decided(self, head: Head, manifest: Manifest | None) -> None:
-        self.decided, self.base = True, Base(head, self.base.manifest)
-        if self._draft is not None:
-            self._draft.settle(manifest)
-
 
 async def begin(session: Session, epoch: int | None, job: Job | None = None) -> Draft:
     """An attempt on top of what was restored."""
     if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or abs(epoch) >= 2**63):
         raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer or None")
     base = await session.base()
-    if base.head.prepared is not None:
-        raise _pending(session, base.head.prepared)
+    refuse_prepared(session, base.head.prepared)
     return Draft(session, base, epoch, job)
-
-
-def _pending(session: Session, prepared: Ref) -> CheckpointError:
-    return InvalidStateError(
-        f"{session.store.url}: {prepared.id} is prepared: commit or abort it first (restore().prepared)"
-    )

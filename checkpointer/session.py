@@ -170,7 +170,7 @@ class Session:
         if not self._owns(base.head):
             return ConflictError(
                 f"{self.store.url}: {base.parent.id if base.parent else None} was restored, but another writer took "
-                f"over since, and {now} is committed: {attempt.id} was not committed; call restore() and go on from there"
+                f"over since, and {now} is committed: {attempt.id} was not; call restore() and go on from there"
             )
         return FencedError(
             f"{self.store.url}: another writer has taken over (epoch {head.writer.epoch if head.writer else 0}) and "

@@ -4,7 +4,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from checkpointer import lineage, restore, save, verbs
+from checkpointer import lineage, prepared, restore, save, verbs
 from checkpointer.client import Client, as_bytes, as_id, as_target
 from checkpointer.errors import CheckpointError
 from checkpointer.keyed import KeyedState
@@ -213,7 +213,7 @@ class Checkpoint:
 class Prepared:
     """A checkpoint between the two phases."""
 
-    def __init__(self, core: save.Prepared) -> None:
+    def __init__(self, core: prepared.Prepared) -> None:
         self._core = core
 
     @property

@@ -1,6 +1,9 @@
-"""Stored bytes on their way into the store: large ones at once and alone, small ones of an operator together in packs."""
+"""Stored bytes on their way into the store: large ones at once and alone, small ones of an operator in packs."""
 
+import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from checkpointer.host import Host
 from checkpointer.objects import hash_of, put
@@ -13,6 +16,9 @@ SMALL = 1 << 20
 
 PACK = 16 << 20
 """Stored bytes at which a pack is sent without waiting for more."""
+
+IN_FLIGHT = 256 << 20
+"""Bytes handed over and not yet stored, above which the caller waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,40 @@ class Piece:
 class _Waiting:
     size: int = 0
     pieces: list[tuple[Piece, Slice, str]] = field(default_factory=list)
+
+
+class Flight:
+    """Writes that run beside the caller, who waits only where very much is under way."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[None], int] = {}
+
+    async def start(self, write: Coroutine[Any, Any, None], size: int) -> None:
+        """Begin a write of about `size` bytes. Raises what an earlier one met, so that a failure shows early."""
+        self._tasks[asyncio.ensure_future(write)] = size
+        while True:
+            self._collect()
+            if sum(self._tasks.values()) <= IN_FLIGHT:
+                return
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    async def land(self) -> None:
+        """Wait until every write is done, or raise what the first failed one met."""
+        while self._tasks:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+            self._collect()
+
+    async def cancel(self) -> None:
+        tasks = list(self._tasks)
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _collect(self) -> None:
+        for task in [task for task in self._tasks if task.done()]:
+            del self._tasks[task]
+            task.result()
 
 
 class Uploads:

@@ -32,8 +32,8 @@ def identify(batch: DataFrame, batch_id: int) -> Job:
     """
     if type(batch).__module__.startswith("pyspark.sql.connect"):
         raise IllegalArgumentError(
-            "Spark Connect is not supported by checkpointer.spark: run the job with classic PySpark (spark-submit, or a "
-            "session without a remote)"
+            "Spark Connect is not supported by checkpointer.spark: run the job with classic PySpark (spark-submit, or "
+            "a session without a remote)"
         )
     context = batch.sparkSession.sparkContext
     query_id, run_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_RUN_ID)

@@ -1,4 +1,4 @@
-"""Bytes written by the executors: a function is run for each partition, its task writes the artifact, the driver commits.
+"""Bytes written by the executors: a function runs for each partition, its task writes the artifact, the driver commits.
 
 Only what a finished task returned reaches the manifest. Whatever failed, retried or speculative attempts wrote carries
 the checkpoint's id and another digest, or is the same object; nothing names it, and cleanup removes it.

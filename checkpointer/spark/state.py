@@ -1,4 +1,4 @@
-"""The state that a foreachBatch callback is handed: it begins with what is committed and becomes the next checkpoint."""
+"""The state a foreachBatch callback is handed: it begins with what is committed and becomes the next checkpoint."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ def _poisons(
 
 
 class State:
-    """The state of a job during one batch. Durable before the callback's batch counts as done, or not changed at all."""
+    """The state of a job during one batch: durable before Spark counts the batch as done, or not changed at all."""
 
     def __init__(self, line: Line, job: Job, checkpoint: Checkpoint) -> None:
         self._line = line
@@ -107,7 +107,7 @@ class State:
         key: Sequence[str] | None = None,
         num_partitions: int | None = None,
     ) -> None:
-        """Run `write(partition, batches)` over the partitions of a DataFrame, on the executors, and keep what it returns.
+        """Run `write(partition, batches)` on the executors, over the partitions of a DataFrame; keep what it returns.
 
         `write` gets the partition's number and its rows as Arrow record batches, and returns `Snapshot(bytes)`,
         `Delta(bytes)` or None to leave the partition as it is. With `key` and `num_partitions` the rows are brought
@@ -143,7 +143,7 @@ class State:
         """Make the batch's state the committed checkpoint. Called once the callback has returned."""
         if self._poison is not None:
             raise InvalidStateError(
-                f"batch {self._job.batch_id}: a state call failed and the callback went on, so the state is not known to "
+                f"batch {self._job.batch_id}: a state call failed and the callback went on, so the state may not "
                 f"be whole and was not committed: {type(self._poison).__name__}: {self._poison}"
             ) from self._poison
         for name, state in self._line.maps.items():

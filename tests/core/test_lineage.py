@@ -368,13 +368,14 @@ def test_a_delete_leaves_alone_what_a_savepoint_or_a_prepared_checkpoint_names(w
         middle.keep("a")
         middle.snapshot("b", 0, b"b2")
     writer.savepoint("s", cp.id)
-    put(writer, b"3")
-    running = attempt(writer, b"4")
-    prepared = running.prepare()
+    with writer.begin() as last:
+        last.drop("a")  # from here on only the savepoint has it
+        last.snapshot("op", 0, b"3")
+    prepared = attempt(writer, b"4").prepare()
     world.actor().delete_checkpoint(middle.id)
     assert contents(world.actor().restore(savepoint="s")) == {"a": {0: [b"a"]}, "b": {0: [b"b"]}}
     prepared.commit()
-    assert contents(world.actor().restore())["b"] == {0: [b"b2"]}
+    assert contents(world.actor().restore()) == {"b": {0: [b"b2"]}, "op": {0: [b"4"]}}
 
 
 def test_objects_of_a_running_attempt_are_not_swept(world: World) -> None:

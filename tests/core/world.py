@@ -5,15 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from checkpointer import Checkpointer, runtime
+from checkpointer import Checkpointer, objects, runtime
+from checkpointer.history import read_history
 from checkpointer.pointer import read_head
+from checkpointer.restore import Snapshot
 from checkpointer.session import Session
 from checkpointer.store.base import Store
 from checkpointer.store.local import LocalStore
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.retry import RetryingStore
 from checkpointer.sync import Checkpoint, Restored
-from manifests.model import CheckpointId, Pointer
+from manifests.model import CheckpointId, Pointer, Ref
 from tests.core.faults import FaultyStore
 
 Contents = dict[str, dict[int, list[bytes]]]
@@ -67,8 +69,22 @@ class World:
 
     def contents(self) -> dict[CheckpointId, Contents]:
         """Every live checkpoint with every byte of it, each verified."""
-        reader = self.actor()
-        return {checkpoint: contents(reader.restore(checkpoint)) for checkpoint in reader.list_checkpoints()}
+        return runtime.run_sync(self._contents())
+
+    async def _contents(self) -> dict[CheckpointId, Contents]:
+        session = self.actor(retries=False)._session
+        history = await read_history(self.store, await read_head(self.store))
+        return {ref.id: await read_whole(session, ref) for ref in history.refs().values()}
+
+
+async def read_whole(session: Session, ref: Ref) -> Contents:
+    """Every byte of one checkpoint, live or not."""
+    manifest = await objects.read_manifest(session.store, session.host, ref)
+    snapshot = Snapshot(session, manifest, None)
+    return {
+        name: {partition: await snapshot.partition(name, partition) for partition in operator.chains}
+        for name, operator in manifest.operators.items()
+    }
 
 
 def put(client: Checkpointer, value: bytes, *, epoch: int | None = None) -> CheckpointId:

@@ -1,0 +1,73 @@
+"""What one attempt does to the operators of its parent, partition by partition."""
+
+from dataclasses import dataclass, field, replace
+
+from checkpointer import objects
+from checkpointer.codecs.fold import fold_start
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.uploads import Piece
+from manifests.model import Chain, Operator
+
+EXPLICIT = "explicit"
+"""The partitioner of operators whose caller names the partition of everything it writes."""
+
+MAX_RAW_DELTAS = 1000
+"""Deltas of opaque bytes above one snapshot. Nobody but the caller can merge them."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """A partition's next chain: what is kept of the old one, and the pieces that come on top."""
+
+    kept: Chain
+    added: list[Piece] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Change:
+    """What an attempt does to one operator; `old` is what it starts from."""
+
+    operator: Operator
+    old: dict[int, Chain]
+    plans: dict[int, Plan] = field(default_factory=dict)
+
+    def chains(self) -> dict[int, Chain]:
+        """The operator's chains once every piece is written."""
+        chains = dict(self.old)
+        for partition, plan in self.plans.items():
+            chains[partition] = plan.kept + tuple(a for piece in plan.added for a in piece.artifacts)
+        return {partition: chain for partition, chain in chains.items() if chain}
+
+    def grow(self, partition: int) -> None:
+        """Make room for a partition that the caller names."""
+        if partition >= self.operator.partitions:
+            self.operator = replace(self.operator, partitions=partition + 1)
+
+    def below_delta(self, name: str, partition: int) -> Plan:
+        """The plan that a delta of opaque bytes goes on top of; refused where there is nothing below it."""
+        plan = self.plans.get(partition) or Plan(self.old.get(partition, ()))
+        if not plan.kept and not plan.added:
+            raise IllegalArgumentError(
+                f"operator {name!r}, partition {partition}: a delta needs a snapshot below it: save that first"
+            )
+        if len(plan.kept) + len(plan.added) > MAX_RAW_DELTAS:
+            raise IllegalArgumentError(
+                f"operator {name!r}, partition {partition}: {MAX_RAW_DELTAS} deltas above one snapshot, which only the "
+                "caller can merge: save a snapshot"
+            )
+        self.plans[partition] = plan
+        return plan
+
+
+def split_for_fold(plan: Plan, size: int, limit: int) -> Chain:
+    """Take off a chain of opaque bytes the newest deltas that are to become one object, and return them.
+
+    `size` is that of the delta to come, `limit` the most objects that deltas may stand in.
+    """
+    groups = objects.by_object(plan.kept[1:])
+    if plan.added or not groups:
+        return ()
+    sizes = [sum(artifact.length for artifact in group) for group in groups]
+    start = 1 + sum(len(group) for group in groups[: fold_start([*sizes, size], max(limit, 1))])
+    folded, plan.kept = plan.kept[start:], plan.kept[:start]
+    return folded

@@ -1,0 +1,72 @@
+"""The second phase: what becomes of a checkpoint that was prepared, by whoever prepared it or after a restart."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from checkpointer.errors import ConflictError, InvalidStateError
+from checkpointer.pointer import Head
+from checkpointer.session import Base, Session
+from manifests.model import Manifest, Pointer, Ref
+
+
+def refuse_prepared(session: Session, prepared: Ref | None) -> None:
+    """Another checkpoint that is prepared has to be decided before anything else is written."""
+    if prepared is not None:
+        raise InvalidStateError(
+            f"{session.store.url}: {prepared.id} is prepared: commit or abort it first (restore().prepared)"
+        )
+
+
+class Prepared:
+    """A checkpoint recorded in `_latest` and not yet committed: commit it or abort it, also after a restart."""
+
+    def __init__(
+        self,
+        session: Session,
+        base: Base,
+        ref: Ref,
+        manifest: Manifest,
+        settle: Callable[[Manifest | None], None] = lambda manifest: None,
+    ) -> None:
+        self.id = ref.id
+        self.base = base
+        self.manifest = manifest
+        self.decided = False
+        self._session = session
+        self._ref = ref
+        self._settle = settle
+
+    async def commit(self) -> None:
+        """Promote it to the committed checkpoint. A second call finds it committed, and that is success."""
+
+        async def plan(head: Head, pointer: Pointer) -> Pointer:
+            if head.prepared != self._ref:
+                raise ConflictError(
+                    f"{self._session.store.url}: {self.id} is no longer prepared: it was aborted or replaced; "
+                    "it was not committed, restore again"
+                )
+            return replace(pointer, committed=self._ref, prepared=None)
+
+        async with self._session.lock:
+            head = await self._session.move(self.base, self._ref, plan)
+            self._session.stand_on_commit(head, self._ref, self.manifest)
+            self._decided(head, self.manifest)
+
+    async def abort(self) -> None:
+        """Drop it. Always swaps, so that a `prepare` still under way can never take effect afterwards."""
+
+        async def plan(head: Head, pointer: Pointer) -> Pointer:
+            if head.prepared not in (None, self._ref):
+                raise ConflictError(f"{self._session.store.url}: another checkpoint is prepared: restore again")
+            return replace(pointer, prepared=None)
+
+        async with self._session.lock:
+            head = await self._session.move(self.base, self._ref, plan)
+            if head.committed == self._ref:
+                raise InvalidStateError(f"{self._session.store.url}: {self.id} was committed already: use rollback()")
+            self._session.stand_on(Base(head, self.base.manifest))
+            self._decided(head, None)
+
+    def _decided(self, head: Head, manifest: Manifest | None) -> None:
+        self.decided, self.base = True, Base(head, self.base.manifest)
+        self._settle(manifest)
