@@ -1,8 +1,8 @@
 """What one attempt does to the operators of its parent, partition by partition."""
 
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
-from checkpointer import objects
 from checkpointer.codecs.fold import fold_start
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.uploads import Piece
@@ -64,7 +64,7 @@ def split_for_fold(plan: Plan, size: int, limit: int) -> Chain:
 
     `size` is that of the delta to come, `limit` the most objects that deltas may stand in.
     """
-    groups = objects.by_object(plan.kept[1:])
+    groups = [list(group) for _, group in groupby(plan.kept[1:], lambda artifact: artifact.path)]
     if plan.added or not groups:
         return ()
     sizes = [sum(artifact.length for artifact in group) for group in groups]

@@ -49,10 +49,10 @@ async def read_history(store: Store, head: Head) -> History:
     return History(chain, catalog)
 
 
-async def _read_chain(store: Store, head: Head) -> tuple[tuple[Ref, Manifest], ...]:
+async def _read_chain(store: Store, head: Head, down_to: int = 1) -> tuple[tuple[Ref, Manifest], ...]:
     if head.pointer is None or head.committed is None:
         return ()
-    boundary, ref = head.pointer.boundary, head.committed
+    boundary, ref = max(head.pointer.boundary, down_to), head.committed
     found: dict[Ref, Manifest] = {}
     if ref.id.sequence - boundary >= NEAR:
         found = await _list_manifests(store, boundary, ref.id.sequence)
@@ -83,7 +83,17 @@ async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | N
     """The checkpoint's reference if `head` makes it live. The prepared one does not count."""
     if head.committed is not None and head.committed.id == checkpoint:
         return head.committed
-    return (await read_history(store, head)).refs().get(checkpoint)
+    catalog = await read_catalog(store, None if head.pointer is None else head.pointer.catalog)
+    kept = {entry.ref.id: entry.ref for entry in catalog.entries} if catalog else {}
+    if checkpoint in kept:
+        return kept[checkpoint]
+    return {ref.id: ref for ref, _ in await _read_chain(store, head, down_to=checkpoint.sequence)}.get(checkpoint)
+
+
+async def find_savepoint(store: Store, head: Head, name: str) -> Ref | None:
+    """The checkpoint that a savepoint keeps. Reads the catalog only, so that damage elsewhere does not matter."""
+    catalog = await read_catalog(store, None if head.pointer is None else head.pointer.catalog)
+    return next((entry.ref for entry in catalog.entries if entry.name == name), None) if catalog else None
 
 
 async def became_live(store: Store, head: Head, attempt: Ref) -> bool:

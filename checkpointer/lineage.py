@@ -15,7 +15,7 @@ from checkpointer.errors import (
     RetiredError,
     SavepointNotFoundError,
 )
-from checkpointer.history import History, is_live, live_objects, read_history
+from checkpointer.history import History, find_savepoint, is_live, live_objects, read_history
 from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
@@ -193,16 +193,14 @@ async def rollback(session: Session, to: CheckpointId | str) -> CheckpointId:
 
 
 async def _target(session: Session, head: Head, to: CheckpointId | str) -> tuple[Ref, Manifest]:
-    history = await read_history(session.store, head)
     if isinstance(to, CheckpointId):
-        ref = history.refs().get(to)
+        ref = await is_live(session.store, head, to)
         if ref is None:
             raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {to}")
     else:
-        entry = history.savepoint(to)
-        if entry is None:
+        ref = await find_savepoint(session.store, head, to)
+        if ref is None:
             raise SavepointNotFoundError(f"{session.store.url}: no savepoint {to!r:.80}")
-        ref = entry.ref
     return ref, await objects.read_manifest(session.store, session.host, ref)
 
 

@@ -19,7 +19,7 @@ from checkpointer.errors import (
     RetiredError,
     SavepointNotFoundError,
 )
-from checkpointer.history import is_live, read_history
+from checkpointer.history import find_savepoint, is_live, read_history
 from checkpointer.keyed import KeyedState
 from checkpointer.pointer import Head, read_head, reading
 from checkpointer.prepared import Prepared
@@ -176,12 +176,12 @@ async def _find(
         if ref is None:
             raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
         return ref
-    history = await read_history(session.store, head)
     if savepoint is not None:
-        entry = history.savepoint(savepoint)
-        if entry is None:
+        ref = await find_savepoint(session.store, head, savepoint)
+        if ref is None:
             raise SavepointNotFoundError(f"{session.store.url}: no savepoint {savepoint!r:.80}")
-        return entry.ref
+        return ref
+    history = await read_history(session.store, head)
     for ref, manifest in history.chain:
         if manifest.epoch == epoch:
             return ref

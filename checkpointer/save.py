@@ -6,6 +6,7 @@
 """
 
 import asyncio
+from copy import deepcopy
 from dataclasses import replace
 
 from checkpointer import objects
@@ -47,9 +48,9 @@ class Draft:
         self.base = base
         self.epoch = epoch
         self.job = job
-        self.positions: dict[str, Json] = dict(parent.positions) if parent else {}
-        self.properties: dict[str, Json] = dict(parent.properties) if parent else {}
-        self.watermark: Json = parent.watermark if parent else None
+        self.positions: dict[str, Json] = deepcopy(dict(parent.positions)) if parent else {}
+        self.properties: dict[str, Json] = deepcopy(dict(parent.properties)) if parent else {}
+        self.watermark: Json = deepcopy(parent.watermark) if parent else None
         self._session = session
         self._operators = dict(parent.operators) if parent else {}
         self._changes: dict[str, Change] = {}
@@ -217,6 +218,9 @@ class Draft:
         """Everything up to the manifest: durable, and not yet visible."""
         self._check_open()
         try:
+            check_json("positions", self.positions)
+            check_json("watermark", self.watermark)
+            check_json("properties", self.properties)
             await self._flight.land()
             await self._uploads.flush()
             manifest, segments = await self._session.host.run(self._manifest)
@@ -245,9 +249,9 @@ class Draft:
             created=self._session.host.now(),
             job=self.job,
             operators=operators,
-            positions=check_json("positions", self.positions),
-            watermark=self.watermark,
-            properties=check_json("properties", self.properties),
+            positions=self.positions,
+            watermark=check_json("watermark", self.watermark),
+            properties=self.properties,
         )
         return objects.spill(manifest, parent)
 
@@ -280,8 +284,11 @@ class Draft:
 
     async def _write_folded(self, piece: Piece, older: Chain, newest: Slice | None) -> None:
         store, host = self._session.store, self._session.host
-        data = await asyncio.gather(*(objects.read_slices(store, host, g) for g in objects.by_object(older)))
-        slices = [Slice(DELTA, bytes(part), len(part), 1) for group in data for part in group]
+        groups = objects.by_object(older)
+        data = await asyncio.gather(*(objects.read_slices(store, host, group) for group in groups))
+        found = {a: d for group, part in zip(groups, data, strict=True) for a, d in zip(group, part, strict=True)}
+        # Equal deltas of one attempt can be one artifact, which the chain then names more than once.
+        slices = [Slice(DELTA, bytes(found[artifact]), artifact.length, 1) for artifact in older]
         await self._uploads.write_together(piece, slices if newest is None else [*slices, newest])
 
     async def _start_keyed(self, batch: list[tuple[Piece, PartitionChange, Artifact | None]]) -> None:

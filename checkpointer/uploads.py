@@ -11,7 +11,7 @@ from checkpointer.store.base import Store
 from manifests import layout
 from manifests.model import Artifact, Chain, CheckpointId, Kind
 
-SMALL = 1 << 20
+SMALL = 256 << 10
 """Stored bytes up to which a piece waits for others to share an object with."""
 
 PACK = 16 << 20

@@ -1,5 +1,6 @@
 """What both faces show of a restored checkpoint without reading any artifact."""
 
+from copy import deepcopy
 from datetime import datetime
 
 from checkpointer.restore import Snapshot
@@ -35,15 +36,15 @@ class RestoredView:
 
     @property
     def positions(self) -> dict[str, Json]:
-        return dict(self._snapshot.manifest.positions) if self._snapshot.manifest else {}
+        return deepcopy(dict(self._snapshot.manifest.positions)) if self._snapshot.manifest else {}
 
     @property
     def properties(self) -> dict[str, Json]:
-        return dict(self._snapshot.manifest.properties) if self._snapshot.manifest else {}
+        return deepcopy(dict(self._snapshot.manifest.properties)) if self._snapshot.manifest else {}
 
     @property
     def watermark(self) -> Json:
-        return self._snapshot.manifest.watermark if self._snapshot.manifest else None
+        return deepcopy(self._snapshot.manifest.watermark) if self._snapshot.manifest else None
 
     @property
     def operators(self) -> list[str]:

@@ -135,7 +135,7 @@ class S3Store:
         config |= {"retries": {"mode": "standard", "total_max_attempts": 1}, "max_pool_connections": pool}
         files = s3fs.S3FileSystem(**options, config_kwargs=config, **_FORCED)
         files.retries = 1
-        files.session = _session(files.kwargs)
+        files.session = _session(await load("aiobotocore.session"), files.kwargs)
         client = await files.set_session()
         take_finalizers_off(files)
         known = client.meta.service_model.operation_model("PutObject").input_shape.members
@@ -273,14 +273,12 @@ _CHECKSUMS = {"ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumS
 _loaders: dict[str | None, Any] = {}
 
 
-def _session(arguments: Mapping[str, Any]) -> Any:
+def _session(package: Any, arguments: Mapping[str, Any]) -> Any:
     """The session that s3fs would make, but botocore's descriptions of S3 are parsed once in a process.
 
     That is four fifths of the time that opening a root takes, and tasks open one each.
     """
-    from aiobotocore.session import AioSession
-
-    session = AioSession(**arguments)
+    session = package.AioSession(**arguments)
     where = session.get_config_variable("data_path")
     if where not in _loaders:
         _loaders[where] = session.get_component("data_loader")

@@ -59,7 +59,10 @@ class World:
 
     def latest(self) -> bytes:
         """The bytes of `_latest`."""
-        return runtime.run_sync(self.store.get("_latest")).data
+        return self.read("_latest")
+
+    def read(self, path: str) -> bytes:
+        return runtime.run_sync(self.store.get(path)).data
 
     def objects(self, prefix: str = "") -> set[str]:
         return {entry.path for entry in runtime.run_sync(self.store.list(prefix))}

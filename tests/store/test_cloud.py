@@ -13,7 +13,7 @@ import pytest
 from checkpointer import runtime
 from checkpointer.errors import DependencyError, InvalidStateError
 from checkpointer.runtime import run_sync
-from checkpointer.store import Entry, Leftover, ObjectNotFoundError, cloud
+from checkpointer.store import Entry, Leftover, ObjectNotFoundError, cloud, open_store
 from tests.store.conftest import Place
 from tests.store.fake import Answer, says, serving
 
@@ -51,7 +51,7 @@ MEASURE = r"""if True:
 def test_a_large_object_takes_little_more_memory_than_itself(kind: str, place_of: Callable[[str], Place]) -> None:
     place = place_of(kind)
     for verb in ("put", "get"):
-        program = MEASURE.format(verb=verb, size=160, url=place.url, options=place.storage_options)
+        program = MEASURE.format(verb=verb, size=128, url=place.url, options=place.storage_options)
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         print(f"{kind} {verb}: {done.stdout.strip()} MiB more than the object")
@@ -194,6 +194,23 @@ def test_what_could_not_be_deleted_is_told() -> None:
 def test_parts_are_few_enough(total: int, size: int) -> None:
     assert cloud.part_size(total, 10_000) == size
     assert -(-total // size) <= 10_000
+
+
+@pytest.mark.parametrize(
+    ("url", "account"),
+    [
+        ("abfs://c/x", {}),
+        ("abfss://c@acc.dfs.core.windows.net/x", {"account_name": "acc"}),
+        (
+            "abfss://c@acc.dfs.core.chinacloudapi.cn/x",
+            {"account_name": "acc", "account_host": "acc.blob.core.chinacloudapi.cn"},
+        ),
+    ],
+)
+def test_the_account_in_a_url_of_azure_is_used(url: str, account: dict[str, str]) -> None:
+    backend: Any = open_store(url)._inner._inner  # type: ignore[attr-defined]
+    assert backend._options == account
+    assert (backend._container, backend._root, backend.url) == ("c", "x", url)
 
 
 def test_a_failed_connection_is_made_again(place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch) -> None:

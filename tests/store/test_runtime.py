@@ -14,6 +14,7 @@ import pytest
 from checkpointer import runtime
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.runtime import run_sync
+from tests.store.conftest import Place
 
 
 async def where() -> int:
@@ -154,6 +155,20 @@ def _python(program: str, **environment: str) -> str:
     return done.stdout
 
 
+def test_a_last_save_from_an_exit_handler(place_of: Callable[[str], Place]) -> None:
+    place = place_of("local")
+    program = f"""if True:
+        import atexit
+        from checkpointer.runtime import run_sync
+        from checkpointer.store import open_store
+        store = open_store({place.url!r})
+        atexit.register(lambda: run_sync(store.put("last", b"1")))
+        run_sync(store.put("first", b"1"))
+    """
+    assert _python(program) == ""
+    assert [entry.path for entry in run_sync(place.open().list(""))] == ["first", "last"]
+
+
 FORK = """if True:
     import os, sys, threading, asyncio
     from checkpointer import runtime
@@ -178,7 +193,7 @@ FORK = """if True:
 
 @pytest.mark.parametrize("used", [True, False], ids=["used in the child", "unused in the child"])
 @pytest.mark.parametrize("kind", ["local", "s3", "azure"])
-def test_a_forked_child_works_and_ends(place_of: Callable[..., object], kind: str, used: bool) -> None:
+def test_a_forked_child_works_and_ends(place_of: Callable[[str], Place], kind: str, used: bool) -> None:
     place = place_of(kind)
-    output = _python(FORK.format(url=place.url, options=place.storage_options, used=used))  # type: ignore[attr-defined]
+    output = _python(FORK.format(url=place.url, options=place.storage_options, used=used))
     assert output.split() == [str(20 * (5 if used else 3))]

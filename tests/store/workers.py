@@ -30,7 +30,7 @@ def increment(store: Store, times: int) -> int:
     """Add one to a counter, `times` times, by compare-and-swap; how often somebody else was faster."""
     refused = 0
     for _ in range(times):
-        pause = 0.01
+        pause = 0.1
         while True:
             blob = run_sync(store.get(COUNTER))
             number, _, _ = blob.data.partition(b" ")
@@ -42,7 +42,7 @@ def increment(store: Store, times: int) -> int:
             except (PreconditionFailedError, RetryableError):
                 refused += 1
                 time.sleep(random.uniform(0, pause))
-                pause = min(pause * 2, 0.3)
+                pause = min(pause * 2, 1.0)
     return refused
 
 

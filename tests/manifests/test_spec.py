@@ -1,0 +1,153 @@
+"""Every example in SPEC.md is what the library reads and writes, byte for byte."""
+
+import hashlib
+import json
+import re
+import zlib
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+import zstandard
+
+from checkpointer.codecs.keyed_codec import partition_of
+from checkpointer.codecs.values import MAX_DEPTH, pack, unpack
+from checkpointer.pointer import MAX_POINTER
+from manifests import layout
+from manifests.fields import dump
+from manifests.model import FORMAT_VERSION, CheckpointId
+from manifests.segments import INLINE, decode_segment, encode_segment, load
+from manifests.wire import (
+    decode_catalog,
+    decode_manifest,
+    decode_pointer,
+    encode_catalog,
+    encode_manifest,
+    encode_pointer,
+)
+from tests.codecs.test_values import same
+
+SPEC = (Path(__file__).parents[2] / "manifests" / "SPEC.md").read_text()
+FENCES: list[tuple[str, str]] = re.findall(r"^```(.*)\n((?:.*\n)*?)```$", SPEC, re.MULTILINE)
+TEXTS = {label.removeprefix("text "): body for label, body in FENCES if label.startswith("text ")}
+FILES = {label.removeprefix("json "): body for label, body in FENCES if label.startswith("json ")}
+NAMES: dict[str, Any] = {
+    kind.__name__: kind for kind in (Decimal, UUID, ZoneInfo, date, datetime, time, timedelta, timezone)
+} | {"UTC": UTC}
+
+
+def stored(example: str) -> bytes:
+    """What an example looks like in a store: the same without whitespace."""
+    return dump(json.loads(example))
+
+
+def rows(name: str) -> list[list[str]]:
+    return [[part.strip() for part in line.split("→")] for line in TEXTS[name].splitlines()]
+
+
+def test_every_example_is_tested() -> None:
+    assert sorted(TEXTS) == ["chains", "msgpack", "names", "partitions of 8", "paths"]
+    kinds = sorted(re.sub(r"[/ ].*", "", name) for name in FILES)
+    assert kinds == ["_latest", "catalog", "manifests", "manifests", "segment", "segment"]
+    assert len(FENCES) == len(TEXTS) + len(FILES)
+    assert SPEC.count("```") == 2 * len(FENCES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_json_example_is_what_the_library_reads_and_writes(name: str) -> None:
+    data = stored(FILES[name])
+    path = name.removeprefix("segment ")
+    if path == layout.LATEST:
+        assert encode_pointer(decode_pointer(data)) == data
+    elif path.startswith(layout.CATALOGS):
+        assert encode_catalog(decode_catalog(path, data)) == data
+        assert json.loads(FILES["_latest"])["catalog"] == {"path": path, "digest": layout.digest_of(path)}
+    elif path.startswith(layout.SEGMENTS):
+        operator = decode_manifest_of_segments()
+        segment = next(segment for segment in operator.segments if segment.path == path)
+        patches = decode_segment(segment, "big", operator.partitions, operator.codec, zstandard.compress(data))
+        owner = layout.owner(path)
+        assert owner is not None
+        written = encode_segment(owner, "big", patches)[1].data
+        assert zstandard.decompress(written) == data
+        assert (segment.raw_size, segment.entries) == (len(data), len(patches))
+    else:
+        owner = layout.owner(path)
+        assert owner is not None
+        assert encode_manifest(decode_manifest(owner, data)) == data
+
+
+def decode_manifest_of_segments() -> Any:
+    path = "manifests/0000000051-5e6f7a8b.json"
+    manifest = decode_manifest(CheckpointId.parse(path[10:29]), stored(FILES[path]))
+    return manifest.operators["big"]
+
+
+def test_the_pointer_names_the_manifest() -> None:
+    path = "manifests/0000000042-1a2b3c4d.json"
+    digest = json.loads(FILES["_latest"])["committed"]["digest"]
+    assert hashlib.sha256(stored(FILES[path])).hexdigest() == digest
+
+
+def test_the_segments_make_the_chains() -> None:
+    operator = decode_manifest_of_segments()
+    patches = [
+        decode_segment(
+            segment,
+            "big",
+            operator.partitions,
+            operator.codec,
+            zstandard.compress(stored(FILES[f"segment {segment.path}"])),
+        )
+        for segment in operator.segments
+    ]
+    chains = load("big", operator, patches).chains
+    expected = dict(map(int, line.split()) for line in TEXTS["chains"].splitlines())
+    assert {partition: len(chain) for partition, chain in chains.items()} == expected
+
+
+def test_paths() -> None:
+    for line in TEXTS["paths"].splitlines():
+        owner, path = line.split()
+        assert str(layout.owner(path) or "-") == owner, path
+
+
+def test_names() -> None:
+    for line in TEXTS["names"].splitlines():
+        name, encoded = line.rsplit(" ", 1)
+        assert layout.encode_name("operator", name) == encoded
+
+
+@pytest.mark.parametrize(("value", "data"), rows("msgpack"))
+def test_msgpack(value: str, data: str) -> None:
+    evaluated = eval(value, NAMES)
+    assert pack(evaluated).hex() == data
+    assert same(unpack(bytes.fromhex(data)), evaluated)
+
+
+@pytest.mark.parametrize(("key", "canonical", "crc", "partition"), rows("partitions of 8"))
+def test_partitions(key: str, canonical: str, crc: str, partition: str) -> None:
+    assert zlib.crc32(bytes.fromhex(canonical)) == int(crc)
+    assert int(crc) % 8 == int(partition)
+    assert partition_of(eval(key, NAMES), 8) == int(partition)
+    assert partition_of(eval(key, NAMES), 2**32) == int(crc)
+
+
+def test_numbers_in_the_text_are_those_of_the_code() -> None:
+    assert f"# The format, version {FORMAT_VERSION}\n" in SPEC
+    assert f"Up to {INLINE} chains" in SPEC
+    assert f"At most {MAX_DEPTH} extensions" in SPEC
+    assert f"at most {layout.MAX_NAME} bytes" in SPEC
+    assert f"A pointer has at most {MAX_POINTER >> 20} MiB" in SPEC
+
+
+@pytest.mark.parametrize("anchor", re.findall(r"\]\(#([^)]+)\)", SPEC))
+def test_links_lead_somewhere(anchor: str) -> None:
+    headings = [
+        re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", SPEC, re.M)
+    ]
+    assert anchor in headings

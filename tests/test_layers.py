@@ -1,0 +1,235 @@
+"""Lower layers never import higher ones. The table says which there are, what each may import, and why."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """`modules` are these and what is below them; `below` names layers, `packages` those of others."""
+
+    name: str
+    why: str
+    modules: tuple[str, ...]
+    below: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+
+
+LAYERS = (
+    Layer(
+        "format",
+        "The format is values and bytes, so that it can be read, tested and written again without a store or a clock.",
+        ("manifests",),
+        packages=("zstandard",),
+    ),
+    Layer(
+        "errors",
+        "Every layer raises errors of one tree, which therefore stands below all of them.",
+        ("checkpointer.errors",),
+        ("format",),
+    ),
+    Layer(
+        "runtime",
+        "Threads, the event loop, time and randomness are handed in from one place, so that tests can replace them.",
+        ("checkpointer.runtime", "checkpointer.host"),
+        ("format", "errors"),
+        ("fsspec",),
+    ),
+    Layer(
+        "codecs",
+        "Encoding is a function of its input: it knows neither stores nor threads, and tasks can run it anywhere.",
+        ("checkpointer.codecs",),
+        ("format", "errors"),
+        ("msgpack", "zstandard"),
+    ),
+    Layer(
+        "mapping",
+        "A keyed state is a dict that knows its changes; saving it is somebody else's business.",
+        ("checkpointer.keyed", "checkpointer.references"),
+        ("format", "errors", "codecs"),
+    ),
+    Layer(
+        "store",
+        "A store moves whole objects and knows nothing of checkpoints, so a new backend is one file.",
+        ("checkpointer.store",),
+        ("format", "errors", "runtime"),
+        ("fsspec", "s3fs", "adlfs", "azure", "botocore", "aiobotocore", "aiohttp", "tenacity"),
+    ),
+    Layer(
+        "core",
+        "The protocol talks to a store through its interface only, whatever cloud is behind it.",
+        (
+            "checkpointer.changes",
+            "checkpointer.history",
+            "checkpointer.lineage",
+            "checkpointer.objects",
+            "checkpointer.pointer",
+            "checkpointer.prepared",
+            "checkpointer.restore",
+            "checkpointer.retention",
+            "checkpointer.save",
+            "checkpointer.session",
+            "checkpointer.uploads",
+            "checkpointer.verbs",
+        ),
+        ("format", "errors", "runtime", "codecs", "mapping", "store"),
+    ),
+    Layer(
+        "faces",
+        "The public classes add no behaviour: two of them, blocking and awaitable, stand on the same core.",
+        (
+            "checkpointer.__init__",
+            "checkpointer.aio",
+            "checkpointer.client",
+            "checkpointer.sync",
+            "checkpointer.views",
+        ),
+        ("format", "errors", "runtime", "codecs", "mapping", "store", "core"),
+    ),
+    Layer(
+        "progress",
+        "Positions of stream consumers share the stores, and nothing of checkpoints.",
+        ("checkpointer.progress",),
+        ("format", "errors", "runtime", "store"),
+        ("azure",),
+    ),
+    Layer(
+        "spark",
+        "Only this part imports Spark, so that everything else runs, and is tested, without a JVM.",
+        ("checkpointer.spark",),
+        ("format", "errors", "runtime", "codecs", "mapping", "store", "core", "faces"),
+        ("pyspark", "py4j", "pyarrow", "pandas"),
+    ),
+    Layer(
+        "commands",
+        "A command line calls what a program could call, and holds no logic of its own.",
+        ("checkpointer.cli", "checkpointer.__main__"),
+        ("format", "errors", "store", "core", "faces", "progress"),
+    ),
+)
+
+BY_NAME = {layer.name: layer for layer in LAYERS}
+
+
+def module_name(path: Path) -> str:
+    """`checkpointer.store` for its `__init__.py`; that of `checkpointer` itself is `checkpointer.__init__`."""
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name if name == "checkpointer.__init__" else name.removesuffix(".__init__")
+
+
+FILES = {
+    module_name(path): path for package in ("manifests", "checkpointer") for path in (ROOT / package).rglob("*.py")
+}
+OWN = ("manifests", "checkpointer")
+
+
+def layer_of(module: str) -> Layer | None:
+    found = [
+        (len(prefix), layer)
+        for layer in LAYERS
+        for prefix in layer.modules
+        if module == prefix or module.startswith(prefix + ".")
+    ]
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def imports(tree: ast.AST, *, top: bool = False) -> Iterator[str]:
+    """What a module imports; those within functions too, unless only the `top` is asked for."""
+    nodes = ast.iter_child_nodes(tree) if top else ast.walk(tree)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in FILES else node.module
+
+
+def parse(module: str) -> ast.AST:
+    return ast.parse(FILES[module].read_text(encoding="utf-8"))
+
+
+def own_name(imported: str) -> str:
+    return "checkpointer.__init__" if imported == "checkpointer" else imported
+
+
+def faults(module: str, tree: ast.AST) -> list[str]:
+    """What a module must not import."""
+    layer = layer_of(module)
+    if layer is None:
+        return [f"{module} belongs to no layer: enter it in the table of tests/test_layers.py"]
+    allowed = {layer.name, *layer.below}
+    found = []
+    for imported in imports(tree):
+        package = imported.partition(".")[0]
+        if package in OWN:
+            target = layer_of(own_name(imported))
+            if target is None or target.name not in allowed:
+                found.append(f"{module} ({layer.name}) imports {imported} ({target and target.name}): {layer.why}")
+        elif package not in sys.stdlib_module_names and package not in layer.packages:
+            found.append(f"{module} ({layer.name}) imports {imported}: {layer.why}")
+        elif package == "importlib" and layer.name != "store":
+            found.append(f"{module} ({layer.name}) imports by name, which this test cannot see")
+    return found
+
+
+@pytest.mark.parametrize("module", sorted(FILES))
+def test_a_module_imports_only_what_lies_below_it(module: str) -> None:
+    assert faults(module, parse(module)) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("manifests.wire", "import fsspec"),
+        ("manifests.wire", "from checkpointer.errors import CheckpointError"),
+        ("manifests.wire", "def late():\n    from checkpointer import objects"),
+        ("checkpointer.store.s3", "from checkpointer.pointer import advance"),
+        ("checkpointer.store.s3", "from checkpointer import Checkpointer"),
+        ("checkpointer.store.s3", "import pyspark"),
+        ("checkpointer.codecs.values", "from checkpointer.store import open_store"),
+        ("checkpointer.pointer", "import s3fs.core"),
+        ("checkpointer.pointer", "from checkpointer.sync import Checkpointer"),
+        ("checkpointer.pointer", "import importlib"),
+        ("checkpointer.sync", "from pyspark.sql import DataFrame"),
+        ("checkpointer.utils", "import os"),
+    ],
+)
+def test_a_wrong_import_is_found(module: str, source: str) -> None:
+    assert len(faults(module, ast.parse(source))) == 1
+
+
+def test_the_table_goes_from_low_to_high() -> None:
+    seen: set[str] = set()
+    for layer in LAYERS:
+        assert set(layer.below) <= seen, layer.name
+        assert layer.why.endswith(".")
+        seen.add(layer.name)
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    graph = {
+        module: {name for name in map(own_name, imports(parse(module), top=True)) if name in FILES and name != module}
+        for module in FILES
+    }
+    assert len([*TopologicalSorter(graph).static_order()]) == len(FILES)
+
+
+def test_importing_the_package_brings_no_cloud_and_no_spark() -> None:
+    program = "import sys, checkpointer; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    heavy = {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "s3fs", "adlfs", "azure", "botocore", "aiohttp"}
+    assert not heavy & set(done.stdout.split())
