@@ -172,6 +172,8 @@ async def _sweep_one(session: Session, gone: Ref) -> None:
 async def rollback(session: Session, to: CheckpointId | str) -> CheckpointId:
     """Commit the content of an older live checkpoint, or of a savepoint, on top of the history."""
     async with session.lock:
+        if session.viewing:
+            session.view(None)  # said aloud: on top of whatever is committed now
         base = await session.base()
         target, old = await reading(session.store, lambda head: _target(session, head, to))
         manifest = replace(

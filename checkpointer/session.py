@@ -46,6 +46,7 @@ class Session:
         self.lock = asyncio.Lock()
         self._base: Base | None = None
         self._must_restore: str | None = None
+        self._viewed: CheckpointId | None = None
         self._instance = host.token(32)
         self._fenced: FencedError | None = None
         self._probed = False
@@ -59,6 +60,11 @@ class Session:
             raise self._fenced
         if self._must_restore is not None:
             raise InvalidStateError(f"{self.store.url}: {self._must_restore}")
+        if self._viewed is not None:
+            raise InvalidStateError(
+                f"{self.store.url}: {self._viewed} was restored, which is not the committed checkpoint: rollback(to=…) "
+                "makes it so, restore() goes on from the committed one"
+            )
         if self._base is None:
             self._base = await self.read_base()
         return self._base
@@ -73,7 +79,15 @@ class Session:
         return Base(head, None if ref is None else await objects.read_manifest(self.store, self.host, ref))
 
     def stand_on(self, base: Base) -> None:
-        self._base, self._must_restore = base, None
+        self._base, self._must_restore, self._viewed = base, None, None
+
+    def view(self, checkpoint: CheckpointId | None) -> None:
+        """Look at a checkpoint that is not the committed one: nothing can be saved on top of it."""
+        self._base, self._must_restore, self._viewed = None, None, checkpoint
+
+    @property
+    def viewing(self) -> bool:
+        return self._viewed is not None
 
     def stand_on_commit(self, head: Head, ref: Ref, manifest: Manifest) -> None:
         """Go on from a checkpoint that was committed, unless more was committed on top of it since."""
@@ -163,6 +177,11 @@ class Session:
 
     def _lost(self, base: Base, head: Head, attempt: Ref) -> CheckpointError:
         now = head.committed.id if head.committed else None
+        if self._owns(head) and (self._base is None or self._base.parent != head.committed):
+            return ConflictError(
+                f"{self.store.url}: {now} was committed after all, by an attempt whose outcome was unknown: "
+                f"{attempt.id} was not committed; call restore() and go on from there"
+            )
         if self._owns(head):
             return InvalidStateError(
                 f"{self.store.url}: {attempt.id} was begun before {now} was committed here: begin another attempt"

@@ -1,7 +1,7 @@
 """A partition of keyed state as stored bytes: `msgpack+zstd`.
 
-A zstd frame around pairs of msgpack arrays, one pair after the other, of at most `CHUNK` entries each: the keys, then as
-many values, each a packed value or nil where the key was deleted. Values stay packed until somebody asks for them. Two
+A zstd frame around pairs of msgpack arrays, one pair after the other, of at most `CHUNK` entries each: the keys, then
+as many values, each a packed value or nil where the key was deleted. Values stay packed until somebody asks for them. Two
 arrays are packed and unpacked faster than a map is, since neither makes Python build a dict for each chunk.
 """
 
@@ -50,19 +50,26 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
     decoded: dict[Any, bytes | None] = {}
     end = 0
     unpacker = msgpack.Unpacker(strict_map_key=False, ext_hook=from_extension, max_buffer_size=max(raw_size, 1))
-    arrays: list[tuple[Any, ...]] = []
+    arrays: list[list[Any]] = []
     try:
         for start in range(0, len(raw), 1 << 20):
             unpacker.feed(raw[start : start + (1 << 20)])
             for array in unpacker:
+                if type(array) is not list:
+                    raise TypeError(f"found a {type(array).__name__}")
                 arrays.append(array)
                 if len(arrays) == 2:
                     decoded.update(zip(*arrays, strict=True))
                     arrays.clear()
-        whole = not arrays and unpacker.tell() == len(raw)
+                end = unpacker.tell()  # once something is cut short, it also counts what it could not use
     except Exception as error:  # whatever bad bytes make of msgpack or of a constructor
         raise MalformedError(f"{name}: expected pairs of msgpack arrays: {error}") from None
-    if not whole or len(decoded) != records or not set(map(type, decoded.values())) <= {bytes, type(None)}:
+    if (
+        arrays
+        or end != len(raw)
+        or len(decoded) != records
+        or not set(map(type, decoded.values())) <= {bytes, type(None)}
+    ):
         raise MalformedError(f"{name}: expected {records} entries of packed values, found {len(decoded)}")
     return decoded
 

@@ -73,13 +73,15 @@ class StatefulSink:
             drain(batch)
             return
         self._check_sequence(line, job)
-        state = State(line, job, line.client._begin(batch_id, job))
+        state = None
         try:
+            state = State(line, job, line.client._begin(batch_id, job))
             self._callback(batch, batch_id, state)
             state._commit()
         except BaseException:
             self._lines.pop(job.run_id, None)  # the next call begins with what is committed
-            state._abort()
+            if state is not None:
+                state._abort()
             raise
         logger.info("%s: batch %d committed as %s", self.checkpointer.root, batch_id, state.id)
 

@@ -189,8 +189,7 @@ class AzureStore:
         return sorted(entries, key=lambda entry: entry.path)
 
     async def _delete(self, paths: Sequence[str]) -> None:
-        """One by one, many at a time: the batch request of the service is refused to some kinds of
-        credentials."""
+        """One by one, many at a time: the batch request fails for some credentials and some names."""
         turns = asyncio.Semaphore(_PARALLEL_DELETES)
 
         async def remove(path: str) -> None:

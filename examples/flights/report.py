@@ -1,32 +1,39 @@
 """What is in the state at the end, compared with one computation over all the flights, and with what was told."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
 
 from rich import box
 from rich.table import Table
 
-from checkpointer import Checkpointer
+from checkpointer import Checkpointer, KeyedState
 from examples.flights.data import Day, State
 from examples.flights.outcomes import Outcomes, Places
 from examples.flights.pauses import SWAPPED, UPLOADED, UPLOADING
 from examples.flights.story import console
+from checkpointer.sync import Restored
 from manifests import layout
 from manifests.model import Artifact, CheckpointId, Manifest
 
-KILLED = {UPLOADING: "killed before: half an upload", UPLOADED: "killed before: no swap", SWAPPED: "killed after"}
+KILLED = {UPLOADING: "second try", UPLOADED: "second try", SWAPPED: "then killed"}
+"""What the table says about a batch in which the job was killed."""
+
+
+LATELY = 10
+"""Batches at the end of the year whose average is told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A checkpoint as it was found. Sizes in bytes: what it wrote, its manifest, and what a full copy would write."""
+    """A checkpoint as it was found. Sizes in bytes: the objects it wrote, and its manifest."""
 
     manifest: Manifest
     flights: int
     written: int
     manifest_size: int
-    full_size: int
 
     @property
     def partitions(self) -> str:
@@ -43,15 +50,17 @@ class Row:
 class Findings:
     rows: list[Row]
     state: State
+    full_size: int
+    """Bytes that the last state takes when it is saved as a whole."""
     wrong: list[str] = field(default_factory=list)
 
 
 def check(places: Places, batches: list[list[Day]], expected: State, outcomes: Outcomes) -> Findings:
     """Restore every checkpoint and compare its flights, and every total in the last one."""
-    with Checkpointer(places.state) as checkpointer, Checkpointer("memory://flights-in-full") as full:
-        rows = [_read(places, checkpointer, full, found) for found in checkpointer.list_checkpoints()]
-        last = checkpointer.restore()
-        findings = Findings(rows, {name: dict(last.keyed(name)) for name in last.operators} if last else {})
+    with Checkpointer(places.state) as checkpointer:
+        rows = [_read(places, checkpointer, found) for found in checkpointer.list_checkpoints()]
+        maps = _maps(checkpointer.restore())
+    findings = Findings(rows, {name: dict(state) for name, state in maps.items()}, _full_size(maps))
     findings.wrong += _compare_flights(rows, batches)
     for name, totals in expected.items():
         findings.wrong += _compare_totals(name, findings.state.get(name, {}), totals)
@@ -59,22 +68,29 @@ def check(places: Places, batches: list[list[Day]], expected: State, outcomes: O
     return findings
 
 
-def _read(places: Places, checkpointer: Checkpointer, full: Checkpointer, checkpoint: CheckpointId) -> Row:
-    """Restore a checkpoint, and save its state anew elsewhere to see what a full copy takes."""
+def _read(places: Places, checkpointer: Checkpointer, checkpoint: CheckpointId) -> Row:
     restored = checkpointer.restore(checkpoint)
     assert restored is not None
     assert restored.manifest is not None
-    maps = {name: restored.keyed(name) for name in restored.operators}
-    with full.begin() as copy:
-        for name, state in maps.items():
-            copy.save(name, state)
     return Row(
         manifest=restored.manifest,
-        flights=sum(total["flights"] for total in maps["aircraft"].values()),
+        flights=sum(total["flights"] for total in restored.keyed("aircraft").values()),
         written=_written(restored.manifest),
         manifest_size=(places.state / layout.manifest(checkpoint)).stat().st_size,
-        full_size=_written(full.load_manifest(copy.id)),
     )
+
+
+def _maps(restored: Restored | None) -> dict[str, KeyedState]:
+    return {name: restored.keyed(name) for name in restored.operators} if restored else {}
+
+
+def _full_size(maps: dict[str, KeyedState]) -> int:
+    """Saved in another store, which has nothing of it yet, a state is written as a whole."""
+    with Checkpointer("memory://flights-in-full") as elsewhere:
+        with elsewhere.begin() as copy:
+            for name, state in maps.items():
+                copy.save(name, state)
+        return _written(elsewhere.load_manifest(copy.id))
 
 
 def _written(manifest: Manifest) -> int:
@@ -98,7 +114,7 @@ def _compare_flights(rows: list[Row], batches: list[list[Day]]) -> list[str]:
     return wrong[:1]
 
 
-def _compare_totals(name: str, found: Mapping, expected: Mapping) -> list[str]:
+def _compare_totals(name: str, found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> list[str]:
     differ = [key for key in expected.keys() | found.keys() if found.get(key) != expected.get(key)]
     examples = sorted(differ, key=str)[:3]
     lines = [f"{name} {key}: {found.get(key)}, not {expected.get(key)}" for key in examples]
@@ -123,15 +139,14 @@ def _compare_story(places: Places, rows: list[Row], outcomes: Outcomes) -> list[
 
 def show(findings: Findings, outcomes: Outcomes) -> None:
     """The table of checkpoints, what they cost, and how the comparison came out."""
-    rows = findings.rows
-    if rows:
+    if findings.rows:
         console.print()
-        console.print(_table(rows, outcomes))
+        console.print(_table(findings.rows, outcomes))
+        lately = findings.rows[-LATELY:]
         console.print(
-            f"\n{len(rows)} checkpoints, each of them restored and verified now. On average a batch wrote "
-            f"{sum(row.written for row in rows) // len(rows):,} bytes\n"
-            f"of state and a manifest of {sum(row.manifest_size for row in rows) // len(rows):,}; "
-            f"a full copy of the state each time would have been {sum(row.full_size for row in rows) // len(rows):,}."
+            f"\n{len(findings.rows)} checkpoints, each of them restored and verified now. The last {len(lately)} wrote "
+            f"{_mean(row.written for row in lately):,} bytes on\naverage, and a manifest of "
+            f"{_mean(row.manifest_size for row in lately):,}; a full copy of the state takes {findings.full_size:,}."
         )
     for line in findings.wrong:
         console.print(f"[bold red]wrong[/]  {line}")
@@ -144,13 +159,17 @@ def show(findings: Findings, outcomes: Outcomes) -> None:
         )
 
 
+def _mean(sizes: Iterable[int]) -> int:
+    return round(fmean(sizes))
+
+
 def _table(rows: list[Row], outcomes: Outcomes) -> Table:
     """The first two checkpoints, those of the killed batches, and the last one."""
     stops = {batch: point for point, batch in outcomes.stops}
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2)
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII)
     for heading in ("checkpoint", "epoch", "UTC", "partitions"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("chain", "wrote", "full copy"):
+    for heading in ("chain", "bytes", "manifest"):
         table.add_column(heading, no_wrap=True, justify="right")
     table.add_column("")
     shown = {0, 1, *stops, len(rows) - 1}
@@ -163,7 +182,7 @@ def _table(rows: list[Row], outcomes: Outcomes) -> Table:
                 row.partitions,
                 str(row.longest_chain),
                 f"{row.written:,}",
-                f"{row.full_size:,}",
+                f"{row.manifest_size:,}",
                 KILLED[stops[number]] if number in stops else "",
             )
         elif number - 1 in shown:

@@ -64,7 +64,9 @@ def killed(places: Places, pid: int, event: Event) -> None:
             console.print(f"          left behind: {path.stat().st_size:,} of {event['size']:,} bytes of an upload")
     elif point == UPLOADED:
         for path in places.objects(batch):
-            console.print(f"          left behind: an upload of {path.stat().st_size:,} bytes, whole, which nothing names")
+            console.print(
+                f"          left behind: an upload of {path.stat().st_size:,} bytes, whole, which nothing names"
+            )
     spark = max(places.spark_batches(), default=None)
     console.print(f"          the state is that of batch {places.state_batch()}, Spark's last batch is {spark}\n")
 

@@ -59,24 +59,29 @@ def test_equal_records_are_equal_bytes() -> None:
     assert encode(dict(RECORDS)) == encode(dict(RECORDS))
 
 
-def test_stored_bytes_are_one_frame_of_consecutive_maps() -> None:
+def test_stored_bytes_are_one_frame_of_keys_and_values_in_turn() -> None:
     stored, raw_size = encode(dict.fromkeys(range(CHUNK + 1)))
     raw = zstandard.ZstdDecompressor().decompressobj().decompress(stored)
     unpacker = msgpack.Unpacker(strict_map_key=False)
     unpacker.feed(raw)
-    assert (len(raw), [len(chunk) for chunk in unpacker]) == (raw_size, [CHUNK, 1])
+    assert [*unpacker] == [[*range(CHUNK)], [None] * CHUNK, [CHUNK], [None]]
+    assert len(raw) == raw_size
 
 
 def frame(raw: bytes) -> bytes:
     return zstandard.compress(raw)
 
 
-def one_map(records: Any) -> bytes:
-    packed: bytes = msgpack.packb(records)
-    return packed
+def raw_of(*values: Any) -> bytes:
+    return b"".join(map(msgpack.packb, values))
 
 
-RAW = one_map({"a": b"\x01"})
+RAW = raw_of(["a"], [b"\x01"])
+
+
+def whole(raw: bytes, *, records: int = 1) -> tuple[bytes, int, int]:
+    return frame(raw), len(raw), records
+
 
 BAD: dict[str, tuple[bytes, int, int]] = {
     "nothing": (b"", len(RAW), 1),
@@ -95,19 +100,29 @@ BAD: dict[str, tuple[bytes, int, int]] = {
     "a bomb": (frame(bytes(100_000_000)), 100, 1),
     "too many records": (frame(RAW), len(RAW), 0),
     "too few records": (frame(RAW), len(RAW), 2),
-    "a key twice": (frame(RAW + RAW), 2 * len(RAW), 2),
-    "a number": (frame(b"\x01"), 1, 0),
-    "a list of pairs": (frame(one_map([["a", b"\x01"]])), 6, 1),
-    "an empty list": (frame(b"\x90"), 1, 0),
-    "text": (frame(b"\xa0"), 1, 0),
-    "a cut map": (frame(RAW[:-1]), len(RAW) - 1, 1),
-    "a byte behind the map": (frame(RAW + b"\x81"), len(RAW) + 1, 1),
-    "a value that is text": (frame(one_map({"a": "b"})), 5, 1),
-    "a value that is a number": (frame(one_map({"a": 1})), 4, 1),
-    "a value that is a map": (frame(one_map({"a": {}})), 4, 1),
-    "a list as a key": (frame(b"\x81\x91\x01\xc0"), 4, 1),
-    "a key of an unknown extension": (frame(b"\x81\xd4\x0b\x00\xc0"), 5, 1),
-    "a map of four thousand million": (frame(b"\xdf\xff\xff\xff\xff"), 5, 1),
+    "a key twice": whole(RAW + RAW, records=2),
+    "a key twice in one array": whole(raw_of(["a", "a"], [None, None]), records=2),
+    "a number": whole(b"\x01", records=0),
+    "a map": whole(raw_of({"a": b"\x01"})),
+    "maps": whole(raw_of({"a": 1}, {b"\x01": 1})),
+    "text": whole(raw_of("a", [b"\x01"])),
+    "text of no letters": whole(raw_of("", ""), records=0),
+    "bytes": whole(raw_of(b"a", [b"\x01"])),
+    "a tuple": whole(pack(("a",)) + raw_of([b"\x01"])),
+    "keys without values": whole(raw_of(["a"])),
+    "no keys without values": whole(raw_of([]), records=0),
+    "more keys than values": whole(raw_of(["a", "b"], [b"\x01"])),
+    "more values than keys": whole(raw_of(["a"], [b"\x01", b"\x01"])),
+    "cut values": whole(RAW[:-1]),
+    "a byte behind the values": whole(RAW + b"\x91"),
+    "a number behind the values": whole(RAW + b"\x01"),
+    "a value that is text": whole(raw_of(["a"], ["b"])),
+    "a value that is a number": whole(raw_of(["a"], [1])),
+    "a value that is a list": whole(raw_of(["a"], [[]])),
+    "a list as a key": whole(raw_of([["a"]], [None])),
+    "a map as a key": whole(raw_of([{}], [None])),
+    "a key of an unknown extension": whole(b"\x91\xd4\x0b\x00\x91\xc0"),
+    "an array of four thousand million": whole(b"\xdd\xff\xff\xff\xff"),
     "a byte that msgpack does not know": (frame(b"\xc1"), 1, 0),
 }
 

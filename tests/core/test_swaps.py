@@ -196,8 +196,10 @@ def test_nothing_that_went_before_is_lost_when_the_unanswered_swap_lands_after_a
     assert latest(writer) == b"1"
     running = attempt(writer, b"computed from 1")
     assert late[0].land()
-    with pytest.raises(CheckpointError):
+    with pytest.raises(ConflictError, match="restore"):
         running.commit()
+    with pytest.raises(InvalidStateError, match="restore"):
+        writer.begin()
     assert latest(writer) == b"2"
     put(writer, b"3")
     assert latest(world.actor()) == b"3"

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import zstandard
 
-from checkpointer.codecs.keyed_codec import partition_of
+from checkpointer.codecs.keyed_codec import encode, partition_of
 from checkpointer.codecs.values import MAX_DEPTH, pack, unpack
 from checkpointer.pointer import MAX_POINTER
 from manifests import layout
@@ -50,7 +50,7 @@ def rows(name: str) -> list[list[str]]:
 
 
 def test_every_example_is_tested() -> None:
-    assert sorted(TEXTS) == ["chains", "msgpack", "names", "partitions of 8", "paths"]
+    assert sorted(TEXTS) == ["chains", "msgpack", "names", "partitions of 8", "paths", "records"]
     kinds = sorted(re.sub(r"[/ ].*", "", name) for name in FILES)
     assert kinds == ["_latest", "catalog", "manifests", "manifests", "segment", "segment"]
     assert len(FENCES) == len(TEXTS) + len(FILES)
@@ -127,6 +127,13 @@ def test_msgpack(value: str, data: str) -> None:
     evaluated = eval(value, NAMES)
     assert pack(evaluated).hex() == data
     assert same(unpack(bytes.fromhex(data)), evaluated)
+
+
+def test_records() -> None:
+    stored, raw_size = encode({"a": pack(1), "b": None})
+    raw = zstandard.ZstdDecompressor().decompressobj().decompress(stored)
+    assert raw.hex() == "".join(data for _, data in rows("records"))
+    assert raw_size == len(raw)
 
 
 @pytest.mark.parametrize(("key", "canonical", "crc", "partition"), rows("partitions of 8"))

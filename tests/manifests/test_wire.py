@@ -174,12 +174,6 @@ GARBAGE: dict[str, bytes] = {
     "only a version": b'{"format_version":1}',
     "a field twice": b'{"format_version":1,"format_version":1}',
     "an inner field twice": b'{"format_version":1,"x":[{"a":1,"a":1}]}',
-    "NaN": b'{"format_version":1,"x":NaN}',
-    "Infinity": b'{"format_version":1,"x":-Infinity}',
-    "a number beyond a double": b'{"format_version":1,"x":1e999}',
-    "half a character": b'{"format_version":1,"x":"\\ud800"}',
-    "half a character as a key": b'{"format_version":1,"\\udfff":1}',
-    "half a character, escaped in capitals": b'{"format_version":1,"x":"\\uD800"}',
     "a bare control character": b'{"format_version":1,"x":"\n"}',
     "something behind": b'{"format_version":1} {}',
     "a comma too many": b'{"format_version":1,}',
@@ -202,6 +196,39 @@ def test_garbage_is_malformed_named_and_quick(kind: str, data: bytes) -> None:
     assert time.monotonic() - started < 2
     assert len(str(caught.value)) < 500
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), MalformedError)
+
+
+BAD_JSON: dict[str, bytes] = {
+    "NaN": b"NaN",
+    "Infinity": b"Infinity",
+    "minus infinity": b"[-Infinity]",
+    "a number beyond a double": b"1e999",
+    "a number beyond a double, below zero": b'{"a":[-1e999]}',
+    "a field twice": b'{"a":1,"a":1}',
+    "a field twice, deep inside": b'[[{"a":{"b":1,"b":2}}]]',
+    "half a character": b'"\\ud800"',
+    "half a character as a key": b'{"\\udfff":1}',
+    "half a character in capitals": b'["\\uD800"]',
+    "two halves the wrong way": b'"\\udc00\\ud800"',
+    "a number of 5000 digits": b"9" * 5000,
+    "no UTF-8": b'"\xff"',
+    "too deep": b"[" * 5000 + b"]" * 5000,
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("value", BAD_JSON.values(), ids=BAD_JSON)
+def test_what_is_no_json_is_malformed_wherever_it_stands(kind: str, value: bytes) -> None:
+    """In a field that nobody knows, of a file that is good otherwise."""
+    name, data, read = FILES[kind]
+
+    def with_field(raw: bytes) -> bytes:
+        bad = data.replace(b'{"format_version":1,', b'{"format_version":1,"x_new":' + raw + b",", 1)
+        return sealed(bad) if kind == "pointer" else bad
+
+    assert read(with_field(b"[1e9]")).extra["x_new"] == [1e9]
+    with pytest.raises(MalformedError, match=rf"^{name}: expected JSON"):
+        read(with_field(value))
 
 
 @pytest.mark.parametrize("kind", FILES)

@@ -188,7 +188,8 @@ def test_many_are_deleted_at_once(store: Store) -> None:
         await asyncio.gather(*(store.put(f"a/{number}", b"") for number in range(50)))
 
     run_sync(put_all())
-    run_sync(store.delete([f"a/{number}" for number in range(1500)]))  # more than one request takes
+    paths = [f"a/{number}" for number in range(1001 if store.url.startswith("s3") else 257)]
+    run_sync(store.delete(paths))  # more than one request takes
     assert run_sync(store.list("")) == []
 
 

@@ -1,0 +1,467 @@
+"""Loops, threads, forks and pickles: the same verbs work from anywhere, and a session stays in its process."""
+
+import asyncio
+import inspect
+import os
+import pickle
+import signal
+import threading
+import traceback
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, aio, runtime, sync
+from checkpointer.errors import (
+    CheckpointError,
+    DependencyError,
+    FencedError,
+    IllegalArgumentError,
+    InvalidStateError,
+)
+from tests.core.faults import FaultyStore
+from tests.core.world import World, contents, got, latest, line, put
+from tests.servers import Server
+
+
+def asynchronous(world: World) -> AsyncCheckpointer:
+    """An asynchronous client of a root, behind a faulty store: `client.faults`."""
+    client = AsyncCheckpointer(world.store.url)
+    client.faults = FaultyStore(world.store)
+    client._session.store = client.faults
+    return client
+
+
+async def aput(client: AsyncCheckpointer, value: bytes) -> None:
+    async with client.begin() as cp:
+        await cp.snapshot("op", 0, value)
+
+
+async def alatest(client: AsyncCheckpointer) -> bytes:
+    restored = await client.restore()
+    assert restored is not None
+    (value,) = await restored.operator("op").partition(0)
+    return value
+
+
+# ---- the same verbs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Checkpointer, AsyncCheckpointer),
+        (sync.Checkpoint, aio.AsyncCheckpoint),
+        (sync.Prepared, aio.AsyncPrepared),
+        (sync.Restored, aio.AsyncRestored),
+        (sync.RestoredOperator, aio.AsyncRestoredOperator),
+    ],
+)
+def test_both_interfaces_have_the_same_verbs_with_the_same_arguments(one: type, other: type) -> None:
+    def verbs(of: type) -> dict[str, list[tuple[str, Any]]]:
+        return {
+            name: [(p.name, p.kind) for p in inspect.signature(member).parameters.values()]
+            for name, member in inspect.getmembers(of, callable)
+            if not name.startswith("_")
+        }
+
+    assert verbs(one) == verbs(other)
+    assert properties(one) == properties(other)
+
+
+def properties(of: type) -> set[str]:
+    found = inspect.getmembers(of, lambda member: isinstance(member, property))
+    return {name for name, _ in found if not name.startswith("_")}
+
+
+def test_a_whole_life_is_awaited(world: World) -> None:
+    async def life() -> None:
+        async with asynchronous(world) as client:
+            assert await client.restore() is None
+            state = KeyedState({"a": [1]})
+            async with client.begin(epoch=1) as cp:
+                await cp.snapshot("op", 0, b"1")
+                await cp.save("map", state)
+                cp.positions["t"] = 1
+                cp.watermark = 5
+            first = cp.id
+            async with client.begin(epoch=2) as cp:
+                await cp.delta("op", 0, b"2")
+                cp.keep("map")
+            restored = await client.restore()
+            assert (restored.epoch, restored.positions, restored.watermark) == (2, {"t": 1}, 5)
+            assert await restored.operator("op").partition(0) == [b"1", b"2"]
+            assert dict(await restored.keyed("map")) == {"a": [1]}
+            await client.savepoint("s", first)
+            assert [s.id for s in await client.savepoints()] == [first]
+            cp = await client.begin(epoch=3)
+            await cp.snapshot("op", 0, b"3")
+            prepared = await cp.prepare()
+            assert (await client.restore()).prepared.id == prepared.id
+            await prepared.commit()
+            assert await alatest(client) == b"3"
+            await client.rollback("s")
+            assert await alatest(client) == b"1"
+            await client.delete_savepoint("s")
+            await client.delete_checkpoint(first)
+            assert first not in await client.list_checkpoints()
+            with pytest.raises(ValueError, match="fails"):
+                async with client.begin() as cp:
+                    raise ValueError("fails")
+            with pytest.raises(InvalidStateError, match="not begun"):
+                await client.begin().snapshot("op", 0, b"x")
+            async with client.begin(background=True) as cp:
+                await cp.snapshot("op", 0, b"background")
+        assert await alatest(asynchronous(world)) == b"background"
+
+    asyncio.run(life())
+
+
+def test_the_single_verbs_are_awaited(world: World) -> None:
+    async def by_hand() -> None:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        old = (await client.restore()).manifest
+        checkpoint = await client.new_id()
+        artifact = await client.save_snapshot(checkpoint, "x", 0, b"x")
+        delta = await client.save_delta(checkpoint, "x", 0, b"d")
+        assert [await client.load_artifact(a) for a in (artifact, delta)] == [b"x", b"d"]
+        await client.save_manifest(
+            type(old)(checkpoint, parent=client._session._base.parent, operators=old.operators)
+        )
+        assert (await client.load_manifest(checkpoint)).operators == old.operators
+        assert await client.update_latest(checkpoint) == await client.read_latest() == checkpoint
+
+    asyncio.run(by_hand())
+
+
+# ---- loops and threads -----------------------------------------------------------------------------------------------
+
+
+def test_one_client_serves_one_event_loop_after_the_other(world: World) -> None:
+    client = asynchronous(world)
+    for number in range(3):
+        asyncio.run(aput(client, b"%d" % number))
+    assert asyncio.run(alatest(client)) == b"2"
+    assert latest(world.actor()) == b"2"
+
+
+def test_one_client_serves_two_event_loops_at_once(world: World) -> None:
+    client = asynchronous(world)
+    asyncio.run(aput(client, b"1"))
+    gate = client.faults.hold("get", times=2)
+    with ThreadPoolExecutor() as threads:
+        loops = [threads.submit(asyncio.run, alatest(client)) for _ in range(2)]
+        gate.wait()
+        gate.open()
+        assert [loop.result(30) for loop in loops] == [b"1", b"1"]
+
+
+def test_the_blocking_interface_works_inside_a_running_loop(world: World) -> None:
+    async def inside() -> bytes:
+        put(world.actor(), b"1")
+        await asyncio.sleep(0)
+        return latest(world.actor())
+
+    assert asyncio.run(inside()) == b"1"
+
+
+def test_a_blocking_call_on_the_library_s_own_loop_is_refused(world: World) -> None:
+    async def there() -> None:
+        world.actor().close()
+
+    with pytest.raises(IllegalArgumentError, match="asynchronous interface"):
+        runtime.run_sync(there())
+
+
+def test_many_threads_read_through_one_client(world: World) -> None:
+    client = world.actor()
+    line(client, 3)
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(lambda _: latest(client), range(64))) == {b"3"}
+
+
+def test_many_threads_write_to_roots_of_their_own(world: World) -> None:
+    worlds = [World() for _ in range(8)]
+
+    def work(mine: World) -> None:
+        line(mine.actor(), 10)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, worlds))
+    assert [latest(each.actor()) for each in worlds] == [b"10"] * 8
+
+
+def test_threads_that_write_through_one_client_lose_nothing_they_were_told_is_saved(world: World) -> None:
+    client = world.actor()
+    put(client, b"first")
+
+    def work(number: int) -> str | None:
+        try:
+            return str(put(client, b"%d" % number))
+        except InvalidStateError:
+            return None  # another thread was first
+
+    with ThreadPoolExecutor(8) as threads:
+        told = [checkpoint for checkpoint in threads.map(work, range(40)) if checkpoint]
+    listed = world.actor().list_checkpoints()
+    assert told
+    assert set(told) == set(map(str, listed[1:]))
+    assert [checkpoint.sequence for checkpoint in listed] == list(range(1, len(told) + 2))
+
+
+def test_clients_that_race_for_one_root_never_lose_an_update(world: World) -> None:
+    put(world.actor(), b"0")
+
+    def work(_: int) -> int:
+        done = 0
+        for _ in range(15):
+            client = world.actor()
+            value = int(latest(client))
+            try:
+                put(client, b"%d" % (value + 1))
+            except CheckpointError:
+                continue
+            done += 1
+        return done
+
+    with ThreadPoolExecutor(6) as threads:
+        total = sum(threads.map(work, range(6)))
+    assert int(latest(world.actor())) == total
+    assert total >= 1
+
+
+# ---- giving up waiting -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["put", "swap"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_cancelled_waiter_leaves_the_commit_to_end_on_its_own(world: World, kind: str, after: bool) -> None:
+    async def cancelled() -> bytes:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        gate = client.faults.hold(kind, after=after)
+        waiter = asyncio.create_task(aput(client, b"2"))
+        await asyncio.to_thread(gate.wait)
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        gate.open()
+        found = [await alatest(client)]
+        while found[-1] != b"2":
+            await asyncio.sleep(0.005)
+            found.append(await alatest(client))
+        assert set(found) <= {b"1", b"2"}
+        await aput(client, b"3")
+        return await alatest(asynchronous(world))
+
+    assert asyncio.run(asyncio.wait_for(cancelled(), 30)) == b"3"
+    assert len(world.contents()) == 3
+
+
+def test_a_cancelled_wait_for_a_turn_does_no_harm(world: World) -> None:
+    async def cancelled() -> bytes:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        gate = client.faults.hold("swap")
+        first = asyncio.create_task(aput(client, b"2"))
+        await asyncio.to_thread(gate.wait)
+        second = asyncio.create_task(aput(client, b"not on top of 2"))
+        await asyncio.sleep(0.02)
+        second.cancel()
+        gate.open()
+        await first
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        await client.restore()
+        await aput(client, b"3")
+        return await alatest(client)
+
+    assert asyncio.run(asyncio.wait_for(cancelled(), 30)) == b"3"
+    assert len(world.contents()) == 3
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupt_during_a_commit_asks_for_a_restore_first(world: World, after: bool) -> None:
+    client = world.actor()
+    put(client, b"1")
+    main = threading.get_ident()
+    gate = client.faults.hold("swap", after=after)
+
+    def interrupt() -> None:
+        gate.wait()
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            put(client, b"2")
+    finally:
+        thread.join()
+        gate.open()
+    with pytest.raises(InvalidStateError, match="restore"):
+        client.begin()
+    assert latest(client) == (b"2" if after else b"1")
+    put(client, b"3")
+    assert latest(world.actor()) == b"3"
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Run `work` in a forked child; its exit status, 0 where nothing was raised."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(30)
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_starts_a_session_of_its_own(tmp_path: Path) -> None:
+    client = Checkpointer(tmp_path / "root")
+    put(client, b"1")
+    running = client.begin()
+
+    def child() -> None:
+        put(client, b"2")
+        put(client, b"3")
+        assert latest(client) == b"3"
+
+    assert in_child(child) == 0
+    running.snapshot("op", 0, b"zombie")
+    with pytest.raises(FencedError):
+        running.commit()
+    assert latest(Checkpointer(tmp_path / "root")) == b"3"
+
+
+def test_a_forked_child_has_an_event_loop_of_its_own(tmp_path: Path) -> None:
+    client = AsyncCheckpointer(tmp_path / "root")
+    asyncio.run(aput(client, b"1"))
+    assert in_child(lambda: asyncio.run(aput(client, b"2"))) == 0
+    assert asyncio.run(alatest(client)) == b"2"
+
+
+def test_children_forked_while_threads_are_busy_work(tmp_path: Path) -> None:
+    roots = [tmp_path / str(number) for number in range(4)]
+    stop = threading.Event()
+
+    def busy() -> None:
+        client = Checkpointer(tmp_path / "busy")
+        while not stop.is_set():
+            put(client, b"x" * 1000)
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    try:
+        assert [in_child(lambda root=root: line(Checkpointer(root), 2)) for root in roots] == [0] * 4
+    finally:
+        stop.set()
+        thread.join()
+    assert [latest(Checkpointer(root)) for root in roots] == [b"2"] * 4
+
+
+@pytest.mark.parametrize("kind", [Checkpointer, AsyncCheckpointer])
+def test_a_client_pickles_as_its_configuration_only(tmp_path: Path, kind: type) -> None:
+    client = kind(tmp_path / "root", max_chain=4, timeout=5.0)
+    before = pickle.dumps(client)
+    if kind is Checkpointer:
+        line(client, 3)
+    else:
+        asyncio.run(aput(client, b"3"))
+    assert pickle.dumps(client) == before
+    assert len(before) < 1000
+    copy = pickle.loads(before)
+    assert (type(copy), copy.root, copy._session.max_chain) == (kind, client.root, 4)
+    assert latest(Checkpointer(copy.root)) == b"3"
+    assert pickle.dumps(copy) == before
+
+
+def test_a_copy_in_another_process_reads_and_may_take_over(tmp_path: Path) -> None:
+    client = Checkpointer(tmp_path / "root")
+    put(client, b"1")
+    copy = pickle.loads(pickle.dumps(client))
+    assert latest(copy) == b"1"
+    put(copy, b"2")
+    with pytest.raises(FencedError):
+        put(client, b"zombie")
+    assert latest(client) == b"2"
+
+
+def test_errors_survive_pickling(world: World) -> None:
+    client = world.actor()
+    put(client, b"1")
+    for failing in (lambda: client.restore(savepoint="none"), lambda: client.begin(epoch="x")):
+        with pytest.raises(CheckpointError) as raised:
+            failing()
+        copy = pickle.loads(pickle.dumps(raised.value))
+        assert (type(copy), str(copy)) == (type(raised.value), str(raised.value))
+
+
+# ---- secrets ---------------------------------------------------------------------------------------------------------
+
+SECRET = "the-secret-that-nobody-may-see"
+
+
+def shown(error: BaseException) -> str:
+    """All that an error and those behind it say, without the source lines of this file."""
+    said = []
+    while error is not None:
+        said += [str(error), repr(error), *getattr(error, "__notes__", [])]
+        error = error.__cause__ or error.__context__
+    return "\n".join(said)
+
+
+def test_no_error_and_no_repr_shows_a_secret(s3_server: Server) -> None:
+    options = {**s3_server.storage_options, "secret": SECRET}
+    client = Checkpointer(f"{s3_server.url}/{uuid.uuid4().hex}", options)
+    for verb in (client.restore, client.begin, client.list_checkpoints, lambda: client.savepoint("s")):
+        with pytest.raises(CheckpointError) as raised:
+            verb()
+        assert SECRET not in shown(raised.value)
+    for thing in (client, client._session.store, client._config, client._session):
+        assert SECRET not in repr(thing)
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "root", [f"s3://key:{SECRET}@bucket/x", f"s3://bucket/x?sig={SECRET}", f"abfs://c@account/x#{SECRET}"]
+)
+def test_a_url_with_a_secret_in_it_is_refused_without_showing_it(root: str) -> None:
+    with pytest.raises(IllegalArgumentError) as raised:
+        Checkpointer(root)
+    assert SECRET not in shown(raised.value)
+
+
+def test_a_failure_in_the_background_of_an_asynchronous_client_is_raised_once(world: World) -> None:
+    async def failing() -> None:
+        client = asynchronous(world)
+        client.faults.fail("put", path="manifests/")
+        async with client.begin(background=True) as cp:
+            await cp.snapshot("op", 0, b"x")
+        with pytest.raises(DependencyError):
+            await client.read_latest()
+        assert await client.read_latest() is None
+        await client.close()
+
+    asyncio.run(failing())
+    assert world.actor().restore() is None
+
+
+def test_what_is_read_back_is_whole_after_everything(world: World) -> None:
+    client = world.actor()
+    line(client, 2)
+    assert contents(client.restore()) == {"op": {0: [b"2"]}}
+    assert got(client.restore(epoch=None)) == b"2"
