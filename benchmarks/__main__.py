@@ -25,7 +25,7 @@ def markdown(targets: list[Target]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks", description="Ratios against the limit and the peers, in one run.")
+    parser = argparse.ArgumentParser(prog="benchmarks", description="Ratios against the limit, in one run.")
     parser.add_argument("--quick", action="store_true", help="a fifth of the size, fewer repetitions")
     quick = parser.parse_args().quick
     targets = driver_state.run(quick)

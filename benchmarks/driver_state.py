@@ -1,4 +1,4 @@
-"""Driver-side state on the local store: what does a durable save cost, how long is the caller held up, what does a restore cost?
+"""Driver-side state on the local store: what does a durable save cost, whom does it hold up, what does a restore cost?
 
 The limit to compare with is the same work by hand in one thread: pack, compress, hash, write and fsync, one after the
 other; and back: read, hash, decompress, unpack. Zstandard runs at the same level on both sides.
@@ -97,7 +97,9 @@ def run(quick: bool) -> list[Target]:
         _target("full save / by hand in one thread", full, saves["by_hand"], 0.9),
         _target("longest stall of a save in the background / full save", saves["stall"], full, 0.10),
         _target("delta of 1 % / full save, time", delta, full, 0.04),
-        Target("delta of 1 % / full save, bytes", delta_bytes / full_bytes, 0.02, f"{delta_bytes:,} B / {full_bytes:,} B"),
+        Target(
+            "delta of 1 % / full save, bytes", delta_bytes / full_bytes, 0.02, f"{delta_bytes:,} / {full_bytes:,} B"
+        ),
         _target("restore / by hand in one thread", restores["ours"], restores["by_hand"], 1.15),
         _target("restore, and read every value / by hand", restores["and_read"], restores["by_hand"], None),
         _target("state[k] = v / dict", access["set"], access["dict_set"], None),
@@ -190,5 +192,9 @@ def _access(keys: int) -> dict[str, Times]:
         return timed(work)
 
     return alternate(
-        3, set=lambda: fill(state), dict_set=lambda: fill(numbers), get=lambda: read(state), dict_get=lambda: read(numbers)
+        3,
+        set=lambda: fill(state),
+        dict_set=lambda: fill(numbers),
+        get=lambda: read(state),
+        dict_get=lambda: read(numbers),
     )

@@ -1,8 +1,8 @@
 """A partition of keyed state as stored bytes: `msgpack+zstd`.
 
 A zstd frame around pairs of msgpack arrays, one pair after the other, of at most `CHUNK` entries each: the keys, then
-as many values, each a packed value or nil where the key was deleted. Values stay packed until somebody asks for them. Two
-arrays are packed and unpacked faster than a map is, since neither makes Python build a dict for each chunk.
+as many values, each a packed value or nil where the key was deleted. Values stay packed until somebody asks for them.
+Two arrays are packed and unpacked faster than a map is, since neither makes Python build a dict for each chunk.
 """
 
 import zlib

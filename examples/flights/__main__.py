@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 from examples.flights import report, story
-from examples.flights.data import BATCH, Day, batch_totals, read_days, write_days
+from examples.flights.data import BATCH, Day, read_days, write_days
+from examples.flights.expected import batch_totals
+from examples.flights.outcomes import Outcomes, Places
 from examples.flights.pauses import POINTS
 from examples.flights.process import REPOSITORY, JobFailedError, JobProcess
-from examples.flights.outcomes import Outcomes, Places
 
 FOLDER = REPOSITORY / ".cache" / "flights"
 MIN_DAYS = 20
@@ -41,6 +42,8 @@ def main() -> int:
     except JobFailedError as error:
         story.failed(str(error))
         return 1
+    except KeyboardInterrupt:
+        return 130
     story.end(right, time.monotonic() - begun, places)
     return 0 if right else 1
 

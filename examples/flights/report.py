@@ -7,14 +7,16 @@ from statistics import fmean
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from checkpointer import Checkpointer, KeyedState
-from examples.flights.data import Day, State
+from checkpointer.sync import Restored
+from examples.flights.data import Day
+from examples.flights.expected import State
 from examples.flights.outcomes import Outcomes, Places
 from examples.flights.pauses import SWAPPED, UPLOADED, UPLOADING
 from examples.flights.story import console
-from checkpointer.sync import Restored
 from manifests import layout
 from manifests.model import Artifact, CheckpointId, Manifest
 
@@ -85,12 +87,12 @@ def _maps(restored: Restored | None) -> dict[str, KeyedState]:
 
 
 def _full_size(maps: dict[str, KeyedState]) -> int:
-    """Saved in another store, which has nothing of it yet, a state is written as a whole."""
+    """Saved to another store, which knows nothing of it, a state is written as a whole."""
     with Checkpointer("memory://flights-in-full") as elsewhere:
         with elsewhere.begin() as copy:
             for name, state in maps.items():
                 copy.save(name, state)
-        return _written(elsewhere.load_manifest(copy.id))
+        return sum({a.path: a.size for a in _artifacts(elsewhere.load_manifest(copy.id))}.values())
 
 
 def _written(manifest: Manifest) -> int:
@@ -127,10 +129,11 @@ def _compare_story(places: Places, rows: list[Row], outcomes: Outcomes) -> list[
     calls = Counter(every)
     calls.update(batch for point, batch in outcomes.stops if point != SWAPPED)
     skipped = [batch for point, batch in outcomes.stops if point == SWAPPED]
-    told = [
+    told: list[tuple[str, object, object]] = [
         ("batches with a checkpoint", [row.manifest.epoch for row in rows], every),
         ("batches that Spark recorded", places.spark_batches(), every),
-        ("calls of update() by batch", sorted(outcomes.calls.items()), sorted(calls.items())),
+        ("surplus calls of update(), by batch", dict(outcomes.calls - calls), {}),
+        ("missing calls of update(), by batch", dict(calls - outcomes.calls), {}),
         ("batches that were skipped", outcomes.skipped, skipped),
         ("batches whose flights are not those of their files", outcomes.miscounted, []),
     ]
@@ -149,7 +152,7 @@ def show(findings: Findings, outcomes: Outcomes) -> None:
             f"{_mean(row.manifest_size for row in lately):,}; a full copy of the state takes {findings.full_size:,}."
         )
     for line in findings.wrong:
-        console.print(f"[bold red]wrong[/]  {line}")
+        console.print(f"[bold red]wrong[/]  {escape(line)}")
     if not findings.wrong:
         aircraft, months = findings.state["aircraft"], findings.state["months"]
         console.print(

@@ -4,6 +4,7 @@ import sys
 from datetime import date
 
 from rich.console import Console
+from rich.markup import escape
 
 from examples.flights.data import BATCH, Day
 from examples.flights.events import Event
@@ -14,8 +15,8 @@ console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isat
 
 WHEN = {
     UPLOADING: "while batch {} uploads its state",
-    UPLOADED: "when batch {} has uploaded its state, and before the swap that makes it the latest",
-    SWAPPED: "when batch {} is the latest state, and before Spark has recorded the batch",
+    UPLOADED: "after batch {} uploaded its state, before the swap that makes it the latest",
+    SWAPPED: "after the swap in batch {}, before Spark records the batch as done",
 }
 
 PROVES = {
@@ -29,13 +30,13 @@ def begin(places: Places, days: list[Day], batches: list[list[Day]], stops: list
     flights = sum(len(day.lines) for day in days)
     console.print(
         f"[bold]{flights:,} flights[/] left New York from {_text(days[0].date)} to {_text(days[-1].date)}, 2013.\n"
-        f"A Structured Streaming job reads one file a day, {BATCH} days a batch, and keeps the totals of each aircraft\n"
-        f"in a state: flights, miles, minutes in the air, minutes late. {len(batches)} batches.\n"
+        f"A Structured Streaming job reads one file a day, {BATCH} days a batch: {len(batches)} batches.\n"
+        "Its state holds each aircraft's totals, in all and by month: flights, miles, minutes in the air, minutes late.\n"
         "\nIts process is killed three times (SIGKILL, and the JVM with it) and started again:"
     )
     for point, batch in stops:
         console.print(f"  - {WHEN[point].format(batch)}")
-    console.print(f"At the end every total must be exactly right. All of it is in {places.folder}\n")
+    console.print(f"At the end every total must be exactly right. Everything is in {escape(str(places.folder))}\n")
 
 
 def started(start: int, pid: int, seconds: float) -> None:
@@ -58,7 +59,7 @@ def stopped(outcomes: Outcomes, event: Event) -> None:
 def killed(places: Places, pid: int, event: Event) -> None:
     """What a kill left on disk, as another process finds it."""
     point, batch = event["point"], event["batch"]
-    console.print(f"[bold red]SIGKILL[/]   process {pid} and its JVM, {WHEN[point].format(batch)}")
+    console.print(f"[bold red]SIGKILL[/]   process {pid} and its JVM,\n          {WHEN[point].format(batch)}")
     if point == UPLOADING:
         for path in places.objects(batch, unfinished=True):
             console.print(f"          left behind: {path.stat().st_size:,} of {event['size']:,} bytes of an upload")
@@ -72,12 +73,13 @@ def killed(places: Places, pid: int, event: Event) -> None:
 
 
 def failed(why: str) -> None:
-    console.print(f"\n[bold red]FAILED[/]  {why}", markup=True)
+    console.print(f"\n[bold red]FAILED[/]  {escape(why)}")
 
 
 def end(right: bool, seconds: float, places: Places) -> None:
     verdict = "[bold green]EQUAL[/]" if right else "[bold red]NOT EQUAL[/]"
-    console.print(f"\n{verdict}  {seconds:.0f} s in all. The state, Spark's checkpoint and the logs: {places.folder}")
+    where = escape(str(places.folder))
+    console.print(f"\n{verdict}  {seconds:.0f} s in all. The state, Spark's checkpoint and the logs: {where}")
 
 
 def _batch(outcomes: Outcomes, batch: int, seen: tuple[int, int] | None) -> str:

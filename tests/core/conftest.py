@@ -1,6 +1,5 @@
 """A fresh root for each test of the core."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,9 @@ from tests.core.world import World
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> World:
     """A root in memory."""
-    yield World()
+    return World()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ PATIENCE = 30.0
 """Seconds after which a held request gives up, so that a broken test fails and does not hang."""
 
 
-class Crash(Exception):
+class CrashError(Exception):
     """The process of this store's user died: no request of it is served any more."""
 
 
@@ -186,7 +186,7 @@ class FaultyStore:
 
         def action(request: Request) -> None:
             self._dead = True
-            raise Crash(f"died at {request}")
+            raise CrashError(f"died at {request}")
 
         self.call(action, None, number, after=after)
 
@@ -244,7 +244,7 @@ class FaultyStore:
 
     def _check_alive(self) -> None:
         if self._dead:
-            raise Crash("died before")
+            raise CrashError("died before")
 
     @staticmethod
     async def _act(request: Request, rules: Sequence[_Rule], unlucky: bool) -> None:

@@ -17,7 +17,7 @@ from checkpointer.history import read_history
 from checkpointer.pointer import read_head
 from checkpointer.store.memory import MemoryStore
 from manifests.model import CheckpointId, Manifest
-from tests.core.faults import Crash, FaultyStore
+from tests.core.faults import CrashError, FaultyStore
 from tests.core.world import Actor, Contents, World, read_whole
 
 LENGTH = 5
@@ -164,7 +164,7 @@ def play(client: Checkpointer, steps: list[Step]) -> tuple[int, Exception | None
     for number, step in enumerate(steps):
         try:
             step(client, notes)
-        except (CheckpointError, Crash) as error:
+        except (CheckpointError, CrashError) as error:
             return number, error
     return len(steps), None
 
@@ -210,7 +210,7 @@ def test_a_crash_at_any_request_leaves_what_was_acknowledged_and_nothing_in_part
         client.faults.crash(number, after=after)
         acknowledged, error = play(client, steps)
         if error is not None:
-            assert isinstance(error, Crash), error
+            assert isinstance(error, CrashError), error
         check_and_go_on(world, world.actor(), views[acknowledged : acknowledged + 2], acknowledged)
 
 
@@ -265,5 +265,5 @@ def test_the_faulty_store_fails_as_it_is_told() -> None:
     assert client.faults.counts["put"] == 2
     client.faults.crash(1)
     for _ in range(2):
-        with pytest.raises(Crash):
+        with pytest.raises(CrashError):
             client.read_latest()

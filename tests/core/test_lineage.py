@@ -602,8 +602,21 @@ def test_restoring_an_old_checkpoint_does_not_make_it_the_one_to_write_on(world:
     assert got(writer.restore(ids[0])) == b"1"
     with pytest.raises(InvalidStateError, match="rollback"):
         writer.begin()
-    with pytest.raises(InvalidStateError):
-        writer.rollback(ids[0])
+    with pytest.raises(InvalidStateError, match="rollback"):
+        writer.new_id()
     assert latest(writer) == b"3"
     put(writer, b"4")
     assert latest(world.actor()) == b"4"
+
+
+def test_a_checkpoint_that_was_looked_at_can_be_rolled_back_to(world: World) -> None:
+    writer, tool = world.actor(), world.actor()
+    ids = line(writer, 2)
+    assert got(tool.restore(ids[0])) == b"1"
+    put(writer, b"3")  # the rollback goes on top of what is committed by then
+    new = tool.rollback(ids[0])
+    assert (new.sequence, latest(world.actor())) == (4, b"1")
+    put(tool, b"5")
+    with pytest.raises(FencedError):
+        put(writer, b"zombie")
+    assert latest(world.actor()) == b"5"

@@ -1,6 +1,7 @@
 """What is saved comes back, and what a checkpoint costs follows what changed."""
 
 import random
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,6 @@ from checkpointer.sync import Restored
 from manifests import layout
 from manifests.model import DELTA, SNAPSHOT
 from manifests.segments import INLINE
-from tests.core.faults import Crash
 from tests.core.world import Actor, World, attempt, contents, got, latest, line, put
 
 BIG = b"\x00" * (1 << 20) + b"big"
@@ -182,10 +182,10 @@ def test_after_the_block_a_checkpoint_takes_nothing_more(world: World) -> None:
 def test_an_exception_in_the_block_leaves_nothing_visible(world: World) -> None:
     client = world.actor()
     line(client, 1)
-    with pytest.raises(Crash), client.begin() as cp:
+    with suppress(ZeroDivisionError), client.begin() as cp:
         cp.snapshot("op", 0, b"2")
         cp.snapshot("op", 1, BIG)
-        raise Crash
+        raise ZeroDivisionError
     assert contents(world.actor().restore()) == {"op": {0: [b"1"]}}
     assert layout.manifest(cp.id) not in world.objects()
     put(client, b"2")
@@ -240,11 +240,13 @@ def test_positions_of_an_aborted_attempt_do_not_leak(world: World) -> None:
 def test_what_json_cannot_carry_is_refused_by_name(world: World, field: str, value: Any) -> None:
     client = world.actor()
     line(client, 1)
-    with pytest.raises(IllegalArgumentError, match=field), client.begin() as cp:
-        if field == "watermark":
-            cp.watermark = value
-        else:
-            getattr(cp, field)["k"] = value
+    cp = client.begin()
+    if field == "watermark":
+        cp.watermark = value
+    else:
+        getattr(cp, field)["k"] = value
+    with pytest.raises(IllegalArgumentError, match=field):
+        cp.commit()
     assert latest(world.actor()) == b"1"
     put(client, b"2")
 
@@ -260,14 +262,15 @@ def test_an_epoch_is_a_number(world: World, epoch: Any) -> None:
 
 def test_a_checkpoint_is_restored_by_id_epoch_or_savepoint(world: World) -> None:
     client = world.actor()
-    ids = [put(client, b"%d" % epoch, epoch=epoch) for epoch in (5, 6, 6, 7, 8)]
+    ids = [put(client, b"%d" % number, epoch=epoch) for number, epoch in enumerate((5, 6, 6, 7, 8, 8, 9))]
     client.savepoint("six", ids[1])
     client.delete_checkpoint(ids[3])  # what is older is in the catalog now
     reader = world.actor()
-    assert got(reader.restore(ids[0])) == got(reader.restore(str(ids[0]))) == got(reader.restore(epoch=5)) == b"5"
+    assert got(reader.restore(ids[0])) == got(reader.restore(str(ids[0]))) == got(reader.restore(epoch=5)) == b"0"
     assert restored(reader, epoch=6).id == ids[2], "the newest of that epoch"
     assert restored(reader, savepoint="six").id == ids[1]
-    assert got(reader.restore(epoch=8)) == b"8"
+    assert restored(reader, epoch=8).id == ids[5], "the newest of that epoch"
+    assert got(reader.restore(epoch=9)) == b"6"
     for which, error in (
         ({"epoch": 7}, CheckpointNotFoundError),
         ({"id": ids[3]}, CheckpointNotFoundError),
@@ -510,9 +513,7 @@ def test_update_latest_takes_a_manifest_with_many_partitions(world: World) -> No
     checkpoint = client.new_id()
     artifact = client.save_snapshot(checkpoint, "op", 3, b"by hand")
     operator = replace(old.operators["op"], chains={**old.operators["op"].chains, 3: (artifact,)})
-    client.save_manifest(
-        replace(old, id=checkpoint, parent=client._session._base.parent, operators={"op": operator})
-    )
+    client.save_manifest(replace(old, id=checkpoint, parent=client._session._base.parent, operators={"op": operator}))
     client.update_latest(checkpoint)
     with client.begin() as cp:
         cp.delta("op", 3, b"and on")

@@ -239,7 +239,7 @@ def test_a_swap_that_cannot_be_read_back_is_unknown(world: World) -> None:
 
 
 def test_an_abort_kills_a_prepare_that_is_still_under_way(folder: World) -> None:
-    # In a folder the version of an object is the digest of its bytes: what was written before would come back as it was.
+    # In a folder the version of an object is the digest of its bytes: what was written before could come back.
     writer = folder.actor()
     line(writer, 1)
     late = writer.faults.delay_swap(times=SENDS)

@@ -77,7 +77,8 @@ def writer(scenario: str, folder: Path) -> Any:
 def main(scenario: str, root: str, folder: str) -> None:
     master = {} if scenario == "submit" else {"spark.master": os.environ.get("TEST_MASTER", "local-cluster[2,1,1024]")}
     builder = SparkSession.builder.appName(scenario)
-    for key, value in ({"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"} | master | SETTINGS[scenario]).items():
+    common = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
+    for key, value in (common | master | SETTINGS[scenario]).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")

@@ -106,7 +106,15 @@ def test_spark_submit_with_the_packages_as_a_zip(tmp_path: Path) -> None:
     for package in ("checkpointer", "manifests"):
         shutil.copytree(PROJECT / package, tmp_path / "zip" / package, ignore=shutil.ignore_patterns("__pycache__"))
     archive = shutil.make_archive(str(tmp_path / "packages"), "zip", tmp_path / "zip")
-    command = [spark_program("spark-submit"), "--master", "local-cluster[2,1,1024]", "--py-files", archive, str(JOB), "submit"]
+    command = [
+        spark_program("spark-submit"),
+        "--master",
+        "local-cluster[2,1,1024]",
+        "--py-files",
+        archive,
+        str(JOB),
+        "submit",
+    ]
     answer = run([*command, str(tmp_path / "root"), str(tmp_path)], tmp_path)
     assert sum(told["rows"] for told in answer["told"]) == 100
     assert all("packages.zip" in told["module"] for told in answer["told"])
