@@ -220,7 +220,7 @@ class AsyncCheckpoint:
         await bridge(self._draft.abort())
 
     async def __aenter__(self) -> Self:
-        return await self._begin()
+        return self if self._begun is not None else await self._begin()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -232,6 +232,7 @@ class AsyncCheckpoint:
                 error.add_note(f"aborting {self.id} failed too: {second}")
         elif self._draft.open:
             if self._background:
+                self._draft.freeze()
                 await bridge(self._client._session.in_background(self._draft.commit()))
             else:
                 await self.commit()

@@ -35,6 +35,8 @@ class Change:
         """The operator's chains once every piece is written."""
         chains = dict(self.old)
         for partition, plan in self.plans.items():
+            if not all(piece.artifacts for piece in plan.added):
+                raise AssertionError(f"partition {partition}: a piece of its chain was never written")
             chains[partition] = plan.kept + tuple(a for piece in plan.added for a in piece.artifacts)
         return {partition: chain for partition, chain in chains.items() if chain}
 

@@ -50,7 +50,8 @@ class Client:
             storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
             fencing: "required" refuses a store that cannot swap atomically; "none" does without, and then nothing
                 protects two writers of one root from each other.
-            max_chain: Most artifacts that a partition's chain may have, at least 2.
+            max_chain: Most objects that a partition's chain may stand in, at least 2. Deltas of a KeyedState are merged
+                to stay within it; deltas of opaque bytes are put together in larger objects.
             concurrency: Requests under way at once.
             timeout: Seconds after which a request of a small object counts as unanswered.
         """

@@ -66,6 +66,13 @@ class Capture:
             self.dirty = []
 
 
+def _check_key(key: Any) -> None:
+    try:
+        pack(key)
+    except UnsupportedValueError as error:
+        raise IllegalArgumentError(f"key {key!r:.80}: {error}") from None
+
+
 class KeyedState(MutableMapping[Any, Any]):
     """A mutable mapping whose changes are saved as deltas. Used by one thread at a time, like a dict.
 
@@ -81,7 +88,7 @@ class KeyedState(MutableMapping[Any, Any]):
             raise IllegalArgumentError(f"partitions {partitions!r:.40}: expected an integer from 1 to 65536")
         self._data: list[dict[Any, bytes]] = [{} for _ in range(partitions)]
         self._dirty: list[dict[Any, bytes | None]] = [{} for _ in range(partitions)]
-        self._shared: list[PartitionChange | None] = [None] * partitions
+        self._shared: list[set[PartitionChange]] = [set() for _ in range(partitions)]
         self._live: dict[Any, Any] = {}
         self._live_limit = LIVE
         self._chains: list[Chain] = [()] * partitions
@@ -123,6 +130,8 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         partition = partition_of(key, len(self._data))
+        if type(key) not in _PLAIN and key not in self._data[partition]:
+            _check_key(key)
         if type(value) in _PLAIN:
             try:
                 packed = pack(value)
@@ -161,7 +170,7 @@ class KeyedState(MutableMapping[Any, Any]):
         self._live.clear()
         for partition, part in enumerate(self._data):
             self._dirty[partition].update(dict.fromkeys(part))
-            self._data[partition], self._shared[partition] = {}, None
+            self._data[partition], self._shared[partition] = {}, set()
 
     def __repr__(self) -> str:
         return f"KeyedState({len(self):,} keys in {self.partitions} partitions)"
@@ -178,13 +187,14 @@ class KeyedState(MutableMapping[Any, Any]):
         """Pack every live value, and let go of those nobody else holds. Returns what could not be packed."""
         live, refused = self._live, {}
         for key in list(live):
-            value = live.pop(key)
+            value = live[key]
             try:
                 packed = pack(value)
             except UnsupportedValueError as error:
-                live[key], refused[key] = value, error
+                refused[key] = error
                 continue
             self._rest(partition_of(key, len(self._data)), key, packed)
+            del live[key]
             if is_held(value):
                 live[key] = value
         return refused
@@ -195,13 +205,12 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def _writable(self, partition: int) -> dict[Any, bytes]:
         """A partition's own dict: a copy where a capture still reads the old one."""
-        if self._shared[partition] is not None:
-            self._data[partition], self._shared[partition] = dict(self._data[partition]), None
+        if self._shared[partition]:
+            self._data[partition], self._shared[partition] = dict(self._data[partition]), set()
         return self._data[partition]
 
     def _unshare(self, change: PartitionChange) -> None:
-        if self._shared[change.partition] is change:
-            self._shared[change.partition] = None
+        self._shared[change.partition].discard(change)
 
     # ---- saving -------------------------------------------------------------------------------------------------
 
@@ -240,7 +249,7 @@ class KeyedState(MutableMapping[Any, Any]):
                 return PartitionChange(partition, DELTA, 1 + first, records, size, self)
         size = chain[0].raw_size if chain else 32 * len(data)
         change = PartitionChange(partition, SNAPSHOT, 0, data, size, self)
-        self._shared[partition] = change
+        self._shared[partition].add(change)
         return change
 
     def _learn_outcome(self) -> None:

@@ -210,7 +210,9 @@ async def update_latest(session: Session, checkpoint: CheckpointId) -> Checkpoin
     """Commit a manifest that was saved under an id of this attempt. A live, older id is a rollback."""
     base = await session.base()
     if base.parent is not None and base.parent.id == checkpoint:
-        return checkpoint
+        now = (await read_head(session.store)).committed
+        if now is not None and now.id == checkpoint:
+            return checkpoint
     if checkpoint.sequence <= base.head.sequence:
         return await rollback(session, checkpoint)
     async with session.lock:

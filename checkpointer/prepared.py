@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 from checkpointer.errors import ConflictError, InvalidStateError
 from checkpointer.pointer import Head
@@ -31,7 +32,7 @@ class Prepared:
         self.id = ref.id
         self.base = base
         self.manifest = manifest
-        self.decided = False
+        self.outcome: Literal["committed", "aborted"] | None = None
         self._session = session
         self._ref = ref
         self._settle = settle
@@ -47,10 +48,13 @@ class Prepared:
                 )
             return replace(pointer, committed=self._ref, prepared=None)
 
+        if self.outcome == "committed":
+            return
+        self._check_undecided()
         async with self._session.lock:
             head = await self._session.move(self.base, self._ref, plan)
             self._session.stand_on_commit(head, self._ref, self.manifest)
-            self._decided(head, self.manifest)
+            self._decided("committed", self.manifest)
 
     async def abort(self) -> None:
         """Drop it. Always swaps, so that a `prepare` still under way can never take effect afterwards."""
@@ -60,13 +64,20 @@ class Prepared:
                 raise ConflictError(f"{self._session.store.url}: another checkpoint is prepared: restore again")
             return replace(pointer, prepared=None)
 
+        if self.outcome == "aborted":
+            return
+        self._check_undecided()
         async with self._session.lock:
             head = await self._session.move(self.base, self._ref, plan)
             if head.committed == self._ref:
                 raise InvalidStateError(f"{self._session.store.url}: {self.id} was committed already: use rollback()")
             self._session.stand_on(Base(head, self.base.manifest))
-            self._decided(head, None)
+            self._decided("aborted", None)
 
-    def _decided(self, head: Head, manifest: Manifest | None) -> None:
-        self.decided, self.base = True, Base(head, self.base.manifest)
+    def _check_undecided(self) -> None:
+        if self.outcome is not None:
+            raise InvalidStateError(f"{self._session.store.url}: {self.id} was {self.outcome} already: see rollback()")
+
+    def _decided(self, outcome: Literal["committed", "aborted"], manifest: Manifest | None) -> None:
+        self.outcome = outcome
         self._settle(manifest)

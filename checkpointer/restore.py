@@ -136,6 +136,10 @@ async def restore(
     """
     if sum(wanted is not None for wanted in (checkpoint, epoch, savepoint)) > 1:
         raise IllegalArgumentError("restore by one of id, epoch and savepoint, not by several")
+    if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int)):
+        raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer")
+    if savepoint is not None and not isinstance(savepoint, str):
+        raise IllegalArgumentError(f"savepoint {savepoint!r:.40}: expected a name")
     if checkpoint is None and epoch is None and savepoint is None:
         return await _restore_latest(session)
 
@@ -193,6 +197,8 @@ async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
     """The verified stored bytes of an artifact, or of a whole object by a path that holds its digest."""
     if isinstance(artifact, Artifact):
         return await objects.read_artifact(session.store, session.host, artifact)
+    if not isinstance(artifact, str):
+        raise IllegalArgumentError(f"expected an Artifact or its path, got {type(artifact).__name__}")
     try:
         layout.parse_artifact(artifact)
     except CorruptionError as error:

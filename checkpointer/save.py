@@ -84,6 +84,8 @@ class Draft:
     async def attach(self, artifact: Artifact) -> None:
         """Take an artifact that `save_snapshot` or `save_delta` wrote under this attempt's id, in any process."""
         self._check_open()
+        if not isinstance(artifact, Artifact):
+            raise IllegalArgumentError(f"expected an Artifact, got {type(artifact).__name__}")
         name = layout.parse_artifact(artifact.path)
         if name.id != self.id or name.partition is None or name.codec != layout.RAW:
             raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {self.id}")
@@ -137,6 +139,18 @@ class Draft:
         if batch:
             await self._start_keyed(batch)
 
+    def declare(self, operator: str, schema: Json) -> None:
+        """Record how an operator's bytes are laid out; refused where the parent's are laid out otherwise."""
+        self._check_open()
+        layout.encode_name("operator", operator)
+        old = self._operators.get(operator)
+        if old is not None and old.schema != schema:
+            raise IllegalArgumentError(
+                f"operator {operator!r}: was written as {old.schema}, not as {schema}: drop() it first"
+            )
+        change = self._change(operator, EXPLICIT, layout.RAW, 0)
+        change.operator = replace(change.operator, schema=check_json(f"operator {operator!r}: schema", schema))
+
     def keep(self, operator: str, partition: int | None = None) -> None:
         """Say aloud that an operator, or one partition of it, stays as it was in the parent."""
         self._check_open()
@@ -149,6 +163,9 @@ class Draft:
         if partition is None:
             self._operators.pop(operator, None)
             self._changes.pop(operator, None)
+            for _, capture in [c for c in self._captures if c[0] == operator]:
+                capture.settle(None)
+            self._captures = [c for c in self._captures if c[0] != operator]
             return
         old = self._operators.get(operator) or self._changes[operator].operator
         self._change(operator, old.partitioner, old.codec, old.partitions).plans[partition] = Plan(())
@@ -172,6 +189,12 @@ class Draft:
             self._session.stand_on_commit(head, ref, manifest)
             self.settle(manifest)
 
+    def freeze(self) -> None:
+        """Take positions, watermark and properties as they are now; refuse what JSON cannot carry."""
+        self.positions = check_json("positions", self.positions)
+        self.watermark = check_json("watermark", self.watermark)
+        self.properties = check_json("properties", self.properties)
+
     async def prepare(self) -> Prepared:
         """Record this attempt in `_latest` without making it the committed checkpoint."""
         async with self._session.lock:
@@ -192,7 +215,7 @@ class Draft:
     async def abort(self) -> None:
         """Leave nothing visible. Objects already written are garbage that cleanup knows by this attempt's id."""
         if self._prepared is not None:
-            if not self._prepared.decided:
+            if self._prepared.outcome is None:
                 await self._prepared.abort()
             return
         if self._ended is None:
@@ -218,9 +241,7 @@ class Draft:
         """Everything up to the manifest: durable, and not yet visible."""
         self._check_open()
         try:
-            check_json("positions", self.positions)
-            check_json("watermark", self.watermark)
-            check_json("properties", self.properties)
+            self.freeze()
             await self._flight.land()
             await self._uploads.flush()
             manifest, segments = await self._session.host.run(self._manifest)
@@ -250,7 +271,7 @@ class Draft:
             job=self.job,
             operators=operators,
             positions=self.positions,
-            watermark=check_json("watermark", self.watermark),
+            watermark=self.watermark,
             properties=self.properties,
         )
         return objects.spill(manifest, parent)
@@ -311,6 +332,7 @@ async def begin(session: Session, epoch: int | None, job: Job | None = None) -> 
     """An attempt on top of what was restored."""
     if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or abs(epoch) >= 2**63):
         raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer or None")
-    base = await session.base()
+    async with session.lock:  # after a commit whose caller stopped waiting
+        base = await session.base()
     refuse_prepared(session, base.head.prepared)
     return Draft(session, base, epoch, job)

@@ -93,6 +93,8 @@ class Session:
         """Go on from a checkpoint that was committed, unless more was committed on top of it since."""
         if head.committed == ref:
             self.stand_on(Base(head, manifest))
+        else:
+            self.must_restore(f"{ref.id} was committed, and more on top of it: call restore() first")
 
     def must_restore(self, why: str) -> None:
         """From now on every write is refused until restore() was called."""
@@ -109,9 +111,14 @@ class Session:
 
     async def settle(self) -> None:
         """Wait for the commit that runs in the background, and raise what became of it, once."""
-        task, self._background = self._background, None
-        if task is not None:
-            await task
+        task = self._background
+        if task is None:
+            return
+        try:
+            await asyncio.shield(task)  # who stops waiting does not stop the commit
+        finally:
+            if task.done() and self._background is task:
+                self._background = None
 
     async def in_background(self, work: Awaitable[object]) -> None:
         """Go on with `work` without the caller, after what already runs there."""
@@ -156,7 +163,7 @@ class Session:
         except (OutcomeUnknownError, asyncio.CancelledError):
             self.must_restore("the outcome of the last swap is unknown: call restore() first, which tells")
             raise
-        if not self._owns(head):
+        if not self._owns(head) and self._owns(base.head):
             self._fenced = FencedError(
                 f"{self.store.url}: {attempt.id} was committed, but another writer took over since"
             )

@@ -205,6 +205,7 @@ class Checkpoint:
                 error.add_note(f"aborting {self.id} failed too: {second}")
         elif self._draft.open:
             if self._background:
+                self._draft.freeze()
                 run_sync(self._client._session.in_background(self._draft.commit()))
             else:
                 self.commit()

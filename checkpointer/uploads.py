@@ -52,9 +52,11 @@ class Flight:
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], int] = {}
+        self._failure: BaseException | None = None
 
     async def start(self, write: Coroutine[Any, Any, None], size: int) -> None:
-        """Begin a write of about `size` bytes. Raises what an earlier one met, so that a failure shows early."""
+        """Begin a write of about `size` bytes. Raises what an earlier one met, now and ever after: what one lost write
+        leaves behind can only be given up."""
         self._tasks[asyncio.ensure_future(write)] = size
         while True:
             self._collect()
@@ -67,6 +69,7 @@ class Flight:
         while self._tasks:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
             self._collect()
+        self._collect()
 
     async def cancel(self) -> None:
         tasks = list(self._tasks)
@@ -78,7 +81,10 @@ class Flight:
     def _collect(self) -> None:
         for task in [task for task in self._tasks if task.done()]:
             del self._tasks[task]
-            task.result()
+            if not task.cancelled():
+                self._failure = self._failure or task.exception()
+        if self._failure is not None:
+            raise self._failure
 
 
 class Uploads:

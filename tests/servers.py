@@ -34,9 +34,7 @@ def cache() -> Path:
     """Where the server programs are kept."""
     if chosen := os.environ.get("CHECKPOINTER_CACHE"):
         return Path(chosen).absolute()
-    return (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "spark-state-checkpointer"
-    )
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "spark-state-checkpointer"
 
 
 # --- programs: what is installed, and with what ---
@@ -199,9 +197,7 @@ class Process:
         while not self._answers():
             if self.pid is None or time.monotonic() > deadline:
                 self.kill()
-                raise RuntimeError(
-                    f"{self.label} did not come up:\n{self.log.read_text(errors='replace')[-4000:]}"
-                )
+                raise RuntimeError(f"{self.label} did not come up:\n{self.log.read_text(errors='replace')[-4000:]}")
             time.sleep(0.05)
 
     def _answers(self) -> bool:

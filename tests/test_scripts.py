@@ -49,9 +49,7 @@ def test_spark_gets_the_java_that_fits_best(
     if java_home:
         environment["JAVA_HOME"] = make_java(tmp_path / "home", java_home)
 
-    done = subprocess.run(
-        [JAVA_HOME_SCRIPT, searched], env=environment, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([JAVA_HOME_SCRIPT, searched], env=environment, capture_output=True, text=True, timeout=60)
 
     if chosen is None:
         assert (done.returncode, done.stdout) == (1, "")

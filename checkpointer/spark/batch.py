@@ -47,6 +47,8 @@ def identify(batch: DataFrame, batch_id: int) -> Job:
             f"streaming query {query_id} has no checkpointLocation, so Spark would start it from scratch each time: "
             "set .option('checkpointLocation', …)"
         )
+    if query is not None:
+        run_id = str(query.runId())  # the property follows what the callback does with job groups
     return Job(query_id, run_id, batch_id)
 
 

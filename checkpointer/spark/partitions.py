@@ -86,6 +86,8 @@ def _artifacts(operator: str, written: list[tuple[str, int]]) -> list[Artifact]:
 
 def _refuse_foreign_executors(client: Checkpointer, frame: DataFrame) -> None:
     """A folder is one machine's: what executors elsewhere write there, the driver would never see."""
+    if client.root.startswith("memory://"):
+        raise InvalidStateError(f"{client.root}: is in the driver's memory, which executors do not share: use a folder")
     if not _is_folder(client.root):
         return
     context: Any = frame.sparkSession.sparkContext

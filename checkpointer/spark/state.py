@@ -25,6 +25,7 @@ class Line:
         self.restored = restored
         self.last: Job | None = restored.job if restored else None
         self.maps: dict[str, KeyedState] = {}
+        self.dropped: set[str] = set()
 
 
 def _poisons(
@@ -88,7 +89,7 @@ class State:
         state = self._line.maps.get(name)
         if state is None:
             restored = self._line.restored
-            if restored is not None and name in restored.operators:
+            if restored is not None and name in restored.operators and name not in self._line.dropped:
                 state = restored.keyed(name, partitions)
             else:
                 state = KeyedState(partitions=PARTITIONS if partitions is None else partitions)
@@ -115,6 +116,8 @@ class State:
         made of the DataFrame, by index.
         """
         self._check_open()
+        by = None if key is None else {"key": list(key), "num_partitions": num_partitions}
+        self._checkpoint._draft.declare(name, by)
         for artifact in write_partitions(self._line.client, self.id, name, frame, write, key, num_partitions):
             self._checkpoint.attach(artifact)
 
@@ -133,6 +136,7 @@ class State:
         """Leave a map or operator out, from this batch on."""
         self._check_open()
         known = self._line.maps.pop(name, None)
+        self._line.dropped.add(name)
         try:
             self._checkpoint.drop(name)
         except IllegalArgumentError:

@@ -318,7 +318,7 @@ def in_child(work: Callable[[], object]) -> int:
     if pid == 0:
         status = 1
         try:
-            signal.alarm(30)
+            signal.alarm(15)
             work()
             status = 0
         except BaseException:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -111,3 +112,29 @@ def test_a_folder_is_refused_where_executors_run_on_other_machines(job: Job, mon
     with pytest.raises(StreamingQueryException, match=r"10\.1\.2\.3"):
         job.run(update)
     assert not os.path.exists(os.path.join(job.root, "artifacts"))
+
+
+def test_another_number_of_partitions_or_another_key_is_refused(job: Job) -> None:
+    def sink(num_partitions: int) -> Any:
+        @stateful(job.root)
+        def update(batch: DataFrame, batch_id: int, state: State) -> None:
+            state.write_partitions("sums", batch, sums, key=["key"], num_partitions=num_partitions)
+
+        return update
+
+    job.feed(("a", 1), ("b", 2), ("c", 3))
+    job.run(sink(8))
+    job.feed(("a", 10))
+    with pytest.raises(StreamingQueryException, match="was written as"):
+        job.run(sink(2))
+    assert merged(job.root) == {"a": 1, "b": 2, "c": 3}
+
+
+def test_memory_is_refused_since_executors_do_not_share_it(job: Job) -> None:
+    @stateful("memory://executors-do-not-share-this")
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.write_partitions("sums", batch, sums)
+
+    job.feed(("a", 1))
+    with pytest.raises(StreamingQueryException, match="do not share"):
+        job.run(update)

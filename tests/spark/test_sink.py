@@ -374,3 +374,28 @@ def test_the_token_makes_an_external_sink_idempotent(job: Job) -> None:
     job.run(update)
     assert list(written.values()) == [2]
     assert next(iter(written)).endswith(":0")
+
+
+def test_a_map_that_was_dropped_begins_empty(job: Job) -> None:
+    job.feed(("a", 1))
+    job.run(summing(job.root))
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        if batch_id == 1:
+            state.map("totals")["a"] = 2
+        if batch_id == 2:
+            state.drop("totals")
+        if batch_id == 3:
+            state.map("totals")["b"] = 3
+        if batch_id == 4:
+            state.drop("totals")
+            state.map("totals")["c"] = 4
+
+    for _ in range(3):
+        job.feed(("x", 1))
+    job.run(update)
+    assert totals(job.root) == {"b": 3}
+    job.feed(("x", 1))
+    job.run(update)
+    assert totals(job.root) == {"c": 4}
