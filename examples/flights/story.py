@@ -29,9 +29,9 @@ PROVES = {
 def begin(places: Places, days: list[Day], batches: list[list[Day]], stops: list[Stop]) -> None:
     flights = sum(len(day.lines) for day in days)
     console.print(
-        f"[bold]{flights:,} flights[/] left New York from {_text(days[0].date)} to {_text(days[-1].date)}, 2013.\n"
+        f"[bold]{flights:,} flights[/] left New York {_text(days[0].date)} to {_text(days[-1].date)}, 2013.\n"
         f"A Structured Streaming job reads one file a day, {BATCH} days a batch: {len(batches)} batches.\n"
-        "Its state holds each aircraft's totals, in all and by month: flights, miles, minutes in the air, minutes late.\n"
+        "Its state holds each aircraft's totals, in all and by month: flights, miles, minutes in the air and late.\n"
         "\nIts process is killed three times (SIGKILL, and the JVM with it) and started again:"
     )
     for point, batch in stops:

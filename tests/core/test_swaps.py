@@ -277,10 +277,15 @@ def test_an_abort_that_has_nothing_to_clear_swaps_all_the_same(world: World) -> 
     writer = world.actor()
     line(writer, 1)
     prepared = attempt(writer, b"2").prepare()
-    prepared.abort()
+    writer.restore().prepared.abort()
     before = world.latest()
     prepared.abort()
     assert world.latest() != before
+    before = world.latest()
+    prepared.abort()  # this one knows that it is decided
+    assert world.latest() == before
+    with pytest.raises(InvalidStateError, match="aborted"):
+        prepared.commit()
 
 
 def test_a_prepared_checkpoint_is_promoted_by_one_swap(world: World) -> None:
