@@ -51,6 +51,7 @@ class Draft:
         self.positions: dict[str, Json] = deepcopy(dict(parent.positions)) if parent else {}
         self.properties: dict[str, Json] = deepcopy(dict(parent.properties)) if parent else {}
         self.watermark: Json = deepcopy(parent.watermark) if parent else None
+        self._frozen: tuple[dict[str, Json], Json, dict[str, Json]] | None = None
         self._session = session
         self._operators = dict(parent.operators) if parent else {}
         self._changes: dict[str, Change] = {}
@@ -191,9 +192,12 @@ class Draft:
 
     def freeze(self) -> None:
         """Take positions, watermark and properties as they are now; refuse what JSON cannot carry."""
-        self.positions = check_json("positions", self.positions)
-        self.watermark = check_json("watermark", self.watermark)
-        self.properties = check_json("properties", self.properties)
+        if self._frozen is None:
+            self._frozen = (
+                check_json("positions", self.positions),
+                check_json("watermark", self.watermark),
+                check_json("properties", self.properties),
+            )
 
     async def prepare(self) -> Prepared:
         """Record this attempt in `_latest` without making it the committed checkpoint."""
@@ -262,6 +266,8 @@ class Draft:
             if not change.plans and change.operator.codec == layout.RAW:
                 continue  # a first write that was refused
             operators[name] = replace(change.operator, chains=change.chains())
+        assert self._frozen is not None
+        positions, watermark, properties = self._frozen
         parent = self.base.manifest
         manifest = Manifest(
             id=self.id,
@@ -270,9 +276,9 @@ class Draft:
             created=self._session.host.now(),
             job=self.job,
             operators=operators,
-            positions=self.positions,
-            watermark=self.watermark,
-            properties=self.properties,
+            positions=positions,
+            watermark=watermark,
+            properties=properties,
         )
         return objects.spill(manifest, parent)
 

@@ -1,7 +1,9 @@
 """A keyed state is a dict, whatever happens to the checkpoints it is saved in."""
 
+import asyncio
 import copy
 import heapq
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,6 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multi
 
 from checkpointer import Checkpointer, KeyedState, keyed
 from checkpointer.errors import DependencyError, IllegalArgumentError, InvalidStateError
+from checkpointer.host import SystemHost
 from checkpointer.references import is_held
 from manifests import layout
 from manifests.model import DELTA, SNAPSHOT
@@ -500,6 +503,45 @@ def test_a_change_made_while_a_save_is_written_does_not_reach_it(world: World, k
     assert saved(world) == expected
     assert kinds(client)[-1] == kind
     after = copy.deepcopy(dict(state))
+    client.restore()
+    save(client, state)
+    assert saved(world) == after
+
+
+class SlowHost(SystemHost):
+    """Computes nothing before it is told to."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    async def run(self, compute: Callable[[], Any]) -> Any:
+        assert await asyncio.to_thread(self.go.wait, 30)
+        return compute()
+
+
+@pytest.mark.parametrize("kind", [SNAPSHOT, DELTA])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_change_made_before_a_save_is_encoded_does_not_reach_it(world: World, kind: str, again: bool) -> None:
+    client = world.actor()
+    state = filled(a=[1], b={"x": [1]}, c=1)
+    held = state["a"], state["b"]["x"]
+    if kind == DELTA:
+        save(client, state)
+        held[0].append(2)
+        state["c"] = 2
+        state["d"] = 1
+    expected = copy.deepcopy(dict(state))
+    client._session.host = host = SlowHost()
+    with client.begin(background=True) as cp:
+        cp.save("s", state)
+        if again:
+            cp.save("t", state)  # two captures read the same values
+    changed(state, held)
+    after = copy.deepcopy(dict(state))
+    host.go.set()
+    client.read_latest()
+    assert saved(world) == expected
+    assert not again or dict(client.restore().keyed("t")) == expected
     client.restore()
     save(client, state)
     assert saved(world) == after

@@ -235,6 +235,20 @@ def test_positions_of_an_aborted_attempt_do_not_leak(world: World) -> None:
     assert restored(world.actor()).properties == {}
 
 
+def test_positions_changed_after_a_background_block_do_not_reach_the_checkpoint(world: World) -> None:
+    client = world.actor()
+    with client.begin() as cp:
+        cp.positions["topic"] = {"0": 1}
+        cp.watermark = [1]
+        cp._draft.freeze()  # what the end of a background block does; the commit may begin much later
+        cp.positions["topic"]["0"] = 777
+        cp.properties["late"] = True
+        cp.watermark.append(2)
+        cp.watermark = "late"
+    found = restored(world.actor())
+    assert (found.positions, found.properties, found.watermark) == ({"topic": {"0": 1}}, {}, [1])
+
+
 @pytest.mark.parametrize("value", [{1: "x"}, (1, 2), {1}, b"x", float("nan"), object(), "\ud800", float("inf")])
 @pytest.mark.parametrize("field", ["positions", "properties", "watermark"])
 def test_what_json_cannot_carry_is_refused_by_name(world: World, field: str, value: Any) -> None:

@@ -453,6 +453,19 @@ def test_a_commit_whose_answer_was_lost_is_found_on_the_chain(world: World, othe
     assert latest(world.actor()) == f"other {others - 1}".encode()
 
 
+def test_a_takeover_that_was_committed_and_overtaken_has_to_restore(world: World) -> None:
+    writer, other = world.actor(), world.actor()
+    line(world.actor(), 1)
+    writer.restore()
+    writer.faults.drop_answer()
+    writer.faults.call(lambda _: put(other, b"3"), "get", path="_latest")
+    put(writer, b"2")  # no error: it was committed
+    with pytest.raises(CheckpointError):
+        put(writer, b"computed from 2")
+    assert latest(world.actor()) == b"3"
+    assert len(world.contents()) == 3
+
+
 def test_a_commit_whose_answer_was_lost_is_found_in_the_catalog(world: World) -> None:
     writer, other = world.actor(), world.actor()
     line(writer, 1)
