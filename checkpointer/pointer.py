@@ -146,6 +146,7 @@ async def _reread(store: Store, head: Head, missing: ObjectNotFoundError) -> Hea
     now = await read_head(store)
     if now.version == head.version:
         raise CorruptionError(
-            f"{store.url}: _latest reaches an object that is not there: {missing}: restore a savepoint, which needs its own objects only"
+            f"{store.url}: _latest reaches an object that is not there: {missing}: "
+            "restore a savepoint, which needs only its own objects"
         ) from None
     return now
