@@ -16,7 +16,7 @@ from uuid import UUID
 import msgpack
 import zstandard
 
-from checkpointer.codecs.values import from_extension, pack
+from checkpointer.codecs.values import from_extension, pack_checked
 from checkpointer.errors import IllegalArgumentError, MalformedError
 from manifests.segments import decompress
 
@@ -37,7 +37,7 @@ def encode(records: Records) -> tuple[bytes, int]:
     compressor = zstandard.ZstdCompressor(level=LEVEL).compressobj()
     keys, values, parts, raw_size = iter(records), iter(records.values()), [], 0
     while chunk := list(islice(keys, CHUNK)):
-        raw = pack(chunk) + pack(list(islice(values, CHUNK)))
+        raw = pack_checked(chunk) + pack_checked(list(islice(values, CHUNK)))
         raw_size += len(raw)
         parts.append(compressor.compress(raw))
     parts.append(compressor.flush())
