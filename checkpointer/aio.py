@@ -164,6 +164,12 @@ class AsyncCheckpoint:
         return self._epoch
 
     @property
+    def parent(self) -> "AsyncRestored | None":
+        """The checkpoint that this one goes on top of; None for the first."""
+        manifest = self._draft.base.manifest
+        return None if manifest is None else AsyncRestored(restore.Snapshot(self._client._session, manifest, None))
+
+    @property
     def positions(self) -> dict[str, Json]:
         """Source positions, those of the parent to begin with. JSON values."""
         return self._draft.positions

@@ -1,5 +1,6 @@
 """What the synchronous and the asynchronous checkpointer share: configuration, and one session for each process."""
 
+import logging
 import os
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from checkpointer.store import Fencing, open_store
 from manifests.model import CheckpointId
 
 T = TypeVar("T")
+
+logger = logging.getLogger("checkpointer")
 
 MIN_CHAIN = 2
 
@@ -60,6 +63,8 @@ class Client:
         options = None if storage_options is None else dict(storage_options)
         self._config = _Config(root, options, fencing, max_chain, concurrency, timeout)
         self._open_session()
+        if fencing == "none":
+            logger.warning("%s: fencing is off: two writers of this root can overwrite each other", self._url)
 
     def _open_session(self) -> Session:
         config = self._config

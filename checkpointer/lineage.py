@@ -17,6 +17,7 @@ from checkpointer.errors import (
 )
 from checkpointer.history import History, find_savepoint, is_live, live_objects, read_history
 from checkpointer.pointer import Head, advance, read_head, reading
+from checkpointer.prepared import refuse_prepared
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
@@ -72,7 +73,7 @@ async def savepoint(session: Session, name: str, checkpoint: CheckpointId | None
 
 
 async def delete_savepoint(session: Session, name: str) -> None:
-    """Take a savepoint's name away. Its checkpoint goes with the next cleanup, unless the history still has it."""
+    """Take a savepoint's name away. Its checkpoint is no longer live then, unless the history still has it."""
     meant: CatalogEntry | None = None
 
     async def step(head: Head) -> Pointer | None:
@@ -170,7 +171,7 @@ async def _sweep_one(session: Session, gone: Ref) -> None:
 
 
 async def rollback(session: Session, to: CheckpointId | str) -> CheckpointId:
-    """Commit the content of an older live checkpoint, or of a savepoint, on top of the history."""
+    """Commit an older live checkpoint's or a savepoint's content on top of the history. Drops a prepared one."""
     async with session.lock:
         if session.viewing:
             session.view(None)  # said aloud: on top of whatever is committed now
@@ -218,7 +219,7 @@ async def update_latest(session: Session, checkpoint: CheckpointId) -> Checkpoin
     async with session.lock:
         try:
             ref, found = await objects.find_manifest(session.store, checkpoint)
-        except LookupError:
+        except ObjectNotFoundError:
             raise CheckpointNotFoundError(
                 f"{session.store.url}: no manifest of {checkpoint}: save_manifest() first"
             ) from None
@@ -226,8 +227,8 @@ async def update_latest(session: Session, checkpoint: CheckpointId) -> Checkpoin
         _check_attempt(session, base.parent, base.manifest, manifest)
 
         async def plan(head: Head, pointer: Pointer) -> Pointer:
-            if head.prepared not in (None, ref):
-                raise InvalidStateError(f"{session.store.url}: {head.prepared} is prepared: commit or abort it first")
+            if head.prepared != ref:
+                refuse_prepared(session, head.prepared)
             return replace(pointer, committed=ref, prepared=None)
 
         session.stand_on_commit(await session.move(base, ref, plan), ref, manifest)

@@ -293,7 +293,8 @@ class Draft:
             head = old or Operator(partitions, partitioner, codec)
             change = self._changes[operator] = Change(head, dict(old.chains) if old else {})
         if change.operator.codec != codec:
-            self._changes.pop(operator) if not change.plans else None
+            if not change.plans:
+                del self._changes[operator]
             raise IllegalArgumentError(
                 f"operator {operator!r}: holds {change.operator.codec} artifacts, not {codec}: drop() it first"
             )

@@ -22,7 +22,7 @@ from checkpointer.store.base import Store
 from checkpointer.store.probe import probe
 from manifests.model import CheckpointId, Manifest, Pointer, Ref, Writer
 
-Plan = Callable[[Head, Pointer], Awaitable[Pointer | None]]
+PlanSwap = Callable[[Head, Pointer], Awaitable[Pointer | None]]
 """What to write on a version, given a pointer that is its successor in this writer's name."""
 
 
@@ -39,6 +39,8 @@ class Base:
 
 
 class Session:
+    """What was restored, whether this user has taken over, and what runs in the background."""
+
     def __init__(self, store: Store, host: Host, *, max_chain: int) -> None:
         self.store = store
         self.host = host
@@ -133,7 +135,7 @@ class Session:
 
     # ---- moving the pointer ------------------------------------------------------------------------------------
 
-    async def move(self, base: Base, attempt: Ref, plan: Plan) -> Head:
+    async def move(self, base: Base, attempt: Ref, plan: PlanSwap) -> Head:
         """Swap in this session's name, taking over with its first swap, always on top of what was restored.
 
         Succeeds once a version shows `attempt` committed, or the planned pointer was written. Whatever else moved the

@@ -137,6 +137,12 @@ class Checkpoint:
         return self._draft.epoch
 
     @property
+    def parent(self) -> "Restored | None":
+        """The checkpoint that this one goes on top of; None for the first."""
+        manifest = self._draft.base.manifest
+        return None if manifest is None else Restored(restore.Snapshot(self._client._session, manifest, None))
+
+    @property
     def positions(self) -> dict[str, Json]:
         """Source positions, those of the parent to begin with. JSON values."""
         return self._draft.positions

@@ -44,7 +44,7 @@ def stateful(
         root: Where the state lives, one root for each query. See `Checkpointer`.
         storage_options: What s3fs, adlfs or another fsspec file system takes.
         on_reset: What to do when Spark's progress and the state do not belong together: "error" refuses; "continue"
-            starts a new line of batch ids on the old state.
+            lets the first batch of a run begin a new line of batch ids on the old state. Take it out again after that.
         fencing: See `Checkpointer`.
         max_chain: See `Checkpointer`.
     """
@@ -95,7 +95,7 @@ class StatefulSink:
     def _check_sequence(self, line: Line, job: Job) -> None:
         root, last = self.checkpointer.root, line.last
         way_out = 'on_reset="continue" starts a new line of batch ids on the old state'
-        if self._on_reset == "continue":
+        if self._on_reset == "continue" and not line.begun:
             return
         if last is None and line.restored is None:
             if job.batch_id > 0:

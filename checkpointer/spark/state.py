@@ -26,6 +26,7 @@ class Line:
         self.last: Job | None = restored.job if restored else None
         self.maps: dict[str, KeyedState] = {}
         self.dropped: set[str] = set()
+        self.begun = False
 
 
 def _poisons(
@@ -125,10 +126,10 @@ class State:
     def partition(self, name: str, partition: int) -> list[bytes]:
         """A partition's snapshot and deltas, as of the last committed batch. Empty where it has none."""
         self._check_open()
-        current = self._line.client.restore()
-        if current is None or name not in current.operators:
+        committed = self._checkpoint.parent
+        if committed is None or name not in committed.operators:
             return []
-        operator = current.operator(name)
+        operator = committed.operator(name)
         return operator.partition(partition) if partition in operator.partitions else []
 
     @_poisons
@@ -154,7 +155,7 @@ class State:
             self._checkpoint.save(name, state)
         self._checkpoint.commit()
         self._ended = True
-        self._line.last = self._job
+        self._line.last, self._line.begun = self._job, True
 
     def _abort(self) -> None:
         self._ended = True

@@ -38,8 +38,7 @@ def open_store(
     Args:
         url: A folder, `file:///…`, `memory://name`, `s3://bucket/path`, `abfs://container/path`, or any other
             URL that fsspec knows (those with `fencing="none"` only).
-        storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown, logged or sent
-            anywhere else.
+        storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: "required" writes under conditions that the store keeps against every other writer; "none"
             writes without them, and two writers of one root can then overwrite each other.
         concurrency: Requests at once.

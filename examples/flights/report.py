@@ -40,7 +40,7 @@ class Row:
     @property
     def partitions(self) -> str:
         """How many partitions each operator has."""
-        return ", ".join(f"{name} {op.partitions}" for name, op in sorted(self.manifest.operators.items()))
+        return " + ".join(str(operator.partitions) for _, operator in sorted(self.manifest.operators.items()))
 
     @property
     def longest_chain(self) -> int:
@@ -147,9 +147,11 @@ def show(findings: Findings, outcomes: Outcomes) -> None:
         console.print(_table(findings.rows, outcomes))
         lately = findings.rows[-LATELY:]
         console.print(
-            f"\n{len(findings.rows)} checkpoints, each of them restored and verified now. The last {len(lately)} wrote "
-            f"{_mean(row.written for row in lately):,} bytes on\naverage, and a manifest of "
-            f"{_mean(row.manifest_size for row in lately):,}; a full copy of the state takes {findings.full_size:,}."
+            f"\n{len(findings.rows)} checkpoints of {' + '.join(sorted(findings.state))}: each was restored just now, and "
+            f"holds the flights up to its batch.\nThe last {len(lately)} "
+            f"wrote {_mean(row.written + row.manifest_size for row in lately):,} bytes on average, "
+            f"{_mean(row.manifest_size for row in lately):,} of them the manifest; "
+            f"a full copy takes {findings.full_size:,}."
         )
     for line in findings.wrong:
         console.print(f"[bold red]wrong[/]  {escape(line)}")
@@ -169,10 +171,10 @@ def _mean(sizes: Iterable[int]) -> int:
 def _table(rows: list[Row], outcomes: Outcomes) -> Table:
     """The first two checkpoints, those of the killed batches, and the last one."""
     stops = {batch: point for point, batch in outcomes.stops}
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII)
+    table = Table(box=box.SIMPLE_HEAD, padding=0) if console.is_terminal else Table(box=box.ASCII)
     for heading in ("checkpoint", "epoch", "UTC", "partitions"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("chain", "bytes", "manifest"):
+    for heading in ("chain", "written"):
         table.add_column(heading, no_wrap=True, justify="right")
     table.add_column("")
     shown = {0, 1, *stops, len(rows) - 1}
@@ -184,8 +186,7 @@ def _table(rows: list[Row], outcomes: Outcomes) -> Table:
                 f"{row.manifest.created:%H:%M:%S}",
                 row.partitions,
                 str(row.longest_chain),
-                f"{row.written:,}",
-                f"{row.manifest_size:,}",
+                f"{row.written + row.manifest_size:,}",
                 KILLED[stops[number]] if number in stops else "",
             )
         elif number - 1 in shown:
