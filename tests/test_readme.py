@@ -32,3 +32,8 @@ def test_a_program_of_the_readme_runs_and_runs_again(program: str, tmp_path: Pat
 
 def test_the_readme_has_its_programs() -> None:
     assert len(PROGRAMS) == 2
+
+
+def test_the_figures_are_those_of_the_benchmark() -> None:
+    table = (README.parent / "benchmarks" / "results" / "full.md").read_text()
+    assert f"<!-- bench -->\n{table}<!-- /bench -->" in README.read_text()
