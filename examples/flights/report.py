@@ -147,8 +147,8 @@ def show(findings: Findings, outcomes: Outcomes) -> None:
         console.print(_table(findings.rows, outcomes))
         lately = findings.rows[-LATELY:]
         console.print(
-            f"\n{len(findings.rows)} checkpoints of {' + '.join(sorted(findings.state))}: each was restored just now, "
-            f"and holds the flights up to its batch.\nThe last {len(lately)} "
+            f"\n{len(findings.rows)} checkpoints of {' + '.join(sorted(findings.state))}: "
+            f"each was restored just now, and its flights counted.\nThe last {len(lately)} "
             f"wrote {_mean(row.written + row.manifest_size for row in lately):,} bytes on average, "
             f"{_mean(row.manifest_size for row in lately):,} of them the manifest; "
             f"a full copy takes {findings.full_size:,}."
