@@ -20,7 +20,7 @@ from manifests.model import DELTA, SNAPSHOT, Chain, Kind
 PARTITIONS = 8
 """Partitions of a state unless told otherwise: enough for every core of a small driver to encode at once."""
 
-LIVE = 1024
+LIVE = 256
 """Live objects that are looked through together, to put to rest those that nobody holds any more."""
 
 _PLAIN = frozenset({str, int, float, bool, type(None), bytes})

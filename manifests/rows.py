@@ -18,24 +18,11 @@ class ObjectTable:
 
     def __init__(self) -> None:
         self.rows: list[list[Json]] = []
-        self._index: dict[str, int] = {}
-
-    def index(self, artifact: Artifact) -> int:
-        found = self._index.setdefault(artifact.path, len(self.rows))
-        if found == len(self.rows):
-            self.rows.append([artifact.path, artifact.size])
-        elif self.rows[found][1] != artifact.size:
-            raise IllegalArgumentError(
-                f"{artifact.path}: has {self.rows[found][1]} bytes in one place and {artifact.size} in another"
-            )
-        return found
+        self._known: dict[str, tuple[int, layout.ArtifactName]] = {}
 
     def row(self, artifact: Artifact) -> list[Json]:
-        try:
-            name = layout.parse_artifact(artifact.path)
-        except MalformedError as error:
-            raise IllegalArgumentError(str(error)) from None
-        head: list[Json] = [self.index(artifact), artifact.raw_size, artifact.records]
+        index, name = self._find(artifact)
+        head: list[Json] = [index, artifact.raw_size, artifact.records]
         if name.partition is not None:
             whole = (name.kind, 0, artifact.size, name.digest)
             if (artifact.kind, artifact.offset, artifact.length, artifact.digest) != whole:
@@ -43,6 +30,21 @@ class ObjectTable:
             return head
         digest = None if artifact.digest == name.digest else artifact.digest
         return [*head, artifact.kind, artifact.offset, artifact.length, digest]
+
+    def _find(self, artifact: Artifact) -> tuple[int, layout.ArtifactName]:
+        known = self._known.get(artifact.path)
+        if known is None:
+            try:
+                name = layout.parse_artifact(artifact.path)
+            except MalformedError as error:
+                raise IllegalArgumentError(str(error)) from None
+            known = self._known[artifact.path] = len(self.rows), name
+            self.rows.append([artifact.path, artifact.size])
+        if self.rows[known[0]][1] != artifact.size:
+            raise IllegalArgumentError(
+                f"{artifact.path}: has {self.rows[known[0]][1]} bytes in one place and {artifact.size} in another"
+            )
+        return known
 
 
 def encode_rows(chains: Mapping[int, Chain]) -> tuple[list[list[Json]], dict[str, list[list[Json]]]]:

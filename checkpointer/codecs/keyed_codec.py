@@ -5,6 +5,7 @@ as many values, each a packed value or nil where the key was deleted. Values sta
 Two arrays are packed and unpacked faster than a map is, since neither makes Python build a dict for each chunk.
 """
 
+import threading
 import zlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
@@ -32,9 +33,19 @@ Records = Mapping[Any, bytes | None]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class _Compressors(threading.local):
+    """A compressor for each thread: its tables take longer to make than a small delta takes to compress."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=LEVEL)
+
+
+_compressors = _Compressors()
+
+
 def encode(records: Records) -> tuple[bytes, int]:
     """The stored bytes, and their size before compression."""
-    compressor = zstandard.ZstdCompressor(level=LEVEL).compressobj()
+    compressor = _compressors.compressor.compressobj()
     keys, values, parts, raw_size = iter(records), iter(records.values()), [], 0
     while chunk := list(islice(keys, CHUNK)):
         raw = pack_checked(chunk) + pack_checked(list(islice(values, CHUNK)))
