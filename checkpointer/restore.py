@@ -94,18 +94,19 @@ class Snapshot:
             )
 
     async def _explaining(self, load: Callable[[], Awaitable[T]]) -> T:
-        """Run `load`; where an object is gone, say whether the checkpoint was retired or the store is damaged."""
-        try:
-            return await load()
-        except ObjectNotFoundError as missing:
-            session, manifest = self._session, self.manifest
-            assert manifest is not None
-            live = await reading(session.store, lambda head: is_live(session.store, head, manifest.id))
-            if live is None:
-                raise RetiredError(f"{session.store.url}: {manifest.id} was retired meanwhile: restore again") from None
-            raise CorruptionError(
-                f"{session.store.url}: {manifest.id} names an object that is not there: {missing}"
-            ) from None
+        assert self.manifest is not None
+        return await explaining(self._session, self.manifest.id, load)
+
+
+async def explaining(session: Session, checkpoint: CheckpointId | None, load: Callable[[], Awaitable[T]]) -> T:
+    """Run `load`; where an object of a checkpoint is gone, say whether it was retired or the store is damaged."""
+    try:
+        return await load()
+    except ObjectNotFoundError as missing:
+        url = session.store.url
+        if checkpoint is not None and not await reading(session.store, lambda h: is_live(session.store, h, checkpoint)):
+            raise RetiredError(f"{url}: {checkpoint} was retired meanwhile: restore again") from None
+        raise CorruptionError(f"{url}: {checkpoint} names an object that is not there: {missing}") from None
 
 
 def _merge(

@@ -152,6 +152,25 @@ class Draft:
         change = self._change(operator, EXPLICIT, layout.RAW, 0)
         change.operator = replace(change.operator, schema=check_json(f"operator {operator!r}: schema", schema))
 
+    def operator(self, name: str) -> Operator | None:
+        """An operator as this checkpoint has it so far; None where there is none."""
+        return self._operators.get(name)
+
+    def put(self, name: str, operator: Operator) -> None:
+        """Take an operator whose chains were put together of the parent's artifacts and of this attempt's own."""
+        self._check_open()
+        layout.encode_name("operator", name)
+        if name in self._changes:
+            raise IllegalArgumentError(f"operator {name!r}: was already written in this checkpoint")
+        parent = self.base.manifest
+        old = parent.operators.get(name) if parent else None
+        for partition, chain in operator.chains.items():
+            before = old.chains.get(partition, ()) if old else ()
+            for artifact in chain:
+                if artifact not in before and layout.parse_artifact(artifact.path).id != self.id:
+                    raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {self.id}")
+        self._operators[name] = operator
+
     def keep(self, operator: str, partition: int | None = None) -> None:
         """Say aloud that an operator, or one partition of it, stays as it was in the parent."""
         self._check_open()

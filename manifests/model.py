@@ -51,11 +51,20 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
+class Tail:
+    """The last `length` bytes of an object and their SHA-256: what a reader needs to read parts of it, verified."""
+
+    length: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Artifact:
     """Where the stored bytes of one snapshot or delta of one partition are, and what they must be.
 
     `length` bytes from `offset` of the object at `path`, which has `size` bytes. `digest` is the SHA-256 of these
     stored bytes, in hex; `raw_size` their size in bytes once decompressed; `records` how many records they hold.
+    `tail` names the end of a whole object whose parts can be read alone.
     """
 
     path: str
@@ -66,6 +75,7 @@ class Artifact:
     raw_size: int
     records: int
     digest: str
+    tail: Tail | None = None
 
 
 Chain = tuple[Artifact, ...]

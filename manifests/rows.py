@@ -2,6 +2,7 @@
 
 objects   [[path, stored size], …]
 row       [object, raw size, records]                                       the whole object
+          [object, raw size, records, [length, digest]]                     the whole object, and its tail
           [object, raw size, records, kind, offset, length, digest | null]  part of a pack; null: all of it
 """
 
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from manifests import layout
 from manifests.errors import IllegalArgumentError, MalformedError
 from manifests.fields import Fields, show
-from manifests.model import Artifact, Chain, Json
+from manifests.model import Artifact, Chain, Json, Tail
 
 
 class ObjectTable:
@@ -27,7 +28,9 @@ class ObjectTable:
             whole = (name.kind, 0, artifact.size, name.digest)
             if (artifact.kind, artifact.offset, artifact.length, artifact.digest) != whole:
                 raise IllegalArgumentError(f"{artifact.path}: the artifact does not say what its path says")
-            return head
+            return head if artifact.tail is None else [*head, [artifact.tail.length, artifact.tail.digest]]
+        if artifact.tail is not None:
+            raise IllegalArgumentError(f"{artifact.path}: part of a pack has no tail")
         digest = None if artifact.digest == name.digest else artifact.digest
         return [*head, artifact.kind, artifact.offset, artifact.length, digest]
 
@@ -73,32 +76,45 @@ class ArtifactReader:
 
     def artifact(self, partition: int, row: Json) -> Artifact:
         fields = self.fields
-        if not isinstance(row, list) or len(row) not in (3, 7):
-            fields.fail(f"partition {partition}: expected a row of 3 or 7, found {show(row)}")
+        if not isinstance(row, list) or len(row) not in (3, 4, 7):
+            fields.fail(f"partition {partition}: expected a row of 3, 4 or 7, found {show(row)}")
         index = fields.check_integer("object", row[0])
         if index >= len(self._objects):
             fields.fail(f"partition {partition}: names object {index} of {len(self._objects)}")
         path, size, name = self._objects[index]
         raw_size = fields.check_integer("raw size", row[1])
         records = fields.check_integer("records", row[2])
-        if len(row) == 3:
+        if len(row) < 7:
             if name.kind is None or name.partition != partition:
                 fields.fail(f"partition {partition}: {path} is not its own")
-            return Artifact(path, name.kind, 0, size, size, raw_size, records, name.digest)
+            tail = self._tail(row[3], size) if len(row) == 4 else None
+            return Artifact(path, name.kind, 0, size, size, raw_size, records, name.digest, tail)
         kind, digest = row[3], name.digest if row[6] is None else row[6]
         offset, length = fields.check_integer("offset", row[4]), fields.check_integer("length", row[5])
         if name.partition is not None or kind not in ("snapshot", "delta") or offset + length > size:
             fields.fail(f"partition {partition}: {show(row)} is not part of a pack of {size} bytes")
-        if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+        if not _is_digest(digest):
             fields.fail(f"partition {partition}: expected a digest, found {show(digest)}")
         if digest == name.digest and (offset, length) != (0, size):
             fields.fail(f"partition {partition}: the digest of the whole pack on a part of it")
         return Artifact(path, kind, offset, length, size, raw_size, records, digest)
 
+    def _tail(self, value: Json, size: int) -> Tail:
+        if not isinstance(value, list) or len(value) != 2 or not _is_digest(value[1]):
+            self.fields.fail(f"expected a tail as [length, digest], found {show(value)}")
+        length = self.fields.check_integer("tail length", value[0], 1)
+        if length > size:
+            self.fields.fail(f"a tail of {length} bytes in an object of {size}")
+        return Tail(length, value[1])
+
     def chain(self, partition: int, rows: Json) -> Chain:
         if not isinstance(rows, list):
             self.fields.fail(f"partition {partition}: expected a list of rows, found {show(rows)}")
         return tuple(self.artifact(partition, row) for row in rows)
+
+
+def _is_digest(value: Json) -> bool:
+    return isinstance(value, str) and len(value) == 64 and not set(value) - set("0123456789abcdef")
 
 
 def decode_partitions(fields: Fields, keys: Iterable[str], partitions: int) -> list[int]:

@@ -4,10 +4,6 @@ Only what a finished task returned reaches the manifest. Whatever failed, retrie
 the checkpoint's id and another digest, or is the same object; nothing names it, and cleanup removes it.
 """
 
-import functools
-import os
-import pickle
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.spark.tasks import TaskRoot
 from checkpointer.sync import Checkpointer
 from manifests import layout
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Kind
@@ -57,9 +54,8 @@ def write_partitions(
     layout.encode_name("operator", operator)
     if (key is None) != (num_partitions is None):
         raise IllegalArgumentError("key and num_partitions go together: both, or neither")
-    _refuse_foreign_executors(client, frame)
     # Sent as closures: Spark looks at the function's own signature, which a bound method hides.
-    task = _Task(pickle.dumps(client), checkpoint, operator, write, socket.gethostname())
+    task = _Task(TaskRoot.of(client, frame.sparkSession), checkpoint, operator, write)
     if key is None:
         written = frame.mapInArrow(lambda batches: task.run_partition(batches), _RESULT)
     else:
@@ -84,48 +80,14 @@ def _artifacts(operator: str, written: list[tuple[str, int]]) -> list[Artifact]:
     return list(artifacts.values())
 
 
-def _refuse_foreign_executors(client: Checkpointer, frame: DataFrame) -> None:
-    """A folder is one machine's: what executors elsewhere write there, the driver would never see."""
-    if client.root.startswith("memory://"):
-        raise InvalidStateError(f"{client.root}: is in the driver's memory, which executors do not share: use a folder")
-    if not _is_folder(client.root):
-        return
-    context: Any = frame.sparkSession.sparkContext
-    here = {context.getConf().get("spark.driver.host"), socket.gethostname(), "localhost", "127.0.0.1"}
-    elsewhere = executor_hosts(frame) - here
-    if elsewhere:
-        raise InvalidStateError(
-            f"{client.root}: a folder of the driver's machine, but executors run on {', '.join(sorted(elsewhere))}: "
-            "use a root that every machine reaches, such as s3:// or abfs://"
-        )
-
-
-def executor_hosts(frame: DataFrame) -> set[str]:
-    """The machines that the session's executors run on."""
-    context: Any = frame.sparkSession.sparkContext
-    return {str(info.host()) for info in context._jsc.sc().statusTracker().getExecutorInfos()}
-
-
-def _is_folder(root: str) -> bool:
-    return "://" not in root or root.startswith("file://")
-
-
-@functools.lru_cache(maxsize=8)
-def _client(pickled: bytes, pid: int) -> Checkpointer:
-    """One client for all the tasks of a Python worker, so that connections are kept."""
-    client: Checkpointer = pickle.loads(pickled)  # made by the driver of this same job
-    return client
-
-
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What is sent to the executors: configuration and the user's function, no connection."""
+    """What is sent to the executors: the root and the user's function."""
 
-    client: bytes
+    root: TaskRoot
     checkpoint: CheckpointId
     operator: str
     write: Write
-    driver_host: str
 
     def run_partition(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -136,9 +98,7 @@ class _Task:
         return self._store(key[0].as_py(), iter(rows.drop_columns([_PARTITION]).to_batches()))
 
     def _store(self, partition: int, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        client = _client(self.client, os.getpid())
-        if _is_folder(client.root) and socket.gethostname() != self.driver_host:
-            raise InvalidStateError(f"{client.root}: a folder of {self.driver_host}, this task runs elsewhere")
+        client = self.root.open()
         result = self.write(partition, batches)
         if result is None:
             return pa.table({"path": [], "size": []}, schema=_ARROW_RESULT)

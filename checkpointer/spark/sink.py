@@ -75,7 +75,7 @@ class StatefulSink:
         self._check_sequence(line, job)
         state = None
         try:
-            state = State(line, job, line.client._begin(batch_id, job))
+            state = State(batch.sparkSession, line, job, line.client._begin(batch_id, job))
             self._callback(batch, batch_id, state)
             state._commit()
         except BaseException:

@@ -1,10 +1,11 @@
 """The state a foreachBatch callback is handed: it begins with what is committed and becomes the next checkpoint."""
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.keyed import PARTITIONS, KeyedState
@@ -12,6 +13,10 @@ from checkpointer.spark.batch import Token
 from checkpointer.spark.partitions import Write, write_partitions
 from checkpointer.sync import Checkpoint, Checkpointer, Restored
 from manifests.model import CheckpointId, Job, Json
+
+if TYPE_CHECKING:
+    from checkpointer.spark.table import TableState
+    from checkpointer.table.schema import Combine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,12 +53,14 @@ def _poisons(
 class State:
     """The state of a job during one batch: durable before Spark counts the batch as done, or not changed at all."""
 
-    def __init__(self, line: Line, job: Job, checkpoint: Checkpoint) -> None:
+    def __init__(self, spark: SparkSession, line: Line, job: Job, checkpoint: Checkpoint) -> None:
+        self._spark = spark
         self._line = line
         self._job = job
         self._checkpoint = checkpoint
         self._poison: Exception | None = None
         self._ended = False
+        self._tables: dict[str, TableState] = {}
 
     @property
     def token(self) -> Token:
@@ -87,6 +94,8 @@ class State:
         `partitions` is how many parts a new mapping is saved in; another number for an old one spreads it anew.
         """
         self._check_open()
+        if name in self._tables:
+            raise IllegalArgumentError(f"map {name!r}: a table of this job has that name")
         state = self._line.maps.get(name)
         if state is None:
             restored = self._line.restored
@@ -98,6 +107,47 @@ class State:
         elif partitions not in (None, state.partitions):
             raise IllegalArgumentError(f"map {name!r}: is in use with {state.partitions} partitions, not {partitions}")
         return state
+
+    @_poisons
+    def table(
+        self,
+        name: str,
+        key: Sequence[str],
+        *,
+        num_partitions: int | None = None,
+        combine: "Mapping[str, Combine] | None" = None,
+    ) -> "TableState":
+        """A distributed table, with what the last batch left in it. What is written to it is part of this batch.
+
+        Args:
+            name: Of the table, among the job's maps, tables and operators.
+            key: Columns that tell one row from another, in the order in which they are hashed.
+            num_partitions: Parts in which the rows are kept. Another number than before brings every row to its new
+                part with this batch. By default what it was, 16 for a new table.
+            combine: For columns whose new value does not simply replace the old one: "sum", "min" or "max" of both.
+                Nulls are left out. Sums of integers and decimals are exact; those of floats depend on the order.
+        """
+        self._check_open()
+        if name in self._line.maps:
+            raise IllegalArgumentError(f"table {name!r}: a map of this job has that name")
+        if name in self._tables:
+            raise IllegalArgumentError(f"table {name!r}: was opened in this batch already: use what that returned")
+        from checkpointer.spark.table import TableState  # pyarrow, only for those who use tables
+
+        draft = self._checkpoint._draft
+        found = TableState(self._spark, self._line.client, draft, name, key, num_partitions, combine, self._guard)
+        self._tables[name] = found
+        return found
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Around everything that an open table does."""
+        self._check_open()
+        try:
+            yield
+        except Exception as error:
+            self._poison = self._poison or error
+            raise
 
     @_poisons
     def write_partitions(
@@ -136,7 +186,7 @@ class State:
     def drop(self, name: str) -> None:
         """Leave a map or operator out, from this batch on."""
         self._check_open()
-        known = self._line.maps.pop(name, None)
+        known = self._line.maps.pop(name, None) or self._tables.pop(name, None)
         self._line.dropped.add(name)
         try:
             self._checkpoint.drop(name)
@@ -153,6 +203,8 @@ class State:
             ) from self._poison
         for name, state in self._line.maps.items():
             self._checkpoint.save(name, state)
+        for table in self._tables.values():
+            table._finish()
         self._checkpoint.commit()
         self._ended = True
         self._line.last, self._line.begun = self._job, True

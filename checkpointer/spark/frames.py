@@ -1,0 +1,98 @@
+"""DataFrames on their way into a table: keys as they are compared, the partition of each row, one task for its rows."""
+
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
+from pyspark.sql.types import StructField, StructType
+
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.table.schema import PARTITION, TableSchema
+from checkpointer.table.schema import Column as TableColumn
+from checkpointer.table.types import is_float
+from manifests.model import Json
+
+
+def fields_of(frame: DataFrame) -> list[Json]:
+    return [field.jsonValue() for field in frame.schema.fields]
+
+
+def struct_of(columns: list[TableColumn]) -> StructType:
+    """Columns of a table as Spark's schema. All of them are nullable, as nullability varies between runs."""
+    return StructType(
+        [
+            StructField.fromJson({"name": c.name, "type": c.type, "nullable": True, "metadata": c.metadata or {}})
+            for c in columns
+        ]
+    )
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _key(column: TableColumn) -> Column:
+    """A key column as it is compared: one NaN, and no zero below zero."""
+    value = F.col(_quoted(column.name))
+    if not is_float(column.type):
+        return value
+    return F.when(F.isnan(value), F.lit(float("nan"))).otherwise(value + F.lit(0.0))
+
+
+def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame:
+    """The rows in the schema's columns and types, each with its partition."""
+    types = struct_of(list(schema.columns))
+    keys = {column.name for column in schema.columns if column.role == "key"}
+    cells = [
+        (_key(column) if column.name in keys else F.col(_quoted(column.name)))
+        .cast(field.dataType)
+        .alias(column.name, metadata=field.metadata)
+        for column, field in zip(schema.columns, types, strict=True)
+        if column.name in frame.columns
+    ]
+    found = frame.select(*cells)
+    number = F.pmod(F.hash(*(F.col(_quoted(name)) for name in schema.key)), F.lit(partitions))
+    return found.withColumn(PARTITION, number)
+
+
+def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
+    """The key columns of a frame, which must be there."""
+    missing = [name for name in schema.key if name not in frame.columns]
+    if missing:
+        raise IllegalArgumentError(
+            f"table {table!r}: column {', '.join(missing)} of its key is missing; there are {', '.join(frame.columns)}"
+        )
+    return frame.select(*(F.col(_quoted(name)) for name in schema.key))
+
+
+def has_unique_keys(frame: DataFrame, key: list[str]) -> bool:
+    """Whether the plan itself says that no two rows have one key: they come out of a `groupBy` of the key.
+
+    Read from the logical plan: how rows are spread over tasks may still change while the query runs.
+    """
+    try:
+        plan = _plan(frame)
+        ids = {str(a.name()): a.exprId().toString() for a in _items(plan.output())}
+        keys = {ids[name] for name in key}
+        while str(plan.nodeName()) in ("Project", "Filter", "Sort"):
+            plan = plan.children().head()
+            passed = {a.exprId().toString() for a in _items(plan.output())}
+            if not keys <= passed:
+                return False
+        if str(plan.nodeName()) != "Aggregate":
+            return False
+        grouped = {str(e.exprId().toString()) for e in _items(plan.groupingExpressions())}
+    except Exception:  # another Spark, another plan: then the rows are brought together, which is always right
+        return False
+    return bool(grouped) and grouped <= keys
+
+
+def _plan(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().optimizedPlan()
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
+__all__ = ["fields_of", "has_unique_keys", "keys_of", "rows_of", "struct_of"]

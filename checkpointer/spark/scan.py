@@ -1,0 +1,128 @@
+"""Reading a table version on the executors: each task reads some of its partitions, verified and merged."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.restore import explaining
+from checkpointer.runtime import run_sync
+from checkpointer.spark.frames import keys_of, rows_of, struct_of
+from checkpointer.spark.tasks import TaskRoot
+from checkpointer.sync import Checkpointer
+from checkpointer.table.schema import PARTITION
+from checkpointer.table.version import Reader, Version
+from checkpointer.table.write import split
+from manifests.model import CheckpointId
+
+T = TypeVar("T")
+
+TASK_BYTES = 32 << 20
+"""Stored bytes that one task reads."""
+
+BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Reads groups of partitions of one version; `checkpoint` is the one that keeps its objects alive."""
+
+    root: TaskRoot
+    checkpoint: CheckpointId | None
+    version: Version
+    groups: list[list[int]]
+    columns: list[str] | None
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for group in batch.column(0).to_pylist():
+                yield from self.read(group)
+
+    def read(self, group: int) -> Iterator[pa.RecordBatch]:
+        session = self.root.open()._session
+        reader = Reader(session.store, session.host, self.version.only(self.groups[group]), self.columns)
+        for partition in self.groups[group]:
+            rows = run_sync(explaining(session, self.checkpoint, lambda p=partition: reader.rows(p)))  # type: ignore[misc]
+            yield from rows.to_batches(max_chunksize=BATCH_ROWS)
+
+
+def scan(
+    spark: SparkSession,
+    client: Checkpointer,
+    checkpoint: CheckpointId | None,
+    version: Version,
+    columns: Sequence[str] | None = None,
+    partitions: Sequence[int] | None = None,
+) -> DataFrame:
+    """The rows of a version, or of some of its partitions, as a DataFrame that stays what it is now."""
+    wanted = sorted(version.chains) if partitions is None else sorted(partitions)
+    groups = spread(wanted, max(spark.sparkContext.defaultParallelism, math.ceil(version.size / TASK_BYTES)))
+    task = ReadTask(TaskRoot.of(client, spark), checkpoint, version, groups, None if columns is None else list(columns))
+    return each(spark, len(groups)).mapInArrow(lambda batches: task.run(batches), _shown(version, columns))
+
+
+def each(spark: SparkSession, tasks: int) -> DataFrame:
+    """One row for each of some tasks: its number."""
+    return spark.range(0, tasks, 1, max(tasks, 1))
+
+
+def spread(items: Sequence[T], tasks: int) -> list[list[T]]:
+    """Items in order, in at most so many groups of about the same length."""
+    size = math.ceil(len(items) / max(1, min(tasks, len(items))))
+    return [list(items[start : start + size]) for start in range(0, len(items), size)] if items else []
+
+
+def lookup(
+    spark: SparkSession,
+    client: Checkpointer,
+    checkpoint: CheckpointId | None,
+    version: Version,
+    keys: DataFrame,
+    columns: Sequence[str] | None = None,
+) -> DataFrame:
+    """The rows with these keys. The keys are brought to the partitions they belong to, and read there."""
+    schema = version.schema
+    wanted = rows_of(keys_of(version.name, keys, schema), schema, version.partitions).distinct()
+    task = LookupTask(TaskRoot.of(client, spark), checkpoint, version, None if columns is None else list(columns))
+    return wanted.repartition(PARTITION).mapInArrow(lambda batches: task.run(batches), _shown(version, columns))
+
+
+@dataclass(frozen=True, slots=True)
+class LookupTask:
+    """Reads the rows of given keys; each key comes with its partition."""
+
+    root: TaskRoot
+    checkpoint: CheckpointId | None
+    version: Version
+    columns: list[str] | None
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = [batch for batch in batches if batch.num_rows]
+        if not found:
+            return
+        session = self.root.open()._session
+        reader = Reader(session.store, session.host, self.version, self.columns)
+        key = [self.version.schema.arrow().field(name) for name in self.version.schema.key]
+        for partition, part in split(pa.Table.from_batches(found)):
+            keys = part.select([field.name for field in key]).cast(pa.schema(key))
+            rows = run_sync(explaining(session, self.checkpoint, lambda p=partition, k=keys: reader.rows(p, k)))  # type: ignore[misc]
+            yield from rows.to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _shown(version: Version, columns: Sequence[str] | None) -> StructType:
+    """The schema of what is read: all columns, or those asked for in the order asked for."""
+    by_name = {column.name: column for column in version.schema.columns}
+    unknown = [name for name in columns or () if name not in by_name]
+    if unknown:
+        raise IllegalArgumentError(
+            f"table {version.name!r}: no column {', '.join(unknown)}; there are {', '.join(by_name)}"
+        )
+    return struct_of([by_name[name] for name in (by_name if columns is None else columns)])
+
+
+__all__ = ["LookupTask", "ReadTask", "each", "lookup", "scan", "spread"]

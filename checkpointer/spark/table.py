@@ -1,0 +1,242 @@
+"""`state.table(…)`: state as big as the cluster, in DataFrames, of which each batch writes what it changes.
+
+upsert   rows → partition of each → tasks combine and pack → driver or tasks PUT → chains of the next checkpoint
+read     chains → tasks GET, verify and merge → rows
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.runtime import run_sync
+from checkpointer.save import Draft
+from checkpointer.spark.frames import fields_of, has_unique_keys, keys_of, rows_of
+from checkpointer.spark.scan import each, lookup, scan, spread
+from checkpointer.spark.tasks import TaskRoot
+from checkpointer.spark.write import RESULT, CompactTask, WriteTask, Written
+from checkpointer.sync import Checkpointer
+from checkpointer.table import merge
+from checkpointer.table.schema import (
+    DELETE,
+    MERGE,
+    PARTITION,
+    Combine,
+    TableSchema,
+    first_schema,
+    needs_rescale,
+    next_schema,
+)
+from checkpointer.table.version import Reader, Version
+from checkpointer.table.write import Writer, on_top, rewrite, rewrites
+from manifests import layout
+from manifests.model import Artifact, Chain, CheckpointId
+
+PARTITIONS = 16
+"""Partitions of a table unless told otherwise."""
+
+DRIVER_BYTES = 16 << 20
+"""Most bytes of a delta that pass through the driver; what is larger is written by the tasks."""
+
+
+Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class TableState:
+    """A keyed table during one batch. What it wrote is visible to its own later reads, and to others once committed."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        client: Checkpointer,
+        draft: Draft,
+        name: str,
+        key: Sequence[str],
+        num_partitions: int | None,
+        combine: Mapping[str, Combine] | None,
+        guard: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._spark = spark
+        self._client = client
+        self._draft = draft
+        self._guard = guard
+        self._name = name
+        self._key = list(key)
+        self._combine = dict(combine or {})
+        if not self._key or len(set(self._key)) < len(self._key):
+            raise IllegalArgumentError(f"table {name!r}: key={list(key)}: expected at least one column, none twice")
+        if num_partitions is not None and layout.check_partition(num_partitions) < 1:
+            raise IllegalArgumentError(f"table {name!r}: num_partitions: expected at least 1")
+        known = draft.operator(name)
+        self._version = None if known is None else Version.of(name, known)
+        old = PARTITIONS if self._version is None else self._version.partitions
+        self._partitions = old if num_partitions is None else num_partitions
+        if self._version is not None and self._version.schema.key != self._key:
+            raise IllegalArgumentError(
+                f"table {name!r}: its key is {', '.join(self._version.schema.key)}, not {', '.join(self._key)}: "
+                "drop() it first"
+            )
+        self._changed = False
+
+    # ---- what the callback says ----------------------------------------------------------------------------------
+
+    def upsert(self, rows: DataFrame) -> None:
+        """Put rows in: new keys are added; for known ones each column is combined, as `combine` says, with what is
+        there. Columns that are not named there take the new value."""
+        with self._guard():
+            self._write(rows, self._accept(rows), MERGE, clear=False)
+
+    def replace(self, rows: DataFrame) -> None:
+        """Make these rows the whole table."""
+        with self._guard():
+            self._write(rows, self._accept(rows), MERGE, clear=True)
+
+    def delete(self, keys: DataFrame) -> None:
+        """Remove the rows with these keys; keys that are not there are no error. Other columns are not looked at."""
+        with self._guard():
+            if self._version is not None:
+                schema = self._version.schema
+                self._write(keys_of(self._name, keys, schema), schema, DELETE, clear=False)
+
+    def read(self, columns: Sequence[str] | None = None) -> DataFrame:
+        """All rows as they are now. The DataFrame stays as it is, whatever is written later."""
+        with self._guard():
+            return scan(self._spark, self._client, self._parent, self._existing(), columns)
+
+    def lookup(self, keys: DataFrame, columns: Sequence[str] | None = None) -> DataFrame:
+        """The rows with these keys. Only partitions, and within them row groups, that may hold them are read."""
+        with self._guard():
+            return lookup(self._spark, self._client, self._parent, self._existing(), keys, columns)
+
+    def compact(self) -> None:
+        """Write a snapshot of every partition that has deltas, now."""
+        with self._guard():
+            chains = self._existing().chains
+            self._rewrite({partition: 0 for partition, chain in chains.items() if len(chain) > 1})
+
+    # ---- how a batch ends ----------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Bring the state into the partitions asked for, shorten some chains, and hand it to the checkpoint."""
+        if self._version is None:
+            return
+        if self._version.partitions != self._partitions:
+            self._rescale(self._version.schema)
+        max_chain = self._client._session.max_chain
+        turn = math.ceil(self._version.partitions / max_chain)
+        self._rewrite(rewrites(self._version, max_chain, turn))
+        if self._changed:
+            self._draft.put(self._name, self._version.operator())
+
+    # ---- within --------------------------------------------------------------------------------------------------
+
+    @property
+    def _parent(self) -> CheckpointId | None:
+        manifest = self._draft.base.manifest
+        return None if manifest is None else manifest.id
+
+    def _existing(self) -> Version:
+        if self._version is None:
+            raise IllegalArgumentError(f"table {self._name!r}: is empty, so nothing says yet what its columns are")
+        return self._version
+
+    def _accept(self, rows: DataFrame) -> TableSchema:
+        """The schema with these rows in it; refused before anything is written where they do not fit."""
+        fields = fields_of(rows)
+        if self._version is None:
+            return first_schema(self._name, fields, self._key, self._combine)
+        return next_schema(self._name, self._version.schema, fields, self._key, self._combine)
+
+    def _write(self, rows: DataFrame, schema: TableSchema, change: int, *, clear: bool) -> None:
+        version = self._version or Version(self._name, schema, self._partitions, {})
+        if not clear and (needs_rescale(version.schema, schema) or version.partitions != self._partitions):
+            self._rescale(schema)
+            version = self._existing()
+        chains: dict[int, Chain] = {} if clear else dict(version.chains)
+        keyed = rows_of(rows, schema, self._partitions)
+        # Tasks that have all the rows of a partition can write snapshots, and see every duplicate.
+        whole = not chains
+        apart = not whole and (change == DELETE or schema.combines or has_unique_keys(keyed, schema.key))
+        tasks = keyed if apart else keyed.repartition(PARTITION)
+        limit = DRIVER_BYTES // max(1, _most_tasks(tasks))
+        task = WriteTask(self._root, self._draft.id, self._name, schema, self._partitions, change, whole, limit)
+        written = self._run(tasks, task.run)
+        for found in written:
+            chains |= {partition: (snapshot,) for partition, snapshot in found.snapshots.items()}
+        for deltas in (*(found.deltas for found in written), self._pack(written, schema)):
+            for partition, delta in deltas.items():
+                chains[partition] = on_top(chains.get(partition, ()), delta)
+        self._version = Version(self._name, schema, self._partitions, chains)
+        self._changed = True
+
+    def _pack(self, written: list[Written], schema: TableSchema) -> dict[int, Artifact]:
+        """What the tasks left to the driver, as one object."""
+        parts = [pa.ipc.open_stream(found.rows).read_all() for found in written if found.rows]
+        if not parts:
+            return {}
+        rows = pa.concat_tables(parts)
+        if len(parts) > 1:
+            rows = merge.consolidate(rows, schema, self._name)
+        return run_sync(self._writer(schema).pack(rows))
+
+    def _rewrite(self, keep: Mapping[int, int]) -> None:
+        """Shorten chains: small deltas here, whatever is larger on the executors."""
+        version = self._existing()
+        here = {partition: kept for partition, kept in keep.items() if kept > 0}
+        folded = {a.path: a.size for p, kept in here.items() for a in version.chains[p][kept:]}
+        if sum(folded.values()) > DRIVER_BYTES:
+            here = {}
+        there = sorted(partition for partition in keep if partition not in here)
+        chains = dict(version.chains)
+        if here:
+            session = self._client._session
+            reader = Reader(session.store, session.host, version.only(list(here)))
+            chains |= run_sync(rewrite(reader, self._writer(version.schema), version.chains, here))
+        if there:
+            groups = spread(there, max(self._spark.sparkContext.defaultParallelism, len(there) // 8))
+            task = CompactTask(self._root, self._draft.id, version.only(there), groups, dict(keep))
+            for found in self._run(each(self._spark, len(groups)), task.run):
+                chains |= found.chains
+        if keep:
+            chains = {partition: chain for partition, chain in chains.items() if chain}
+            self._version = Version(self._name, version.schema, version.partitions, chains)
+            self._changed = True
+
+    def _rescale(self, schema: TableSchema) -> None:
+        """Bring every row into the partition that its key belongs to now."""
+        version = replace(self._existing(), schema=schema)
+        if version.chains:
+            rows = scan(self._spark, self._client, self._parent, version)
+            self._write(rows, schema, MERGE, clear=True)
+        else:
+            self._version, self._changed = replace(version, partitions=self._partitions), True
+
+    def _writer(self, schema: TableSchema) -> Writer:
+        session = self._client._session
+        return Writer(session.store, session.host, self._draft.id, self._name, schema)
+
+    @property
+    def _root(self) -> TaskRoot:
+        return TaskRoot.of(self._client, self._spark)
+
+    def _run(self, frame: DataFrame, work: Work) -> list[Written]:
+        # Sent as a closure: Spark looks at the function's own signature, which a bound method hides.
+        results = frame.mapInArrow(lambda batches: work(batches), RESULT).collect()
+        written = [Written.load(bytes(row["written"])) for row in results]
+        for found in written:
+            if found.refused:
+                raise IllegalArgumentError(found.refused)
+        twice = [p for p, count in Counter(p for found in written for p in found.snapshots).items() if count > 1]
+        if twice:
+            raise InvalidStateError(f"table {self._name!r}: partition {twice[0]} was written by two tasks")
+        return written
+
+
+def _most_tasks(frame: DataFrame) -> int:
+    """How many tasks may compute the frame; adaptive execution makes them fewer, never more."""
+    return int(frame._jdf.queryExecution().executedPlan().outputPartitioning().numPartitions())

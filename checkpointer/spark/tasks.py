@@ -1,0 +1,67 @@
+"""What every task of ours needs on an executor: a client of the root, and proof that the root is the same one."""
+
+import functools
+import os
+import pickle
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from checkpointer.errors import InvalidStateError
+from checkpointer.sync import Checkpointer
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRoot:
+    """A root as it is sent to executors: configuration, no connection."""
+
+    client: bytes
+    driver_host: str
+
+    @classmethod
+    def of(cls, client: Checkpointer, spark: SparkSession) -> "TaskRoot":
+        """Refuses a root that executors do not share with the driver."""
+        _refuse_foreign_executors(client, spark)
+        return cls(pickle.dumps(client), socket.gethostname())
+
+    def open(self) -> Checkpointer:
+        """The client of this Python worker, kept for its next tasks."""
+        client = _client(self.client, os.getpid())
+        if _is_folder(client.root) and socket.gethostname() != self.driver_host:
+            raise InvalidStateError(f"{client.root}: a folder of {self.driver_host}, this task runs elsewhere")
+        return client
+
+
+@functools.lru_cache(maxsize=8)
+def _client(pickled: bytes, pid: int) -> Checkpointer:
+    """One client for all the tasks of a Python worker, so that connections are kept."""
+    client: Checkpointer = pickle.loads(pickled)  # made by the driver of this same job
+    return client
+
+
+def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None:
+    """A folder is one machine's: what executors elsewhere write there, the driver would never see."""
+    if client.root.startswith("memory://"):
+        raise InvalidStateError(f"{client.root}: is in the driver's memory, which executors do not share: use a folder")
+    if not _is_folder(client.root):
+        return
+    context: Any = spark.sparkContext
+    here = {context.getConf().get("spark.driver.host"), socket.gethostname(), "localhost", "127.0.0.1"}
+    elsewhere = executor_hosts(spark) - here
+    if elsewhere:
+        raise InvalidStateError(
+            f"{client.root}: a folder of the driver's machine, but executors run on {', '.join(sorted(elsewhere))}: "
+            "use a root that every machine reaches, such as s3:// or abfs://"
+        )
+
+
+def executor_hosts(spark: SparkSession) -> set[str]:
+    """The machines that the session's executors run on."""
+    context: Any = spark.sparkContext
+    return {str(info.host()) for info in context._jsc.sc().statusTracker().getExecutorInfos()}
+
+
+def _is_folder(root: str) -> bool:
+    return "://" not in root or root.startswith("file://")

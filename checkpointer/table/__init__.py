@@ -1,0 +1,1 @@
+"""Table state as Arrow: schemas, merging, Parquet. Needs pyarrow; knows nothing of Spark's runtime."""

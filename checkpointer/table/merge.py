@@ -1,0 +1,177 @@
+"""Rows on top of rows: many changes of a key become one, and changes are put on top of what was there.
+
+Everything here is Arrow and numpy on the rows of some partitions, so that Spark's executors, its driver, and readers
+without Spark merge alike. Nulls are equal to nulls and NaN to NaN, as in Spark's `groupBy`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.table.schema import CHANGE, DELETE, MERGE, PARTITION, RESET, Column, TableSchema
+from checkpointer.table.types import is_float
+
+_ROW = "__row"
+
+
+def first_duplicate(rows: pa.Table, key: list[str]) -> str | None:
+    """A key that more than one row has, as an error should show it."""
+    counted = rows.select(key).group_by(key, use_threads=False).aggregate([([], "count_all")])
+    if counted.num_rows == rows.num_rows:
+        return None
+    twice = counted.filter(pc.greater(counted["count_all"], 1)).select(key).slice(0, 1).to_pylist()[0]
+    return ", ".join(f"{name}={value!r:.80}" for name, value in twice.items())
+
+
+def consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
+    """One change for each key that does what all its changes, the oldest first, do one after the other."""
+    groups, count = _groups(rows, schema.key)
+    if count == rows.num_rows:
+        return rows
+    index = np.arange(rows.num_rows)
+    newest = np.zeros(count, dtype=np.int64)
+    newest[groups] = index  # of equal keys the last assignment stays
+    merged = rows.take(pa.array(newest))
+    if schema.replaces:
+        return merged
+    changes = rows[CHANGE].to_numpy()
+    barrier = np.full(count, -1, dtype=np.int64)
+    breaks = changes != MERGE
+    barrier[groups[breaks]] = index[breaks]
+    alive = (index >= barrier[groups]) & (changes != DELETE)
+    kept = rows.filter(pa.array(alive))
+    combined = {
+        column.name: _combine(kept[column.name], groups[alive], count, column, table)
+        for column in schema.values
+        if column.role != "last"
+    }
+    deleted = np.ones(count, dtype=bool)
+    deleted[groups[alive]] = False
+    combined[CHANGE] = pa.array(np.where(deleted, DELETE, np.where(barrier >= 0, RESET, MERGE)).astype(np.int8))
+    for name, values in combined.items():
+        position = merged.schema.get_field_index(name)
+        merged = merged.set_column(position, merged.schema.field(position), values)
+    return merged
+
+
+def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> pa.Table:
+    """The rows of `base` once the changes of `deltas`, the oldest first, are put on top of them."""
+    changes = consolidate(deltas, schema, table)
+    untouched, touched = _split(base, changes, schema.key)
+    if touched is not None:
+        below = touched
+        for name, kind, value in ((PARTITION, pa.int32(), 0), (CHANGE, pa.int8(), MERGE)):
+            below = below.append_column(pa.field(name, kind), pa.repeat(pa.scalar(value, kind), below.num_rows))
+        both = pa.concat_tables([below.select(changes.column_names), changes])
+        changes = consolidate(both, schema, table)
+    living = changes.filter(pc.not_equal(changes[CHANGE], DELETE)).select(base.column_names)
+    return pa.concat_tables([untouched, living])
+
+
+def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:
+    """The rows whose key is one of `keys`, exactly."""
+    mask = _candidates(rows, keys, key)
+    found = rows.filter(mask)
+    if len(key) == 1 or found.num_rows == 0:
+        return found
+    both = pa.concat_tables([found.select(key), keys.select(key).cast(found.select(key).schema)])
+    groups, count = _groups(both, key)
+    wanted = np.zeros(count, dtype=bool)
+    wanted[groups[found.num_rows :]] = True
+    return found.filter(pa.array(wanted[groups[: found.num_rows]]))
+
+
+def _split(base: pa.Table, changes: pa.Table, key: list[str]) -> tuple[pa.Table, pa.Table | None]:
+    """The rows that no change can touch, and those that one may touch."""
+    if base.num_rows == 0 or changes.num_rows == 0:
+        return base, None
+    mask = _candidates(base, changes, key)
+    touched = base.filter(mask)
+    return (base, None) if touched.num_rows == 0 else (base.filter(pc.invert(mask)), touched)
+
+
+def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
+    """For each row whether each of its key columns has a value that is somewhere in the same column of `keys`."""
+    mask = None
+    for name in key:
+        wanted = pc.unique(keys[name].combine_chunks())
+        here = pc.is_in(rows[name], value_set=wanted)
+        mask = here if mask is None else pc.and_(mask, here)
+    return mask
+
+
+def _groups(rows: pa.Table, key: list[str]) -> tuple[Any, int]:
+    """For each row the number of its key, from 0, and how many keys there are."""
+    numbered = rows.select(key).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
+    lists = numbered.group_by(key, use_threads=False).aggregate([(_ROW, "list")])[f"{_ROW}_list"].combine_chunks()
+    groups = np.empty(rows.num_rows, dtype=np.int64)
+    groups[lists.flatten().to_numpy()] = pc.list_parent_indices(lists).to_numpy()
+    return groups, len(lists)
+
+
+# ---- combining the values of one column ------------------------------------------------------------------------------
+
+
+def _combine(values: pa.ChunkedArray, groups: Any, count: int, column: Column, table: str) -> pa.Array:
+    """The combined value of each group; null where a group has no value but nulls."""
+    present = values.is_valid().to_numpy()
+    values, groups = values.filter(pa.array(present)).combine_chunks(), groups[present]
+    if column.role != "sum":
+        return _extreme(values, groups, count, last=column.role == "max")
+    if is_float(column.type):
+        add: Callable[[Any, Any, int], pa.Array] = _add
+    else:
+        add = _add_decimals if pa.types.is_decimal(values.type) else _add_integers
+    try:
+        return add(values, groups, count).cast(values.type)
+    except (pa.ArrowInvalid, OverflowError):
+        raise InvalidStateError(
+            f"table {table!r}: a sum of column {column.name!r} does not fit into its type: write it with a wider one"
+        ) from None
+
+
+def _extreme(values: pa.Array, groups: Any, count: int, *, last: bool) -> pa.Array:
+    """The value of each group that comes first or last in Spark's order, in which NaN is above every number."""
+    order = np.argsort(pc.rank(values, tiebreaker="dense").to_numpy(), kind="stable")
+    order = order if last else order[::-1]
+    found = np.full(count, -1, dtype=np.int64)
+    found[groups[order]] = order
+    return values.take(pa.array(found, mask=found < 0))
+
+
+def _add(values: pa.Array, groups: Any, count: int) -> pa.Array:
+    """Sums in the type that Arrow sums values in."""
+    sums = pa.table({"group": groups, "value": values}).group_by("group", use_threads=False)
+    summed = sums.aggregate([("value", "sum")])
+    at = np.full(count, -1, dtype=np.int64)
+    at[summed["group"].to_numpy()] = np.arange(summed.num_rows)
+    return summed["value_sum"].combine_chunks().take(pa.array(at, mask=at < 0))
+
+
+def _add_integers(values: pa.Array, groups: Any, count: int) -> pa.Array:
+    """Sums of 64-bit integers. Arrow's would wrap around: the halves are summed by themselves, and put together."""
+    wide = values.cast(pa.int64())
+    high = _add(pc.shift_right(wide, 32), groups, count)
+    low = _add(pc.bit_wise_and(wide, 0xFFFFFFFF), groups, count)
+    high = pc.add(high, pc.shift_right(low, 32))
+    shifted = pc.multiply_checked(high, 1 << 32)
+    return pc.add_checked(shifted, pc.bit_wise_and(low, 0xFFFFFFFF))
+
+
+def _add_decimals(values: pa.Array, groups: Any, count: int) -> pa.Array:
+    """Sums of up to 38 digits, with room for what they are in between."""
+    return _add(values.cast(pa.decimal256(76, values.type.scale)), groups, count)
+
+
+def check_unique(rows: pa.Table, schema: TableSchema, table: str) -> None:
+    """Refuse rows of which several have one key, where only one of them could stay."""
+    twice = first_duplicate(rows, schema.key)
+    if twice is not None:
+        raise IllegalArgumentError(
+            f"table {table!r}: several rows have the key {twice}, and nothing says which of them is the last: "
+            "aggregate them first"
+        )

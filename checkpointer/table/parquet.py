@@ -1,0 +1,188 @@
+"""Rows as Parquet (zstd), in which any reader of Parquet finds them; columns are known by field id, not by name.
+
+A file says in its own metadata where its row groups are and what their SHA-256 is. Whoever knows the digest of its
+end, the footer, can therefore read some row groups alone and verify them.
+"""
+
+import io
+import json
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkpointer.errors import MalformedError
+from checkpointer.table.schema import CHANGE, FIELD_ID, PARTITION, Column, TableSchema
+from manifests.digest import sha256, verify
+
+ROW_GROUP = 16_384
+"""Rows of a row group: what a lookup reads for one key."""
+
+LEVEL = 1
+
+_GROUPS = "checkpointer.row_groups"
+
+
+class Encoded(NamedTuple):
+    """A Parquet file: its bytes, what they are uncompressed, and how many of them from the end are the footer."""
+
+    data: bytes
+    raw_size: int
+    tail: int
+
+
+def encode(rows: pa.Table) -> Encoded:
+    """Rows as a file. Sort them by key first: a lookup skips the row groups whose keys lie elsewhere."""
+    sink = io.BytesIO()
+    digests: list[list[Any]] = []
+    with pq.ParquetWriter(sink, rows.schema, compression="zstd", compression_level=LEVEL) as writer:
+        start = sink.tell()
+        for offset in range(0, rows.num_rows, ROW_GROUP):
+            writer.write_table(rows.slice(offset, ROW_GROUP), row_group_size=ROW_GROUP)
+            end = sink.tell()
+            digests.append([start, end - start, sha256(sink.getbuffer()[start:end])])
+            start = end
+        writer.add_key_value_metadata({_GROUPS: json.dumps(digests, separators=(",", ":"))})
+    return Encoded(sink.getvalue(), rows.nbytes, sink.tell() - start)
+
+
+def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str], *, delta: bool) -> pa.Table:
+    """Columns of a whole file, as `schema` has them: those it does not have yet are null, narrower ones are widened."""
+    with _explaining(name):
+        return _read(pq.ParquetFile(pa.BufferReader(data)), None, schema, columns, delta)
+
+
+class RowGroups:
+    """A file of which only the footer was read, and verified; its row groups are verified as they come."""
+
+    def __init__(self, name: str, size: int, tail: bytes, schema: TableSchema) -> None:
+        self._name = name
+        self._size = size
+        self._schema = schema
+        with _explaining(name):
+            self.metadata = pq.read_metadata(pa.BufferReader(tail))
+            self.ranges = [
+                (int(start), int(length), str(digest))
+                for start, length, digest in json.loads(self.metadata.metadata[_GROUPS.encode()])
+            ]
+            if len(self.ranges) != self.metadata.num_row_groups:
+                raise ValueError(f"{len(self.ranges)} digests of {self.metadata.num_row_groups} row groups")
+
+    def candidates(self, keys: pa.Table) -> list[int]:
+        """The row groups that may hold one of `keys`, by the bounds of their key columns."""
+        names = _names_by_id(self.metadata.schema.to_arrow_schema(), self._schema)
+        wanted = {path: _sorted(keys[name]) for path, name in names.items() if name in keys.column_names}
+        return [group for group in range(len(self.ranges)) if self._may_hold(group, wanted)]
+
+    def _may_hold(self, group: int, wanted: dict[str, list[Any] | None]) -> bool:
+        described = self.metadata.row_group(group)
+        for index in range(described.num_columns):
+            column = described.column(index)
+            bounds, values = column.statistics, wanted.get(column.path_in_schema)
+            if values is None or bounds is None or not bounds.has_min_max or bounds.null_count:
+                continue
+            try:
+                at = bisect_left(values, bounds.min)
+                if at == len(values) or values[at] > bounds.max:
+                    return False
+            except TypeError:  # the keys are of a wider type than the column was then: its bounds prove nothing
+                continue
+        return True
+
+    def read(self, groups: dict[int, bytes], columns: Sequence[str]) -> pa.Table:
+        """Rows of the row groups whose bytes are given, after their digests were compared."""
+        parts = {}
+        for group, data in groups.items():
+            start, length, digest = self.ranges[group]
+            verify(f"{self._name} (row group {group})", data, size=length, digest=digest)
+            parts[start] = data
+        with _explaining(self._name):
+            file = pq.ParquetFile(_Sparse(self._size, parts), metadata=self.metadata)
+            return _read(file, sorted(groups), self._schema, columns, False)
+
+
+def _read(
+    file: pq.ParquetFile, groups: list[int] | None, schema: TableSchema, columns: Sequence[str], delta: bool
+) -> pa.Table:
+    names = _names_by_id(file.schema_arrow, schema)
+    stored = dict(zip(names.values(), names, strict=True))
+    own = [PARTITION, CHANGE] if delta else []
+    wanted = [stored[name] for name in columns if name in stored] + own
+    if groups is None:
+        found = file.read(columns=wanted, use_threads=False)
+    else:
+        found = file.read_row_groups(groups, columns=wanted, use_threads=False)
+    by_name = {column.name: column for column in schema.columns}
+    arrays = [_align(found, stored.get(name), by_name[name]) for name in columns] + [found[name] for name in own]
+    fields = [by_name[name].field() for name in columns] + [found.schema.field(name) for name in own]
+    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def _align(found: pa.Table, stored: str | None, column: Column) -> Any:
+    kind = column.field().type
+    return pa.nulls(found.num_rows, kind) if stored is None else found[stored].cast(kind)
+
+
+def _sorted(values: pa.ChunkedArray) -> list[Any] | None:
+    """The values in order, or None where nulls or NaN stand outside any order."""
+    found = values.to_pylist()
+    return None if any(value is None or value != value for value in found) else sorted(found)
+
+
+def _names_by_id(stored: pa.Schema, schema: TableSchema) -> dict[str, str]:
+    """The name in `schema` of each stored column that it still has."""
+    ids = {str(column.id).encode(): column.name for column in schema.columns}
+    return {
+        field.name: ids[field.metadata[FIELD_ID]]
+        for field in stored
+        if field.metadata and field.metadata.get(FIELD_ID) in ids
+    }
+
+
+class _explaining:  # noqa: N801  # used as a function is
+    """Whatever bad bytes make of the Parquet library, as an error of the tree that names the object."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, (pa.ArrowException, ValueError, KeyError, TypeError, OSError, EOFError)):
+            raise MalformedError(f"{self._name}: expected a Parquet file of this table: {error}") from None
+
+
+class _Sparse(io.RawIOBase):
+    """A file of which only some ranges are there; reading anything else is an error."""
+
+    def __init__(self, size: int, parts: dict[int, bytes]) -> None:
+        self._size = size
+        self._parts = parts
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        size = min(self._size - self._at if size < 0 else size, self._size - self._at)
+        if size <= 0:
+            return b""
+        for start, data in self._parts.items():
+            if start <= self._at and self._at + size <= start + len(data):
+                found = data[self._at - start : self._at - start + size]
+                self._at += size
+                return found
+        raise OSError(f"bytes {self._at} to {self._at + size} were not read from the store")

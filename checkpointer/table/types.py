@@ -1,0 +1,133 @@
+"""Spark's types, by the names that its JSON schemas give them, as Arrow types; and what each may be used for.
+
+A schema is recorded in Spark's own words, so that a table reads the same on any machine, with Spark or without.
+"""
+
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from checkpointer.errors import IllegalArgumentError
+from manifests.model import Json
+
+_ATOMIC = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_INTEGERS = ("byte", "short", "integer", "long")
+_FLOATS = ("float", "double")
+_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_TIME = re.compile(r"time\([0-6]\)")
+_VARIANT = pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={"variant": "true"})])
+_DURATION = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
+
+MAX_PRECISION = 38
+
+
+def arrow_type(spark: Json) -> pa.DataType:
+    """The Arrow type in which values of a Spark type are stored. `IllegalArgumentError` where there is none."""
+    if isinstance(spark, str):
+        if spark in _ATOMIC:
+            return _ATOMIC[spark]
+        if match := _DECIMAL.fullmatch(spark):
+            return pa.decimal128(int(match[1]), int(match[2]))
+        if _DURATION.fullmatch(spark):
+            return pa.duration("us")
+        if _TIME.fullmatch(spark):
+            return pa.time64("ns")
+        if spark == "variant":
+            return _VARIANT
+    elif isinstance(spark, dict) and spark.get("type") == "array":
+        return pa.list_(pa.field("element", arrow_type(spark["elementType"])))
+    elif isinstance(spark, dict) and spark.get("type") == "map":
+        return pa.map_(arrow_type(spark["keyType"]), arrow_type(spark["valueType"]))
+    elif isinstance(spark, dict) and spark.get("type") == "struct" and spark["fields"]:
+        return pa.struct([pa.field(field["name"], arrow_type(field["type"])) for field in spark["fields"]])
+    raise IllegalArgumentError(f"type {show_type(spark)} cannot be stored: cast it to another type first")
+
+
+def show_type(spark: Json) -> str:
+    """A type as a person would write it."""
+    if not isinstance(spark, dict):
+        return str(spark)
+    kind = spark.get("type")
+    if kind == "array":
+        return f"array<{show_type(spark['elementType'])}>"
+    if kind == "map":
+        return f"map<{show_type(spark['keyType'])},{show_type(spark['valueType'])}>"
+    if kind == "struct":
+        return f"struct<{','.join(f['name'] + ':' + show_type(f['type']) for f in spark['fields'])}>"
+    return str(kind)
+
+
+def plain_type(spark: Json) -> Json:
+    """A type without what may differ between two runs of one job: nullability and comments."""
+    if not isinstance(spark, dict):
+        return spark
+    kind = spark.get("type")
+    if kind == "array":
+        return {"type": "array", "elementType": plain_type(spark["elementType"]), "containsNull": True}
+    if kind == "map":
+        key, value = plain_type(spark["keyType"]), plain_type(spark["valueType"])
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if kind == "struct":
+        fields = [
+            {"name": f["name"], "type": plain_type(f["type"]), "nullable": True, "metadata": _collations(f)}
+            for f in spark["fields"]
+        ]
+        return {"type": "struct", "fields": fields}
+    return spark
+
+
+def _collations(field: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in field.get("metadata", {}).items() if name == "__COLLATIONS"}
+
+
+def is_wider(old: Json, new: Json) -> bool:
+    """Whether every value of the old type is a value of the new one, and the new one is another."""
+    if old == new or not (isinstance(old, str) and isinstance(new, str)):
+        return False
+    for family in (_INTEGERS, _FLOATS):
+        if old in family and new in family:
+            return family.index(old) < family.index(new)
+    before, after = _digits(old), _DECIMAL.fullmatch(new)
+    if before is None or after is None:
+        return False
+    precision, scale = int(after[1]), int(after[2])
+    return precision - scale >= before[0] and scale >= before[1]
+
+
+def _digits(spark: str) -> tuple[int, int] | None:
+    """Digits before and after the point that values of an exact numeric type can have."""
+    if match := _DECIMAL.fullmatch(spark):
+        return int(match[1]) - int(match[2]), int(match[2])
+    integers = dict(zip(_INTEGERS, (3, 5, 10, 19), strict=True))
+    return (integers[spark], 0) if spark in integers else None
+
+
+def can_be_key(spark: Json) -> bool:
+    """Whether equal values of the type hash alike in Spark and compare alike in Arrow."""
+    return isinstance(spark, str) and spark != "variant"
+
+
+def can_sum(spark: Json) -> bool:
+    return isinstance(spark, str) and (spark in _INTEGERS + _FLOATS or spark.startswith("decimal("))
+
+
+def is_float(spark: Json) -> bool:
+    return spark in _FLOATS
+
+
+def can_order(spark: Json) -> bool:
+    return can_be_key(spark)

@@ -1,0 +1,132 @@
+"""Rows of a table as objects of an attempt: a snapshot for one partition, a pack for the deltas of several."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkpointer import objects
+from checkpointer.codecs.fold import fold_start
+from checkpointer.host import Host
+from checkpointer.store.base import Store
+from checkpointer.table import parquet
+from checkpointer.table.schema import CHANGE, DELETE, PARTITION, TableSchema
+from checkpointer.table.version import Reader, Version, empty_base
+from manifests import layout
+from manifests.digest import sha256
+from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId, Tail
+
+SMALL_PARTITION = 4096
+"""Rows below which a partition shares an object with others, even if it is whole."""
+
+COMPACT_ROWS = 65_536
+"""Changed rows of a partition below which merging them while reading costs less than a snapshot."""
+
+
+class Writer:
+    """Writes the objects of one attempt at a checkpoint, in the driver or in any task."""
+
+    def __init__(self, store: Store, host: Host, owner: CheckpointId, table: str, schema: TableSchema) -> None:
+        self._store = store
+        self._host = host
+        self._owner = owner
+        self._table = table
+        self._schema = schema
+
+    async def snapshot(self, partition: int, rows: pa.Table) -> Artifact:
+        """All the rows of a partition, without the columns of a delta."""
+
+        def encode() -> tuple[parquet.Encoded, str, Tail]:
+            ordered = rows.select(self._schema.names).sort_by([(name, "ascending") for name in self._schema.key])
+            encoded = parquet.encode(ordered.cast(self._schema.arrow()))
+            tail = Tail(encoded.tail, sha256(memoryview(encoded.data)[-encoded.tail :]))
+            return encoded, sha256(encoded.data), tail
+
+        encoded, digest, tail = await self._host.run(encode)
+        path = layout.artifact(self._table, partition, self._owner, SNAPSHOT, digest, layout.PARQUET)
+        await objects.put(self._store, path, encoded.data)
+        size = len(encoded.data)
+        return Artifact(path, SNAPSHOT, 0, size, size, encoded.raw_size, rows.num_rows, digest, tail)
+
+    async def pack(self, rows: pa.Table) -> dict[int, Artifact]:
+        """Changes of any partitions as one object. For each partition that has some, where they are."""
+
+        def encode() -> tuple[parquet.Encoded, str, dict[int, int]]:
+            columns = [PARTITION, *self._schema.key]
+            ordered = rows.sort_by([(name, "ascending") for name in columns])
+            encoded = parquet.encode(ordered.select(self._schema.arrow_delta().names).cast(self._schema.arrow_delta()))
+            numbers, counts = np.unique(ordered[PARTITION].to_numpy(), return_counts=True)
+            return encoded, sha256(encoded.data), dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+        encoded, digest, counts = await self._host.run(encode)
+        path = layout.pack(self._table, self._owner, digest, layout.PARQUET)
+        await objects.put(self._store, path, encoded.data)
+        size = len(encoded.data)
+        return {
+            partition: Artifact(path, DELTA, 0, size, size, encoded.raw_size, records, digest)
+            for partition, records in counts.items()
+        }
+
+
+def split(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Rows by partition, in order."""
+    ordered = rows.sort_by(PARTITION).combine_chunks()
+    numbers, starts = np.unique(ordered[PARTITION].to_numpy(), return_index=True)
+    for number, start, end in zip(numbers.tolist(), starts, [*starts[1:], ordered.num_rows], strict=True):
+        yield number, ordered.slice(start, end - start)
+
+
+def on_top(chain: Chain, delta: Artifact) -> Chain:
+    """A chain with one more delta; above nothing it begins with an empty snapshot."""
+    return (*(chain or (empty_base(delta),)), delta)
+
+
+# ---- compaction ------------------------------------------------------------------------------------------------------
+
+
+def rewrites(version: Version, max_chain: int, snapshots: int) -> dict[int, int]:
+    """For each partition whose chain should be shorter: how many of its artifacts stay. None of them: a snapshot.
+
+    As everywhere: a snapshot once the deltas outweigh half of the old one, else the newest deltas become one. The
+    snapshots are spread over batches: those that are due most come first, at most `snapshots` at once.
+    """
+    found, outweighed = {}, []
+    for partition, (base, *deltas) in version.chains.items():
+        sizes = [artifact.records for artifact in deltas]
+        if sum(sizes) >= COMPACT_ROWS and 2 * sum(sizes) > base.records:
+            outweighed.append((sum(sizes), partition))
+        if len(deltas) > max_chain - 1:
+            found[partition] = 1 + fold_start(sizes, max_chain - 1)
+    return found | {partition: 0 for _, partition in sorted(outweighed, reverse=True)[:snapshots]}
+
+
+async def rewrite(
+    reader: Reader, writer: Writer, chains: Mapping[int, Chain], keep: Mapping[int, int]
+) -> dict[int, Chain]:
+    """The shorter chains of some partitions: own snapshots, and one pack for all the deltas that were folded."""
+    written: dict[int, Chain] = {}
+    folded: list[pa.Table] = []
+    for partition, kept in keep.items():
+        if kept == 0:
+            rows = await reader.rows(partition)
+            written[partition] = (await writer.snapshot(partition, rows),) if rows.num_rows else ()
+            continue
+        changes = await reader.changes(partition, chains[partition][kept:])
+        if _is_whole(chains[partition], kept):
+            changes = changes.filter(pc.not_equal(changes[CHANGE], DELETE))  # nothing is below that could be deleted
+        written[partition] = ()
+        folded.append(changes)
+    if any(changes.num_rows for changes in folded):
+        for partition, artifact in (await writer.pack(pa.concat_tables(folded))).items():
+            chain, kept = chains[partition], keep[partition]
+            written[partition] = on_top(() if _is_whole(chain, kept) else chain[:kept], artifact)
+    return written
+
+
+def _is_whole(chain: Chain, kept: int) -> bool:
+    """Whether the deltas above `kept` artifacts are all there is: the base is empty."""
+    return kept == 1 and chain[0].length == 0
+
+
+__all__ = ["COMPACT_ROWS", "SMALL_PARTITION", "Writer", "on_top", "rewrite", "rewrites", "split"]
