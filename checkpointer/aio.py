@@ -3,9 +3,9 @@
 Cancelling a verb stops the waiting, not the work: a commit that was under way still ends, one way or the other.
 """
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from checkpointer import lineage, prepared, restore, save, verbs
 from checkpointer.client import Client, as_bytes, as_id, as_target
@@ -15,6 +15,9 @@ from checkpointer.lineage import Savepoint
 from checkpointer.runtime import bridge
 from checkpointer.views import OperatorView, RestoredView
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Kind, Manifest
+
+if TYPE_CHECKING:
+    import pyarrow
 
 T = TypeVar("T")
 
@@ -284,6 +287,14 @@ class AsyncRestored(RestoredView):
     async def keyed(self, name: str, partitions: int | None = None) -> KeyedState:
         """A keyed state, in the partitions it was saved in or in another number of them."""
         return await bridge(self._snapshot.keyed(name, partitions))
+
+    async def table(
+        self, name: str, columns: Sequence[str] | None = None, *, keys: "Sequence[Mapping[str, Any]] | None" = None
+    ) -> "pyarrow.Table":
+        """The rows of a table that Spark wrote, without Spark; with `keys`, only those with one of these keys."""
+        from checkpointer.table import opening  # pyarrow, only for those who use tables
+
+        return await bridge(opening.read(self._snapshot, name, columns, keys))
 
 
 class AsyncRestoredOperator(OperatorView):

@@ -37,7 +37,7 @@ class Snapshot:
     def __init__(self, session: Session, manifest: Manifest | None, prepared: Prepared | None) -> None:
         self.manifest = manifest
         self.prepared = prepared
-        self._session = session
+        self.session = session
 
     def operator(self, name: str) -> Operator:
         found = self.manifest.operators.get(name) if self.manifest else None
@@ -51,7 +51,7 @@ class Snapshot:
         chain = self.operator(name).chains.get(layout.check_partition(partition))
         if chain is None:
             raise IllegalArgumentError(f"operator {name!r}: has no partition {partition}")
-        store, host = self._session.store, self._session.host
+        store, host = self.session.store, self.session.host
 
         async def load() -> list[bytes]:
             groups = objects.by_object(chain)
@@ -83,11 +83,11 @@ class Snapshot:
             state = KeyedState._restored([(chain, *_merge(chain, decoded)) for chain in chains])
             return state if partitions in (None, state.partitions) else state._repartitioned(partitions)
 
-        return await self._session.host.run(build)
+        return await self.session.host.run(build)
 
     async def _decode(self, group: list[Artifact], decoded: dict[Artifact, dict[object, bytes | None]]) -> None:
-        host = self._session.host
-        slices = await objects.read_slices(self._session.store, host, group)
+        host = self.session.host
+        slices = await objects.read_slices(self.session.store, host, group)
         for artifact, data in zip(group, slices, strict=True):
             decoded[artifact] = await host.run(
                 lambda a=artifact, d=data: keyed_codec.decode(a.path, d, a.raw_size, a.records)  # type: ignore[misc]
@@ -95,7 +95,7 @@ class Snapshot:
 
     async def _explaining(self, load: Callable[[], Awaitable[T]]) -> T:
         assert self.manifest is not None
-        return await explaining(self._session, self.manifest.id, load)
+        return await explaining(self.session, self.manifest.id, load)
 
 
 async def explaining(session: Session, checkpoint: CheckpointId | None, load: Callable[[], Awaitable[T]]) -> T:

@@ -1,8 +1,8 @@
 """The synchronous checkpointer: every verb blocks its caller, from any thread, and runs on the library's event loop."""
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from checkpointer import lineage, prepared, restore, save, verbs
 from checkpointer.client import Client, as_bytes, as_id, as_target
@@ -12,6 +12,9 @@ from checkpointer.lineage import Savepoint
 from checkpointer.runtime import run_sync
 from checkpointer.views import OperatorView, RestoredView
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json, Manifest
+
+if TYPE_CHECKING:
+    import pyarrow
 
 T = TypeVar("T")
 
@@ -257,6 +260,14 @@ class Restored(RestoredView):
     def keyed(self, name: str, partitions: int | None = None) -> KeyedState:
         """A keyed state, in the partitions it was saved in or in another number of them."""
         return run_sync(self._snapshot.keyed(name, partitions))
+
+    def table(
+        self, name: str, columns: Sequence[str] | None = None, *, keys: "Sequence[Mapping[str, Any]] | None" = None
+    ) -> "pyarrow.Table":
+        """The rows of a table that Spark wrote, without Spark; with `keys`, only those with one of these keys."""
+        from checkpointer.table import opening  # pyarrow, only for those who use tables
+
+        return run_sync(opening.read(self._snapshot, name, columns, keys))
 
 
 class RestoredOperator(OperatorView):

@@ -1,8 +1,22 @@
-"""State for Structured Streaming jobs: `@stateful(root)` around a foreachBatch function."""
+"""State for Structured Streaming jobs: `@stateful(root)` around a foreachBatch function, and tables from anywhere."""
 
 from checkpointer.spark.batch import Token
+from checkpointer.spark.evolution import Compatibility, can_restore
 from checkpointer.spark.partitions import Delta, Snapshot
+from checkpointer.spark.read import diff, read_state
 from checkpointer.spark.sink import stateful
 from checkpointer.spark.state import State
+from checkpointer.spark.table import TableState
 
-__all__ = ["Delta", "Snapshot", "State", "Token", "stateful"]
+__all__ = [
+    "Compatibility",
+    "Delta",
+    "Snapshot",
+    "State",
+    "TableState",
+    "Token",
+    "can_restore",
+    "diff",
+    "read_state",
+    "stateful",
+]

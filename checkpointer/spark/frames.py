@@ -1,5 +1,6 @@
 """DataFrames on their way into a table: keys as they are compared, the partition of each row, one task for its rows."""
 
+from copy import deepcopy
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -19,21 +20,17 @@ def fields_of(frame: DataFrame) -> list[Json]:
 
 def struct_of(columns: list[TableColumn]) -> StructType:
     """Columns of a table as Spark's schema. All of them are nullable, as nullability varies between runs."""
-    return StructType(
-        [
-            StructField.fromJson({"name": c.name, "type": c.type, "nullable": True, "metadata": c.metadata or {}})
-            for c in columns
-        ]
-    )
+    fields = [{"name": c.name, "type": c.type, "nullable": True, "metadata": c.metadata or {}} for c in columns]
+    return StructType([StructField.fromJson(field) for field in deepcopy(fields)])  # it changes what it is given
 
 
-def _quoted(name: str) -> str:
+def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
 def _key(column: TableColumn) -> Column:
     """A key column as it is compared: one NaN, and no zero below zero."""
-    value = F.col(_quoted(column.name))
+    value = F.col(quote(column.name))
     if not is_float(column.type):
         return value
     return F.when(F.isnan(value), F.lit(float("nan"))).otherwise(value + F.lit(0.0))
@@ -44,14 +41,14 @@ def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame
     types = struct_of(list(schema.columns))
     keys = {column.name for column in schema.columns if column.role == "key"}
     cells = [
-        (_key(column) if column.name in keys else F.col(_quoted(column.name)))
+        (_key(column) if column.name in keys else F.col(quote(column.name)))
         .cast(field.dataType)
         .alias(column.name, metadata=field.metadata)
         for column, field in zip(schema.columns, types, strict=True)
         if column.name in frame.columns
     ]
     found = frame.select(*cells)
-    number = F.pmod(F.hash(*(F.col(_quoted(name)) for name in schema.key)), F.lit(partitions))
+    number = F.pmod(F.hash(*(F.col(quote(name)) for name in schema.key)), F.lit(partitions))
     return found.withColumn(PARTITION, number)
 
 
@@ -62,7 +59,7 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
         raise IllegalArgumentError(
             f"table {table!r}: column {', '.join(missing)} of its key is missing; there are {', '.join(frame.columns)}"
         )
-    return frame.select(*(F.col(_quoted(name)) for name in schema.key))
+    return frame.select(*(F.col(quote(name)) for name in schema.key))
 
 
 def has_unique_keys(frame: DataFrame, key: list[str]) -> bool:
@@ -95,4 +92,4 @@ def _items(sequence: Any) -> list[Any]:
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
-__all__ = ["fields_of", "has_unique_keys", "keys_of", "rows_of", "struct_of"]
+__all__ = ["fields_of", "has_unique_keys", "keys_of", "quote", "rows_of", "struct_of"]

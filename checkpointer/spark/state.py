@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -11,12 +11,10 @@ from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidSt
 from checkpointer.keyed import PARTITIONS, KeyedState
 from checkpointer.spark.batch import Token
 from checkpointer.spark.partitions import Write, write_partitions
+from checkpointer.spark.table import TableState
 from checkpointer.sync import Checkpoint, Checkpointer, Restored
+from checkpointer.table.schema import Combine
 from manifests.model import CheckpointId, Job, Json
-
-if TYPE_CHECKING:
-    from checkpointer.spark.table import TableState
-    from checkpointer.table.schema import Combine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -115,8 +113,8 @@ class State:
         key: Sequence[str],
         *,
         num_partitions: int | None = None,
-        combine: "Mapping[str, Combine] | None" = None,
-    ) -> "TableState":
+        combine: Mapping[str, Combine] | None = None,
+    ) -> TableState:
         """A distributed table, with what the last batch left in it. What is written to it is part of this batch.
 
         Args:
@@ -132,8 +130,6 @@ class State:
             raise IllegalArgumentError(f"table {name!r}: a map of this job has that name")
         if name in self._tables:
             raise IllegalArgumentError(f"table {name!r}: was opened in this batch already: use what that returned")
-        from checkpointer.spark.table import TableState  # pyarrow, only for those who use tables
-
         draft = self._checkpoint._draft
         found = TableState(self._spark, self._line.client, draft, name, key, num_partitions, combine, self._guard)
         self._tables[name] = found

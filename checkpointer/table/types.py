@@ -28,7 +28,6 @@ _ATOMIC = {
 _INTEGERS = ("byte", "short", "integer", "long")
 _FLOATS = ("float", "double")
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
-_TIME = re.compile(r"time\([0-6]\)")
 _VARIANT = pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={"variant": "true"})])
 _DURATION = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
 
@@ -37,6 +36,11 @@ MAX_PRECISION = 38
 
 def arrow_type(spark: Json) -> pa.DataType:
     """The Arrow type in which values of a Spark type are stored. `IllegalArgumentError` where there is none."""
+    return _VARIANT if spark == "variant" else _inner_type(spark)
+
+
+def _inner_type(spark: Json) -> pa.DataType:
+    """The Arrow type of anything but a variant, which Spark takes back from Arrow as a whole column only."""
     if isinstance(spark, str):
         if spark in _ATOMIC:
             return _ATOMIC[spark]
@@ -44,16 +48,12 @@ def arrow_type(spark: Json) -> pa.DataType:
             return pa.decimal128(int(match[1]), int(match[2]))
         if _DURATION.fullmatch(spark):
             return pa.duration("us")
-        if _TIME.fullmatch(spark):
-            return pa.time64("ns")
-        if spark == "variant":
-            return _VARIANT
     elif isinstance(spark, dict) and spark.get("type") == "array":
-        return pa.list_(pa.field("element", arrow_type(spark["elementType"])))
+        return pa.list_(pa.field("element", _inner_type(spark["elementType"])))
     elif isinstance(spark, dict) and spark.get("type") == "map":
-        return pa.map_(arrow_type(spark["keyType"]), arrow_type(spark["valueType"]))
+        return pa.map_(_inner_type(spark["keyType"]), _inner_type(spark["valueType"]))
     elif isinstance(spark, dict) and spark.get("type") == "struct" and spark["fields"]:
-        return pa.struct([pa.field(field["name"], arrow_type(field["type"])) for field in spark["fields"]])
+        return pa.struct([pa.field(field["name"], _inner_type(field["type"])) for field in spark["fields"]])
     raise IllegalArgumentError(f"type {show_type(spark)} cannot be stored: cast it to another type first")
 
 

@@ -1,0 +1,80 @@
+"""Whether a new version of a job can go on from the state that is there, asked before it is deployed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from checkpointer.errors import CheckpointError, IllegalArgumentError
+from checkpointer.spark.read import Root
+from checkpointer.store import Fencing
+from checkpointer.sync import Checkpointer
+from checkpointer.table.schema import Combine, first_schema, needs_rescale, next_schema
+from checkpointer.table.types import show_type
+from checkpointer.table.version import Version
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """True where the state can be restored; `changes` are what the first batch will do, `reason` is why it cannot."""
+
+    changes: tuple[str, ...] = ()
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.reason
+
+    def __str__(self) -> str:
+        return self.reason or "; ".join(self.changes) or "nothing changes"
+
+
+def can_restore(
+    root: Root,
+    operator: str,
+    *,
+    schema: StructType,
+    key: Sequence[str] | None = None,
+    combine: Mapping[str, Combine] | None = None,
+    num_partitions: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    fencing: Fencing = "required",
+) -> Compatibility:
+    """Whether a job whose table has this schema can go on from the last checkpoint. Needs no Spark session.
+
+    `key` and `combine` are those of `state.table`; left out, they count as what they were. What cannot be read at all
+    raises.
+    """
+    restored = Checkpointer(root, storage_options, fencing=fencing).restore()
+    fields = [field.jsonValue() for field in schema.fields]
+    known = restored.manifest.operators.get(operator) if restored and restored.manifest else None
+    if known is None:
+        if key is None:
+            raise IllegalArgumentError(f"table {operator!r}: there is none yet: say its key")
+        try:
+            first_schema(operator, fields, key, combine or {})
+        except CheckpointError as error:
+            return Compatibility(reason=str(error))
+        return Compatibility((f"table {operator!r} is created",))
+    version = Version.of(operator, known)
+    old = version.schema
+    if combine is None:
+        names = {field["name"] for field in fields}
+        combine = {c.name: c.role for c in old.values if c.role != "last" and c.name in names}  # type: ignore[misc]
+    try:
+        new = next_schema(operator, old, fields, list(key or old.key), combine)
+    except IllegalArgumentError as error:
+        return Compatibility(reason=str(error))
+    before, after = {c.id: c for c in old.columns}, {c.id: c for c in new.columns}
+    changes = [f"column {c.name!r} is added" for c in new.columns if c.id not in before]
+    changes += [f"column {c.name!r} is dropped" for c in old.columns if c.id not in after]
+    changes += [
+        f"column {c.name!r} is widened from {show_type(before[c.id].type)} to {show_type(c.type)}"
+        for c in new.columns
+        if c.id in before and before[c.id].type != c.type
+    ]
+    if num_partitions not in (None, version.partitions):
+        changes.append(f"every row moves: {version.partitions} partitions become {num_partitions}")
+    elif needs_rescale(old, new):
+        changes.append("every row moves: its key is hashed otherwise")
+    return Compatibility(tuple(changes))

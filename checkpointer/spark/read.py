@@ -1,0 +1,141 @@
+"""Table state as DataFrames, from any session: the latest checkpoint, an older one, and what changed between two."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
+
+from checkpointer.client import as_target
+from checkpointer.errors import IllegalArgumentError, StoreNotFoundError
+from checkpointer.spark.frames import quote
+from checkpointer.spark.scan import lookup, scan
+from checkpointer.store import Fencing
+from checkpointer.sync import Checkpointer, Restored
+from checkpointer.table.version import Version
+from manifests.model import CheckpointId
+
+Root = str | os.PathLike[str]
+
+KINDS = ("inserted", "updated", "deleted")
+
+
+def read_state(
+    spark: SparkSession,
+    root: Root,
+    operator: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    id: CheckpointId | str | None = None,  # noqa: A002  # the field's name, and the contract's
+    epoch: int | None = None,
+    savepoint: str | None = None,
+    columns: Sequence[str] | None = None,
+    keys: DataFrame | None = None,
+    fencing: Fencing = "required",
+) -> DataFrame:
+    """The rows of a table of the last checkpoint, or of a live one by id, epoch or savepoint.
+
+    The DataFrame is pinned to that checkpoint. With `keys`, a DataFrame that has the key columns, only the rows with
+    these keys are returned, and only the partitions and row groups that may hold them are read.
+    """
+    client = Checkpointer(root, storage_options, fencing=fencing)
+    restored = restore(client, id, epoch, savepoint)
+    version = version_of(restored, operator)
+    if keys is None:
+        return scan(spark, client, restored.id, version, columns)
+    return lookup(spark, client, restored.id, version, keys, columns)
+
+
+def diff(
+    spark: SparkSession,
+    root: Root,
+    a: CheckpointId | str,
+    b: CheckpointId | str,
+    operator: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    fencing: Fencing = "required",
+) -> DataFrame:
+    """What changed in a table from checkpoint or savepoint `a` to `b`.
+
+    One row for each key that was "inserted", "updated" or "deleted" (column `change`), with its key columns, and
+    structs `before` and `after` of the other columns, of which the one that does not apply is null. Partitions that
+    both checkpoints share are not read.
+    """
+    client = Checkpointer(root, storage_options, fencing=fencing)
+    sides = []
+    for target in (a, b):
+        wanted = as_target(target)
+        named = isinstance(wanted, str)
+        sides.append(restore(client, None if named else wanted, None, wanted if named else None))  # type: ignore[arg-type]
+    versions = [version_of(side, operator) for side in sides]
+    old, new = versions
+    if old.schema.key != new.schema.key:
+        raise IllegalArgumentError(f"table {operator!r}: its keys differ: {old.schema} and {new.schema}")
+    partitions: list[list[int] | None] = [None, None]
+    if (old.partitions, old.schema) == (new.partitions, new.schema):
+        changed = [p for p in range(old.partitions) if old.chains.get(p, ()) != new.chains.get(p, ())]
+        partitions = [[p for p in changed if p in version.chains] for version in versions]
+    before, after = (
+        scan(spark, client, side.id, version, partitions=wanted)
+        for side, version, wanted in zip(sides, versions, partitions, strict=True)
+    )
+    return _compare(before, after, old.schema.key)
+
+
+def _compare(old: DataFrame, new: DataFrame, key: list[str]) -> DataFrame:
+    """A full join of two tables, of which the rows that are equal are left out."""
+    left, right = _side(old, key, "before"), _side(new, key, "after")
+    same_key = [F.col(f"`before.{name}`").eqNullSafe(F.col(f"`after.{name}`")) for name in key]
+    joined = left.join(right, same_key, "full")
+    inserted, deleted = F.col("`before?`").isNull(), F.col("`after?`").isNull()
+    change = F.when(inserted, KINDS[0]).when(deleted, KINDS[2]).otherwise(KINDS[1])
+    keys = [F.when(inserted, F.col(f"`after.{n}`")).otherwise(F.col(f"`before.{n}`")).alias(n) for n in key]
+    sides = [F.col(name) for name in ("before", "after") if name in joined.columns]
+    return joined.where(inserted | deleted | _differs(old, new, key)).select(*keys, change.alias("change"), *sides)
+
+
+def _side(frame: DataFrame, key: list[str], name: str) -> DataFrame:
+    """Key columns under names of their own, a mark that the row is there, and the other columns as a struct."""
+    keys = [F.col(quote(column)).alias(f"{name}.{column}") for column in key]
+    values = [F.col(quote(column)) for column in frame.columns if column not in key]
+    whole = [F.struct(*values).alias(name)] if values else []
+    return frame.select(*keys, F.lit(True).alias(f"{name}?"), *whole)
+
+
+def _differs(old: DataFrame, new: DataFrame, key: list[str]) -> Column:
+    """Whether any other column differs; one that only one side has differs where it is not null."""
+    types: dict[str, list[Any]] = {}
+    for frame in (old, new):
+        for field in frame.schema.fields:
+            if field.name not in key:
+                types.setdefault(field.name, []).append(field.dataType)
+    differs = F.lit(False)
+    for column, kinds in types.items():
+        sides = [
+            F.col(name)[column] if column in frame.columns else F.lit(None)
+            for name, frame in (("before", old), ("after", new))
+        ]
+        if any("map" in kind.simpleString() or "variant" in kind.simpleString() for kind in kinds):
+            sides = [F.to_json(F.struct(side)) for side in sides]  # Spark does not compare these
+        differs = differs | ~sides[0].eqNullSafe(sides[1])
+    return differs
+
+
+def restore(client: Checkpointer, id: CheckpointId | str | None, epoch: int | None, savepoint: str | None) -> Restored:  # noqa: A002
+    """A checkpoint, or an error that says that there is none."""
+    restored = client.restore(id, epoch=epoch, savepoint=savepoint)
+    if restored is None or restored.manifest is None:
+        raise StoreNotFoundError(f"{client.root}: no checkpoint was committed there")
+    return restored
+
+
+def version_of(restored: Restored, operator: str) -> Version:
+    """A table of a checkpoint."""
+    assert restored.manifest is not None
+    found = restored.manifest.operators.get(operator)
+    if found is None:
+        names = ", ".join(sorted(restored.manifest.operators)) or "none"
+        raise IllegalArgumentError(f"operator {operator!r}: {restored.id} has {names}")
+    return Version.of(operator, found)

@@ -1,0 +1,124 @@
+"""Which partition a key belongs to: Spark's `pmod(hash(keys), partitions)`, computed without Spark.
+
+Spark hashes with 32-bit Murmur3 from seed 42, column after column; a null leaves the hash as it is.
+"""
+
+import struct
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.table.schema import Column, TableSchema
+from manifests.model import Json
+
+_SEED = 42
+_MASK = 0xFFFFFFFF
+_INTS = ("boolean", "byte", "short", "integer", "date")
+_SHORT_DECIMAL = 18
+"""Digits up to which Spark hashes a decimal as a 64-bit integer."""
+
+
+def partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> list[int]:
+    """The partition of each row of `keys`, which has the key columns."""
+    hashes = [_SEED] * keys.num_rows
+    for column in schema.columns:
+        if column.role == "key":
+            hash_value = _hasher(column)
+            for row, value in enumerate(_plain(keys[column.name], column)):
+                if value is not None:
+                    hashes[row] = hash_value(value, hashes[row])
+    return [_signed(value) % partitions for value in hashes]
+
+
+def _plain(values: pa.ChunkedArray, column: Column) -> list[Any]:
+    """Values as Python numbers, text, bytes or decimals."""
+    kind = column.field().type
+    values = values.cast(kind)
+    if pa.types.is_date32(kind):
+        values = values.cast(pa.int32())
+    elif pa.types.is_temporal(kind):
+        values = values.cast(pa.int64())
+    return values.to_pylist()  # type: ignore[no-any-return]
+
+
+def _hasher(column: Column) -> Callable[[Any, int], int]:
+    kind: Json = column.type
+    if kind in _INTS:
+        return lambda value, seed: _hash_int(int(value), seed)
+    if kind == "float":
+        return lambda value, seed: _hash_int(_bits("<f", "<i", value), seed)
+    if kind == "double":
+        return lambda value, seed: _hash_long(_bits("<d", "<q", value), seed)
+    if kind == "string":
+        return lambda value, seed: _hash_bytes(value.encode(), seed)
+    if kind == "binary":
+        return _hash_bytes
+    arrow = column.field().type
+    if pa.types.is_decimal(arrow):
+        return _hash_short_decimal if arrow.precision <= _SHORT_DECIMAL else _hash_long_decimal
+    if pa.types.is_temporal(arrow) or kind == "long":
+        return _hash_long
+    raise IllegalArgumentError(f"column {column.name!r}: a key of this type is not hashed here: read without keys")
+
+
+def _bits(real: str, integer: str, value: float) -> int:
+    """The bits of a float, with one NaN and one zero."""
+    found: int = struct.unpack(integer, struct.pack(real, float("nan") if value != value else value + 0.0))[0]
+    return found
+
+
+def _unscaled(value: Decimal) -> int:
+    sign, digits, _ = value.as_tuple()
+    number = int("".join(map(str, digits)))
+    return -number if sign else number
+
+
+def _hash_short_decimal(value: Decimal, seed: int) -> int:
+    return _hash_long(_unscaled(value), seed)
+
+
+def _hash_long_decimal(value: Decimal, seed: int) -> int:
+    """As the bytes that Java's BigInteger has: two's complement, no more of them than are needed."""
+    number = _unscaled(value)
+    length = (number if number >= 0 else ~number).bit_length() // 8 + 1
+    return _hash_bytes(number.to_bytes(length, "big", signed=True), seed)
+
+
+def _hash_int(value: int, seed: int) -> int:
+    return _finish(_mix(seed, value & _MASK), 4)
+
+
+def _hash_long(value: int, seed: int) -> int:
+    return _finish(_mix(_mix(seed, value & _MASK), value >> 32 & _MASK), 8)
+
+
+def _hash_bytes(value: bytes, seed: int) -> int:
+    """Whole words, then each byte of the rest as a signed word of its own, as only Spark does."""
+    whole = len(value) - len(value) % 4
+    for (word,) in struct.iter_unpack("<I", value[:whole]):
+        seed = _mix(seed, word)
+    for byte in value[whole:]:
+        seed = _mix(seed, (byte - 256 if byte > 127 else byte) & _MASK)
+    return _finish(seed, len(value))
+
+
+def _mix(hashed: int, word: int) -> int:
+    word = word * 0xCC9E2D51 & _MASK
+    word = (word << 15 | word >> 17) & _MASK
+    hashed ^= word * 0x1B873593 & _MASK
+    hashed = (hashed << 13 | hashed >> 19) & _MASK
+    return (hashed * 5 + 0xE6546B64) & _MASK
+
+
+def _finish(hashed: int, length: int) -> int:
+    hashed ^= length
+    hashed = (hashed ^ hashed >> 16) * 0x85EBCA6B & _MASK
+    hashed = (hashed ^ hashed >> 13) * 0xC2B2AE35 & _MASK
+    return hashed ^ hashed >> 16
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 32) if value >> 31 else value

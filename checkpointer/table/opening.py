@@ -1,0 +1,46 @@
+"""Opening a table of a restored checkpoint without Spark."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.restore import Snapshot, explaining
+from checkpointer.table.hashing import partitions_of
+from checkpointer.table.version import Reader, Version
+
+Keys = Sequence[Mapping[str, Any]]
+"""Keys as rows: for each key column its value."""
+
+
+async def read(snapshot: Snapshot, name: str, columns: Sequence[str] | None, keys: Keys | None) -> pa.Table:
+    """All rows of a table, or those with the keys given, merged and verified."""
+    version = Version.of(name, snapshot.operator(name))
+    session = snapshot.session
+    reader = Reader(session.store, session.host, version, columns)
+    wanted = None if keys is None else key_table(version, keys)
+
+    async def load() -> list[pa.Table]:
+        if wanted is None:
+            return await asyncio.gather(*(reader.rows(partition) for partition in range(version.partitions)))
+        numbers = partitions_of(wanted, version.schema, version.partitions)
+        return await asyncio.gather(
+            *(reader.rows(p, wanted.take([r for r, at in enumerate(numbers) if at == p])) for p in sorted(set(numbers)))
+        )
+
+    found = await explaining(session, snapshot.manifest.id if snapshot.manifest else None, load)
+    return pa.concat_tables(found or [await reader.rows(0)])
+
+
+def key_table(version: Version, keys: Keys) -> pa.Table:
+    """Keys in the types of the key columns."""
+    fields = [version.schema.arrow().field(name) for name in version.schema.key]
+    try:
+        columns = [pa.array([row[field.name] for row in keys], field.type) for field in fields]
+    except (KeyError, TypeError, pa.ArrowException) as error:
+        raise IllegalArgumentError(
+            f"table {version.name!r}: keys: expected rows with {', '.join(version.schema.key)}: {error}"
+        ) from None
+    return pa.table(columns, schema=pa.schema(fields))
