@@ -14,7 +14,7 @@ from checkpointer.views import OperatorView, RestoredView
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json, Manifest
 
 if TYPE_CHECKING:
-    import pyarrow
+    from checkpointer.table.opening import Table
 
 T = TypeVar("T")
 
@@ -263,7 +263,7 @@ class Restored(RestoredView):
 
     def table(
         self, name: str, columns: Sequence[str] | None = None, *, keys: "Sequence[Mapping[str, Any]] | None" = None
-    ) -> "pyarrow.Table":
+    ) -> "Table":
         """The rows of a table that Spark wrote, without Spark; with `keys`, only those with one of these keys."""
         from checkpointer.table import opening  # pyarrow, only for those who use tables
 

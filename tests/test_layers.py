@@ -84,6 +84,13 @@ LAYERS = (
         ("format", "errors", "runtime", "codecs", "mapping", "store"),
     ),
     Layer(
+        "table",
+        "Tables are merged in Arrow alone, so that executors, the driver and readers without Spark do it alike.",
+        ("checkpointer.table",),
+        ("format", "errors", "runtime", "codecs", "store", "core"),
+        ("pyarrow", "numpy"),
+    ),
+    Layer(
         "faces",
         "The public classes add no behaviour: two of them, blocking and awaitable, stand on the same core.",
         (
@@ -93,7 +100,7 @@ LAYERS = (
             "checkpointer.sync",
             "checkpointer.views",
         ),
-        ("format", "errors", "runtime", "codecs", "mapping", "store", "core"),
+        ("format", "errors", "runtime", "codecs", "mapping", "store", "core", "table"),
     ),
     Layer(
         "progress",
@@ -106,7 +113,7 @@ LAYERS = (
         "spark",
         "Only this part imports Spark, so that everything else runs, and is tested, without a JVM.",
         ("checkpointer.spark",),
-        ("format", "errors", "runtime", "codecs", "mapping", "store", "core", "faces"),
+        ("format", "errors", "runtime", "codecs", "mapping", "store", "core", "table", "faces"),
         ("pyspark", "py4j", "pyarrow", "pandas"),
     ),
     Layer(

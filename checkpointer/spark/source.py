@@ -25,6 +25,7 @@ from checkpointer.spark.scan import BATCH_ROWS, spread
 from checkpointer.sync import Checkpointer, Restored
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.opening import key_table
+from checkpointer.table.types import whole_variants
 from checkpointer.table.version import Reader, Version
 from manifests.model import CheckpointId
 
@@ -163,7 +164,7 @@ class TableReader(DataSourceReader):
         reader = Reader(session.store, session.host, partition.version, self._columns)
         for number in partition.partitions:
             rows = run_sync(explaining(session, partition.checkpoint, lambda n=number: reader.rows(n)))  # type: ignore[misc]
-            yield from rows.to_batches(max_chunksize=BATCH_ROWS)
+            yield from whole_variants(rows).to_batches(max_chunksize=BATCH_ROWS)
 
 
 class PruningReader(TableReader):

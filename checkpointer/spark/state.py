@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.keyed import PARTITIONS, KeyedState
@@ -114,6 +115,7 @@ class State:
         *,
         num_partitions: int | None = None,
         combine: Mapping[str, Combine] | None = None,
+        schema: StructType | str | None = None,
     ) -> TableState:
         """A distributed table, with what the last batch left in it. What is written to it is part of this batch.
 
@@ -124,6 +126,7 @@ class State:
                 part with this batch. By default what it was, 16 for a new table.
             combine: For columns whose new value does not simply replace the old one: "sum", "min" or "max" of both.
                 Nulls are left out. Sums of integers and decimals are exact; those of floats depend on the order.
+            schema: Columns of a table that nothing was written to yet, so that it can be read before that.
         """
         self._check_open()
         if name in self._line.maps:
@@ -131,7 +134,9 @@ class State:
         if name in self._tables:
             raise IllegalArgumentError(f"table {name!r}: was opened in this batch already: use what that returned")
         draft = self._checkpoint._draft
-        found = TableState(self._spark, self._line.client, draft, name, key, num_partitions, combine, self._guard)
+        found = TableState(
+            self._spark, self._line.client, draft, name, key, num_partitions, combine, schema, self._guard
+        )
         self._tables[name] = found
         return found
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
@@ -59,6 +60,7 @@ class TableState:
         key: Sequence[str],
         num_partitions: int | None,
         combine: Mapping[str, Combine] | None,
+        schema: StructType | str | None,
         guard: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._spark = spark
@@ -82,6 +84,13 @@ class TableState:
                 "drop() it first"
             )
         self._changed = False
+        if self._version is None and schema is not None:
+            struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+            if not isinstance(struct, StructType):
+                raise IllegalArgumentError(f"table {name!r}: schema={schema!r:.80}: expected columns")
+            fields = [field.jsonValue() for field in struct.fields]
+            combined = {column: how for column, how in self._combine.items() if column in struct.names}
+            self._version = Version(name, first_schema(name, fields, self._key, combined), self._partitions, {})
 
     # ---- what the callback says ----------------------------------------------------------------------------------
 
@@ -142,7 +151,9 @@ class TableState:
 
     def _existing(self) -> Version:
         if self._version is None:
-            raise IllegalArgumentError(f"table {self._name!r}: is empty, so nothing says yet what its columns are")
+            raise IllegalArgumentError(
+                f"table {self._name!r}: nothing was written to it yet: its columns are not known: open it with schema=…"
+            )
         return self._version
 
     def _accept(self, rows: DataFrame) -> TableSchema:

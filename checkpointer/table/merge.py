@@ -23,8 +23,14 @@ def first_duplicate(rows: pa.Table, key: list[str]) -> str | None:
     counted = rows.select(key).group_by(key, use_threads=False).aggregate([([], "count_all")])
     if counted.num_rows == rows.num_rows:
         return None
-    twice = counted.filter(pc.greater(counted["count_all"], 1)).select(key).slice(0, 1).to_pylist()[0]
-    return ", ".join(f"{name}={value!r:.80}" for name, value in twice.items())
+    twice = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1)
+    return ", ".join(f"{name}={_shown(twice[name])}" for name in key)
+
+
+def _shown(value: pa.ChunkedArray) -> str:
+    """One value, of whatever Spark can hold: Python has no dates beyond the year 9999."""
+    temporal = pa.types.is_date(value.type) or pa.types.is_timestamp(value.type)
+    return f"{(value.cast(pa.string()) if temporal else value)[0].as_py()!r:.80}"
 
 
 def consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:

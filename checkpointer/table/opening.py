@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import Table
 
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.restore import Snapshot, explaining
@@ -15,7 +16,7 @@ Keys = Sequence[Mapping[str, Any]]
 """Keys as rows: for each key column its value."""
 
 
-async def read(snapshot: Snapshot, name: str, columns: Sequence[str] | None, keys: Keys | None) -> pa.Table:
+async def read(snapshot: Snapshot, name: str, columns: Sequence[str] | None, keys: Keys | None) -> Table:
     """All rows of a table, or those with the keys given, merged and verified."""
     version = Version.of(name, snapshot.operator(name))
     session = snapshot.session

@@ -73,7 +73,8 @@ class RowGroups:
     def candidates(self, keys: pa.Table) -> list[int]:
         """The row groups that may hold one of `keys`, by the bounds of their key columns."""
         names = _names_by_id(self.metadata.schema.to_arrow_schema(), self._schema)
-        wanted = {path: _sorted(keys[name]) for path, name in names.items() if name in keys.column_names}
+        key = self._schema.key
+        wanted = {path: _sorted(keys[name]) for path, name in names.items() if name in key}
         return [group for group in range(len(self.ranges)) if self._may_hold(group, wanted)]
 
     def _may_hold(self, group: int, wanted: dict[str, list[Any] | None]) -> bool:
@@ -81,13 +82,14 @@ class RowGroups:
         for index in range(described.num_columns):
             column = described.column(index)
             bounds, values = column.statistics, wanted.get(column.path_in_schema)
-            if values is None or bounds is None or not bounds.has_min_max or bounds.null_count:
+            inside = self.metadata.schema.column(index).max_definition_level > 1  # of a struct, as a.b is of a
+            if inside or values is None or bounds is None or not bounds.has_min_max:
                 continue
             try:
                 at = bisect_left(values, bounds.min)
                 if at == len(values) or values[at] > bounds.max:
                     return False
-            except TypeError:  # the keys are of a wider type than the column was then: its bounds prove nothing
+            except (TypeError, OverflowError):  # bounds of a narrower type than the keys', or that Python cannot show
                 continue
         return True
 
@@ -99,7 +101,7 @@ class RowGroups:
             verify(f"{self._name} (row group {group})", data, size=length, digest=digest)
             parts[start] = data
         with _explaining(self._name):
-            file = pq.ParquetFile(_Sparse(self._size, parts), metadata=self.metadata)
+            file = pq.ParquetFile(_Sparse(self._size, parts), metadata=self.metadata, pre_buffer=False)
             return _read(file, sorted(groups), self._schema, columns, False)
 
 
@@ -126,8 +128,11 @@ def _align(found: pa.Table, stored: str | None, column: Column) -> Any:
 
 
 def _sorted(values: pa.ChunkedArray) -> list[Any] | None:
-    """The values in order, or None where nulls or NaN stand outside any order."""
-    found = values.to_pylist()
+    """The values in order, or None where one of them stands outside any order of Python's, as null and NaN do."""
+    try:
+        found = values.to_pylist()
+    except OverflowError:  # a date that Python does not have
+        return None
     return None if any(value is None or value != value for value in found) else sorted(found)
 
 
@@ -151,7 +156,7 @@ class _explaining:  # noqa: N801  # used as a function is
         return
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, (pa.ArrowException, ValueError, KeyError, TypeError, OSError, EOFError)):
+        if isinstance(error, (pa.ArrowException, ArithmeticError, ValueError, KeyError, TypeError, OSError, EOFError)):
             raise MalformedError(f"{self._name}: expected a Parquet file of this table: {error}") from None
 
 

@@ -97,18 +97,18 @@ class TableSchema:
     def from_json(cls, name: str, value: Json) -> "TableSchema":
         try:
             columns = tuple(
-                Column(int(c["id"]), str(c["name"]), c["type"], c["role"], c.get("metadata")) for c in value["columns"]
+                replace(_column(name, {"metadata": {}, **c, "name": str(c["name"])}, c["role"]), id=_whole(c["id"]))
+                for c in value["columns"]
             )
-            schema = cls(columns, int(value["next_id"]))
-            schema.arrow()
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            schema = cls(columns, _whole(value["next_id"]))
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise MalformedError(f"operator {name!r}: expected the schema of a table: {error}") from None
-        ids = {column.id for column in columns}
-        roles = get_args(Role)
+        ids, names = {column.id for column in columns}, {column.name.lower() for column in columns}
+        taken = {PARTITION, CHANGE} & names
         if len(ids) < len(columns) or max(ids, default=0) >= schema.next_id or not schema.key:
             raise MalformedError(f"operator {name!r}: the schema of its table contradicts itself")
-        if any(column.role not in roles for column in columns):
-            raise MalformedError(f"operator {name!r}: a column of its table is neither key nor combined as {roles[1:]}")
+        if len(names) < len(columns) or taken:
+            raise MalformedError(f"operator {name!r}: a column of its table is there twice, or has a reserved name")
         return schema
 
     def __str__(self) -> str:
@@ -155,6 +155,12 @@ def _columns(name: str, fields: Sequence[Json], key: Sequence[str], combine: Map
     return [_column(name, found[column], role) for column, role in roles.items()]
 
 
+def _whole(value: Json) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise TypeError(f"expected a positive integer, found {value!r:.40}")
+    return value
+
+
 def _column(table: str, field: Json, role: Any) -> Column:
     where = f"table {table!r}: column {field['name']!r}"
     kind = plain_type(field["type"])
@@ -183,6 +189,10 @@ def _number(name: str, columns: list[Column], old: TableSchema | None) -> TableS
     for column in columns:
         known = before.get(column.name)
         if known is None:
+            if old is not None and column.name.lower() in {name.lower() for name in before}:
+                raise IllegalArgumentError(
+                    f"table {name!r}: column {column.name!r} differs from one of {old} in its case alone: keep its name"
+                )
             numbered.append(replace(column, id=next_id))
             next_id += 1
         else:

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from checkpointer.errors import IllegalArgumentError
 from manifests.model import Json
@@ -55,6 +56,18 @@ def _inner_type(spark: Json) -> pa.DataType:
     elif isinstance(spark, dict) and spark.get("type") == "struct" and spark["fields"]:
         return pa.struct([pa.field(field["name"], _inner_type(field["type"])) for field in spark["fields"]])
     raise IllegalArgumentError(f"type {show_type(spark)} cannot be stored: cast it to another type first")
+
+
+def whole_variants(rows: pa.Table) -> pa.Table:
+    """Rows in which the parts of a variant are never null by themselves: a data source has to say so."""
+    for index, field in enumerate(rows.schema):
+        if field.type.equals(_VARIANT):
+            values = rows.column(index).combine_chunks()
+            parts = [pc.fill_null(pc.struct_field(values, [part]), b"") for part in range(2)]
+            strict = [_VARIANT.field(part).with_nullable(False) for part in range(2)]
+            made = pa.StructArray.from_arrays(parts, fields=strict, mask=values.is_null())
+            rows = rows.set_column(index, field.with_type(made.type), made)
+    return rows
 
 
 def show_type(spark: Json) -> str:

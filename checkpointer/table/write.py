@@ -71,6 +71,8 @@ class Writer:
 
 def split(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """Rows by partition, in order."""
+    if rows.num_rows == 0:
+        return
     ordered = rows.sort_by(PARTITION).combine_chunks()
     numbers, starts = np.unique(ordered[PARTITION].to_numpy(), return_index=True)
     for number, start, end in zip(numbers.tolist(), starts, [*starts[1:], ordered.num_rows], strict=True):

@@ -12,9 +12,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 import checkpointer
-from checkpointer.spark import Snapshot, State, stateful
+from checkpointer.spark import Snapshot, State, read_state, stateful, table
+from checkpointer.spark.write import WriteTask, Written
 
 SETTINGS = {
     "retry": {"spark.task.maxFailures": "4"},
@@ -29,6 +31,8 @@ SETTINGS = {
     },
     "submit": {},
 }
+SETTINGS["tables-retry"] = SETTINGS["retry"]
+SETTINGS["tables-speculation"] = SETTINGS["speculation"]
 
 
 def attempt() -> int:
@@ -74,6 +78,42 @@ def writer(scenario: str, folder: Path) -> Any:
     return write
 
 
+class Faulty(WriteTask):
+    """The first attempt of one task of each job writes and then fails, or takes for ever."""
+
+    scenario = ""
+
+    def _write(self, given: pa.Table) -> Written:
+        written = super()._write(given)
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 1 and context.attemptNumber() == 0:
+            if self.scenario == "tables-speculation":
+                time.sleep(60)
+            raise RuntimeError("planted: written, then failed")
+        return written
+
+
+def totals(batch: DataFrame, batch_id: int, state: State) -> None:
+    """Two steps, each by four tasks that write for themselves."""
+    table = state.table("rows", ["n"], num_partitions=4, combine={"times": "sum"})
+    once = batch.withColumn("times", F.lit(1)).repartition(4)
+    table.upsert(once)
+    table.upsert(once)
+    table.compact()
+
+
+def table_answer(spark: SparkSession, root: str, restored: Any) -> dict[str, Any]:
+    options = json.loads(os.environ.get("TEST_STORAGE_OPTIONS", "{}"))
+    read = read_state(spark, root, "rows", id=restored.id, storage_options=options).collect()
+    chains = restored.manifest.operators["rows"].chains.values()
+    return {
+        "rows": sorted(tuple(row.values()) for row in restored.table("rows").to_pylist()),
+        "read": sorted(tuple(row) for row in read),
+        "paths": [artifact.path for chain in chains for artifact in chain],
+    }
+
+
 def main(scenario: str, root: str, folder: str) -> None:
     master = {} if scenario == "submit" else {"spark.master": os.environ.get("TEST_MASTER", "local-cluster[2,1,1024]")}
     builder = SparkSession.builder.appName(scenario)
@@ -82,9 +122,16 @@ def main(scenario: str, root: str, folder: str) -> None:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
+    if scenario.startswith("tables"):
+        Faulty.scenario = scenario
+        spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+        table.DRIVER_BYTES, table.WriteTask = 1, Faulty  # type: ignore[misc]
 
     @stateful(root, json.loads(os.environ.get("TEST_STORAGE_OPTIONS", "{}")))
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        if scenario.startswith("tables"):
+            totals(batch, batch_id, state)
+            return
         state.write_partitions("rows", batch.repartition(4), writer(scenario, Path(folder)))
         state.map("calls")[batch_id] = True
 
@@ -95,6 +142,10 @@ def main(scenario: str, root: str, folder: str) -> None:
     query = frame.writeStream.foreachBatch(update).trigger(availableNow=True)
     query.option("checkpointLocation", f"{folder}/spark-checkpoint").start().awaitTermination()
     restored = update.checkpointer.restore()
+    if scenario.startswith("tables"):
+        print(json.dumps(table_answer(spark, root, restored)))
+        spark.stop()
+        return
     operator = restored.operator("rows")
     told = [json.loads(operator.partition(p)[-1]) for p in operator.partitions]
     print(json.dumps({"told": told, "paths": [a.path for p in operator.partitions for a in operator.chain(p)]}))

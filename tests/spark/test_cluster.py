@@ -101,6 +101,25 @@ def test_of_a_speculative_pair_one_is_in_the_manifest(tmp_path: Path, two_hosts:
     assert answer["told"][1]["attempt"] == 1
 
 
+@pytest.mark.parametrize("place", ["local-cluster", "two hosts"])
+def test_tables_are_exact_whatever_becomes_of_the_tasks(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """On one machine tasks write and fail; on two hosts they are also overtaken by speculative attempts."""
+    if place == "local-cluster":
+        name, root, environment = "tables-retry", str(tmp_path / "root"), {}
+    else:
+        server, master = request.getfixturevalue("s3_server"), request.getfixturevalue("two_hosts")
+        name, root = "tables-speculation", f"{server.url}/tables"
+        environment = {"TEST_MASTER": master, "TEST_STORAGE_OPTIONS": json.dumps(server.storage_options)}
+    answer = run([sys.executable, str(JOB), name, root, str(tmp_path)], tmp_path, **environment)
+    assert answer["rows"] == answer["read"] == [[n, 2] for n in range(100)]
+    assert len(answer["paths"]) == 4
+    if place == "local-cluster":
+        stored = list((Path(root) / "artifacts").rglob("*.parquet"))
+        assert len(stored) > len(answer["paths"])
+
+
 def test_spark_submit_with_the_packages_as_a_zip(tmp_path: Path) -> None:
     """The README's packaging: the two packages travel in one zip, their dependencies are installed on the nodes."""
     for package in ("checkpointer", "manifests"):

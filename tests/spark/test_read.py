@@ -1,0 +1,373 @@
+"""Tables from anywhere: other sessions, older checkpoints, plain SQL, and without Spark."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from checkpointer import AsyncCheckpointer, Checkpointer
+from checkpointer.errors import (
+    CheckpointNotFoundError,
+    DigestMismatchError,
+    IllegalArgumentError,
+    SavepointNotFoundError,
+    StoreNotFoundError,
+)
+from checkpointer.runtime import run_sync
+from checkpointer.spark import TableState, can_restore, diff, read_state
+from checkpointer.table.hashing import partitions_of
+from checkpointer.table.version import Reader, Version
+from manifests.model import CheckpointId
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def put(
+    spark: SparkSession, root: str, rows: DataFrame | None = None, delete: DataFrame | None = None, **options: Any
+) -> CheckpointId:
+    """A checkpoint of the table `t`, made without a query."""
+    client = Checkpointer(root)
+    client.restore()
+    key, compact = options.pop("key", ["k"]), options.pop("compact", False)
+    settings = {"num_partitions": None, "combine": None, "schema": None} | options
+    with client.begin(epoch=settings.pop("epoch", None)) as checkpoint:
+        checkpoint.positions["topic"] = {"0": 5}
+        table = TableState(spark, client, checkpoint._draft, "t", key, **settings, guard=nullcontext)
+        if rows is not None:
+            table.upsert(rows)
+        if delete is not None:
+            table.delete(delete)
+        if compact:
+            table.compact()
+        table._finish()
+    return checkpoint.id
+
+
+@pytest.fixture(scope="module")
+def store(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[CheckpointId]]:
+    """1,000 rows; then 100 of them changed, 100 new and 10 deleted. A savepoint of the first checkpoint."""
+    root = str(tmp_path_factory.mktemp("read") / "root")
+    first = spark.range(1000).select(F.col("id").alias("k"), F.expr("id % 7").alias("v"), F.lit("x").alias("w"))
+    second = spark.range(900, 1100).select(
+        F.col("id").alias("k"), F.lit(100).cast("long").alias("v"), F.lit("x").alias("w")
+    )
+    ids = [put(spark, root, first, epoch=1)]
+    Checkpointer(root).savepoint("before")
+    ids.append(put(spark, root, second, spark.range(10).toDF("k"), epoch=2))
+    return root, ids
+
+
+def load(spark: SparkSession, root: str, **options: Any) -> DataFrame:
+    reader = spark.read.format("checkpointer")
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load(root)
+
+
+def test_the_latest_state_an_older_one_and_a_savepoint(spark: SparkSession, store: Any) -> None:
+    root, ids = store
+    assert read_state(spark, root, "t").count() == 1090
+    assert read_state(spark, root, "t", id=ids[0]).agg(F.sum("v")).first()[0] == sum(n % 7 for n in range(1000))
+    assert read_state(spark, root, "t", epoch=1).count() == 1000
+    assert read_state(spark, root, "t", savepoint="before").count() == 1000
+    assert load(spark, root, operator="t").count() == 1090
+    assert load(spark, root, operator="t", id=str(ids[0])).count() == 1000
+    assert load(spark, root, operator="t", epoch="1").count() == 1000
+    assert load(spark, root, operator="t", savepoint="before").count() == 1000
+
+
+def test_columns_in_the_order_asked_for(spark: SparkSession, store: Any) -> None:
+    root, _ = store
+    for frame in (
+        read_state(spark, root, "t", epoch=1, columns=["v", "k"]),
+        load(spark, root, operator="t", epoch="1", columns="v, k"),
+    ):
+        assert frame.columns == ["v", "k"]
+        assert frame.orderBy("k").take(9)[-1] == (1, 8)
+    assert read_state(spark, root, "t", columns=["w"]).distinct().collect() == [("x",)]
+
+
+def test_keys_choose_rows_and_partitions(spark: SparkSession, store: Any) -> None:
+    root, _ = store
+    found = read_state(spark, root, "t", keys=spark.createDataFrame([(3,), (899,), (950,), (5000,)], "k long"))
+    assert sorted(map(tuple, found.collect())) == [(899, 3, "x"), (950, 100, "x")]
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_filters_on_the_key_prune_partitions_where_spark_pushes_them(
+    spark: SparkSession, store: Any, enabled: str
+) -> None:
+    root, _ = store
+    before = spark.conf.get(PUSHDOWN)
+    spark.conf.set(PUSHDOWN, enabled)
+    try:
+        one = load(spark, root, operator="t").where("k = 950")
+        few = load(spark, root, operator="t").where("k in (950, 3) and v > 0")
+        assert [tuple(row) for row in one.collect()] == [(950, 100, "x")]
+        assert [tuple(row) for row in few.collect()] == [(950, 100, "x")]
+        tasks = [frame.rdd.getNumPartitions() for frame in (one, few)]
+        assert tasks == ([1, 2] if enabled == "true" else [16, 16])
+    finally:
+        spark.conf.set(PUSHDOWN, before)
+
+
+def test_sql_and_new_sessions_find_the_source_by_themselves(spark: SparkSession, store: Any) -> None:
+    root, _ = store
+    other = spark.newSession()
+    other.sql(f"CREATE TEMP VIEW totals USING checkpointer OPTIONS (path '{root}', operator 't', epoch '1')")
+    assert other.sql("select count(*) from totals where v = 6").first()[0] == 142
+
+
+def test_views_of_checkpoints_artifacts_and_positions(spark: SparkSession, store: Any) -> None:
+    root, ids = store
+    checkpoints = load(spark, root, view="checkpoints").orderBy("id").collect()
+    assert [row.id for row in checkpoints] == list(map(str, ids))
+    assert [(row.epoch, row.latest, row.savepoint) for row in checkpoints] == [(1, False, "before"), (2, True, None)]
+    assert [row.operators for row in checkpoints] == [["t"], ["t"]]
+    artifacts = load(spark, root, view="artifacts").where("kind = 'delta'")
+    assert artifacts.agg(F.sum("records")).first()[0] == 1000 + 200 + 10
+    positions = load(spark, root, view="positions", epoch="1").collect()
+    assert [tuple(row) for row in positions] == [(str(ids[0]), 1, "topic", '{"0": 5}')]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "say an operator, or one of the views"),
+        ({"operator": "t", "view": "artifacts"}, "say an operator, or one of the views"),
+        ({"view": "nope"}, "there are checkpoints"),
+        ({"operator": "t", "coluns": "k"}, "option coluns: is none"),
+        ({"operator": "t", "columns": "nope"}, "no column nope"),
+        ({"operator": "nope"}, "has t"),
+        ({"operator": "t", "epoch": "x"}, "option epoch"),
+    ],
+)
+def test_what_cannot_be_read_is_said_by_name(spark: SparkSession, store: Any, options: Any, said: str) -> None:
+    with pytest.raises(PySparkException, match=said):
+        load(spark, store[0], **options).collect()
+
+
+def test_nothing_there_is_said_by_name(spark: SparkSession, store: Any, tmp_path: Path) -> None:
+    root, _ = store
+    with pytest.raises(IllegalArgumentError, match="has t"):
+        read_state(spark, root, "nope")
+    with pytest.raises(IllegalArgumentError, match="no column nope"):
+        read_state(spark, root, "t", columns=["nope"])
+    with pytest.raises(IllegalArgumentError, match="column k of its key is missing"):
+        read_state(spark, root, "t", keys=spark.range(1))
+    with pytest.raises(CheckpointNotFoundError):
+        read_state(spark, root, "t", epoch=77)
+    with pytest.raises(SavepointNotFoundError):
+        read_state(spark, root, "t", savepoint="nope")
+    with pytest.raises(StoreNotFoundError):
+        read_state(spark, str(tmp_path / "empty"), "t")
+
+
+def test_what_changed_between_two_checkpoints(spark: SparkSession, store: Any) -> None:
+    root, (first, second) = store
+    changes = diff(spark, root, first, second, "t")
+    assert {row.change: row["count"] for row in changes.groupBy("change").count().collect()} == {
+        "inserted": 100,
+        "updated": 100,
+        "deleted": 10,
+    }
+    updated = changes.where("k = 901").first()
+    assert (updated.before.v, updated.after.v) == (901 % 7, 100)
+    assert changes.where("k = 3").first().after is None
+    back = diff(spark, root, second, "before", "t").groupBy("change").count().collect()
+    assert {row.change: row["count"] for row in back} == {"inserted": 10, "updated": 100, "deleted": 100}
+    assert diff(spark, root, second, second, "t").count() == 0
+
+
+def test_a_difference_in_nulls_maps_and_new_columns_is_seen(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    a = put(
+        spark,
+        root,
+        spark.sql("select 1L k, null x, map('a', 1) m union all select 2L, null, map('b', 1)").select(
+            "k", F.col("x").cast("int"), "m"
+        ),
+    )
+    b = put(
+        spark,
+        root,
+        spark.sql("select 1L k, null x, map('a', 2) m union all select 2L, null, map('b', 1)").select(
+            "k", F.col("x").cast("int"), "m"
+        ),
+    )
+    c = put(spark, root, spark.sql("select 2L k, 5 x, map('b', 1) m, 'new' y"))
+    assert [row.k for row in diff(spark, root, a, b, "t").collect()] == [1]
+    assert [(row.k, row.after.y) for row in diff(spark, root, b, c, "t").collect()] == [(2, "new")]
+
+
+def test_a_table_opens_without_spark(store: Any) -> None:
+    root, _ = store
+    restored = Checkpointer(root).restore()
+    assert restored is not None
+    table = restored.table("t")
+    assert isinstance(table, pa.Table)
+    assert table.num_rows == 1090
+    assert restored.table("t", ["v"], keys=[{"k": 950}, {"k": 3}]).to_pylist() == [{"v": 100}]
+    with pytest.raises(IllegalArgumentError, match="keys: expected rows with k"):
+        restored.table("t", keys=[{"id": 1}])
+
+    async def read() -> int:
+        found = await AsyncCheckpointer(root).restore(epoch=1)
+        assert found is not None
+        return (await found.table("t")).num_rows  # type: ignore[no-any-return]
+
+    assert asyncio.run(read()) == 1000
+
+
+KEYS = {
+    "boolean": "id % 2 = 0",
+    "byte": "cast(id as byte)",
+    "short": "cast(id * 300 as short)",
+    "int": "cast(id * 30000000 as int)",
+    "long": "id * 3000000000000000",
+    "float": "cast(id * 0.5 as float)",
+    "double": "if(id = 0, double('nan'), if(id = 1, -0.0D, id * 1e300))",
+    "string": "repeat(cast(id as string), 3) || 'ßé'",
+    "binary": "cast(repeat(cast(id as string), 3) || 'ß' as binary)",
+    "date": "date_add(date'2020-01-01', cast(id * 100 as int))",
+    "timestamp": "timestamp_seconds(id * 100000)",
+    "timestamp_ntz": "cast(timestamp_seconds(id * 100000) as timestamp_ntz)",
+    "decimal(10,2)": "cast(id * 3.5 as decimal(10, 2))",
+    "decimal(30,4)": "cast(id * 1e20 as decimal(30, 4))",
+    "interval day to second": "make_dt_interval(cast(id as int), 1)",
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_of_every_type_are_found_in_the_partition_that_spark_puts_them_in(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    root = str(tmp_path / "root")
+    keys = spark.range(-50, 50).selectExpr(f"{KEYS[kind]} as k", "id").selectExpr("if(id = 7, null, k) k")
+    rows = keys.groupBy("k").count()
+    put(spark, root, rows, num_partitions=37)
+    assert sorted(map(str, read_state(spark, root, "t").collect())) == sorted(map(str, rows.collect()))
+    restored = Checkpointer(root).restore()
+    assert restored is not None
+    assert restored.manifest is not None
+    version, table = Version.of("t", restored.manifest.operators["t"]), restored.table("t")
+    expected = sorted(row.p for row in rows.selectExpr("pmod(hash(k), 37) p").collect())
+    assert sorted(partitions_of(table.select(["k"]), version.schema, 37)) == expected
+    found = restored.table("t", keys=[{"k": value} for value in table["k"].to_pylist()])
+    assert found.num_rows == table.num_rows
+    assert read_state(spark, root, "t", keys=rows).count() == table.num_rows
+
+
+VALUES = [
+    "if(id = 1, null, parse_json('[1]'))",
+    "map('a', 1, 'b', null)",
+    "map(1, map('x', array(1, null)))",
+    "struct(1 as x, cast(null as string) as y, array(struct(1.5BD as z)) as q)",
+    "array(array('a', null), null)",
+    "binary('x')",
+    "timestamp'1500-01-02 03:04:05.123456'",
+    "timestamp_ntz'9999-12-31 03:04:05'",
+    "date'0001-01-01'",
+    "double('nan')",
+    "cast(1e-40 as float)",
+    "interval '1 2:3:4.5' day to second",
+    "'a' collate UTF8_LCASE",
+    "cast('abc' as varchar(10))",
+    "cast(12345678901234567890.123 as decimal(38, 10))",
+    "struct(timestamp'2024-07-01 00:00:00' as t)",
+    "array(timestamp_ntz'2024-07-01 00:00:00')",
+]
+
+
+def test_values_of_every_type_come_back_as_they_went_in(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    rows = spark.range(3).selectExpr("id k", *(f"{value} v{number}" for number, value in enumerate(VALUES)))
+    put(spark, root, rows, num_partitions=2)
+    put(spark, root, rows.where("k = 2"), num_partitions=2)
+    for frame in (read_state(spark, root, "t"), load(spark, root, operator="t")):
+        assert frame.schema.simpleString() == rows.schema.simpleString()
+        assert sorted(map(str, frame.collect())) == sorted(map(str, rows.collect()))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("interval '1' month", "interval month"),
+        ("null", "void"),
+        ("array(null)", "void"),
+        ("struct()", "struct<>"),
+        ("struct(parse_json('1') as x)", "variant"),
+    ],
+)
+def test_other_types_are_refused_by_column_and_type(spark: SparkSession, tmp_path: Path, value: str, kind: str) -> None:
+    with pytest.raises(IllegalArgumentError, match=f"column 'v': type {kind} cannot be stored"):
+        put(spark, str(tmp_path / "root"), spark.range(3).selectExpr("id k", f"{value} v"))
+    assert not (tmp_path / "root").exists()
+
+
+def test_whether_a_new_version_of_the_job_can_go_on_is_known_before_it_is_deployed(
+    spark: SparkSession, store: Any, tmp_path: Path
+) -> None:
+    root, _ = store
+
+    def ask(ddl: str, **options: Any) -> Any:
+        schema = StructType.fromDDL(ddl)
+        assert isinstance(schema, StructType)
+        return can_restore(root, "t", schema=schema, **options)
+
+    assert str(ask("k long, v long, w string")) == "nothing changes"
+    answer = ask("k long, v decimal(20,0), z string", num_partitions=4)
+    assert answer
+    assert answer.changes == (
+        "column 'z' is added",
+        "column 'w' is dropped",
+        "column 'v' is widened from long to decimal(20,0)",
+        "every row moves: 16 partitions become 4",
+    )
+    assert ask("k decimal(20,0), v long, w string").changes[-1] == "every row moves: its key is hashed otherwise"
+    for ddl, options in (("k string, v long", {}), ("k long, v int", {}), ("k long, v long", {"key": ["v"]})):
+        refused = ask(ddl, **options)
+        assert not refused
+        assert "the state has (k long key, v long, w string)" in refused.reason
+    assert can_restore(tmp_path / "new", "t", schema=StructType().add("a", "long"), key=["a"])
+    assert not can_restore(tmp_path / "new", "t", schema=StructType().add("a", "long"), key=["b"])
+
+
+def test_a_lookup_reads_few_row_groups_and_verifies_them(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    rows = spark.range(400_000).selectExpr("id k", "rand(1) x", "uuid() u")
+    put(spark, root, rows, num_partitions=1, compact=True)
+    client = Checkpointer(root)
+    restored = client.restore()
+    assert restored is not None
+    assert restored.manifest is not None
+    version = Version.of("t", restored.manifest.operators["t"])
+    reader = Reader(client._session.store, client._session.host, version)
+    keys = pa.table([pa.array(range(200_000, 201_000))], schema=pa.schema([version.schema.arrow().field("k")]))
+    assert run_sync(reader.rows(0, keys)).num_rows == 1000
+    assert reader.bytes_read < 0.06 * version.size
+    (path,) = (tmp_path / "root").rglob("*.snapshot.*.parquet")
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(DigestMismatchError, match="row group"):
+        run_sync(Reader(client._session.store, client._session.host, version).rows(0, keys))
+    with pytest.raises(DigestMismatchError):
+        restored.table("t")
+
+
+@pytest.fixture(autouse=True)
+def zone(spark: SparkSession) -> Iterator[None]:
+    """A session zone of its own: instants do not depend on it."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", before)

@@ -1,0 +1,442 @@
+"""`state.table` on real queries: rows are combined, visible to the batch that wrote them, and committed together."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyspark.errors.exceptions.captured import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+from checkpointer import Checkpointer
+from checkpointer.errors import CheckpointError, IllegalArgumentError
+from checkpointer.spark import State, read_state, stateful
+from checkpointer.spark import table as table_module
+from checkpointer.table import write
+from tests.spark.conftest import Job
+
+Body = Callable[[DataFrame, int, State], None]
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in frame.collect()), key=str)
+
+
+def once(job: Job, body: Body, **options: Any) -> None:
+    """One more batch, run by `body`."""
+    job.feed(("x", 1))
+
+    @stateful(job.root, **options)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        body(batch, batch_id, state)
+
+    job.run(update)
+
+
+def refused(job: Job, body: Body) -> str:
+    """What a batch was refused with; the same batch is run without it afterwards, so that the next one can come."""
+    caught: list[CheckpointError] = []
+
+    def run(batch: DataFrame, batch_id: int, state: State) -> None:
+        try:
+            body(batch, batch_id, state)
+        except CheckpointError as error:
+            caught.append(error)
+            raise
+
+    with pytest.raises(StreamingQueryException):
+        once(job, run)
+    (error,) = caught
+    assert isinstance(error, IllegalArgumentError)
+    once(job, lambda batch, batch_id, state: None)
+    return str(error)
+
+
+def artifacts(root: str, operator: str) -> list[Any]:
+    restored = Checkpointer(root).restore()
+    assert restored is not None
+    assert restored.manifest is not None
+    chains = restored.manifest.operators[operator].chains
+    return [artifact for chain in chains.values() for artifact in chain]
+
+
+def test_a_running_sum_goes_on_from_batch_to_batch_and_from_run_to_run(job: Job, spark: SparkSession) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        totals = state.table("totals", ["key"], num_partitions=4, combine={"amount": "sum", "most": "max"})
+        totals.upsert(batch.groupBy("key").agg(F.sum("amount").alias("amount"), F.max("amount").alias("most")))
+
+    job.feed(("a", 1), ("b", 2), ("a", 4))
+    job.feed(("a", 10))
+    job.run(update)
+    job.feed(("b", 20), ("c", 5))
+    job.run(update)
+    assert rows(read_state(spark, job.root, "totals")) == [("a", 15, 10), ("b", 22, 20), ("c", 5, 5)]
+
+
+def test_a_batch_that_is_replayed_counts_once(job: Job, spark: SparkSession) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.table("totals", ["key"], combine={"amount": "sum"}).upsert(batch)
+
+    job.feed(("a", 1), ("a", 2))
+    job.run(update)
+    job.forget_commit(0)
+    job.feed(("a", 10))
+    job.run(update)
+    assert rows(read_state(spark, job.root, "totals")) == [("a", 13)]
+
+
+def test_what_the_callback_wrote_is_visible_to_its_own_later_reads_which_stay_as_they_are(job: Job) -> None:
+    seen = []
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["k"])
+        spark = batch.sparkSession
+        table.upsert(spark.createDataFrame([(1, "a"), (2, "b")], "k long, v string"))
+        first = table.read()
+        table.upsert(spark.createDataFrame([(2, "c"), (3, "d")], "k long, v string"))
+        table.delete(spark.createDataFrame([(1,)], "k long"))
+        seen.append((rows(first), rows(table.read()), rows(table.lookup(spark.createDataFrame([(3,)], "k long")))))
+
+    once(job, body)
+    assert seen == [([(1, "a"), (2, "b")], [(2, "c"), (3, "d")], [(3, "d")])]
+
+
+def test_tables_and_maps_of_a_batch_are_committed_together_or_not_at_all(job: Job, spark: SparkSession) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.table("a", ["key"]).upsert(batch)
+        state.table("b", ["key"]).upsert(batch)
+        state.map("m")["batch"] = batch_id
+        if fail:
+            raise ValueError("the callback failed")
+
+    fail = False
+    once(job, body)
+    before = Checkpointer(job.root).read_latest()
+    fail = True
+    with pytest.raises(StreamingQueryException):
+        once(job, body)
+    assert Checkpointer(job.root).read_latest() == before
+    fail = False
+    job.run(stateful(job.root)(body))
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    assert restored.operators == ["a", "b", "m"]
+    assert dict(restored.keyed("m")) == {"batch": 1}
+
+
+def test_a_table_call_that_failed_spoils_the_batch_even_if_the_callback_goes_on(job: Job) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["key"])
+        try:
+            table.upsert(batch.union(batch))
+        except CheckpointError:
+            pass
+        else:
+            raise AssertionError("duplicates were taken")
+
+    with pytest.raises(StreamingQueryException, match="a state call failed"):
+        once(job, body)
+    assert Checkpointer(job.root).read_latest() is None
+
+
+def test_deletion_then_upsert_starts_anew(job: Job, spark: SparkSession) -> None:
+    def one(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["key"], combine={"amount": "sum"})
+        table.upsert(batch)
+        if batch_id:
+            table.delete(batch.select("key"))
+            table.upsert(batch)
+
+    once(job, one)
+    once(job, one)
+    assert rows(read_state(spark, job.root, "t")) == [("x", 1)]
+
+
+def test_replacing_with_nothing_empties_every_partition(job: Job, spark: SparkSession) -> None:
+    once(job, lambda batch, _, state: state.table("t", ["id"]).upsert(batch.sparkSession.range(100)))
+    once(job, lambda batch, _, state: state.table("t", ["id"]).replace(batch.sparkSession.range(0)))
+    assert rows(read_state(spark, job.root, "t")) == []
+    assert artifacts(job.root, "t") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "sql", "said"),
+    [
+        ({}, "select key, map('a', 1) m, cast(null as void) v from b", "column 'v': type void cannot be stored"),
+        ({"key": ["m"]}, "select map('a', 1) m from b", "column 'm': map<string,integer> cannot be a key"),
+        ({"key": ["v"]}, "select parse_json('1') v from b", "column 'v': variant cannot be a key"),
+        ({"key": ["c"]}, "select 'a' collate UTF8_LCASE c from b", "column 'c': a collated string cannot be a key"),
+        ({"key": ["nope"]}, "select key from b", "column 'nope' is missing"),
+        ({"key": []}, "select key from b", "expected at least one column"),
+        ({"num_partitions": 0}, "select key from b", "num_partitions: expected at least 1"),
+        ({"combine": {"v": "avg"}}, "select key, 1 v from b", "combine='avg'"),
+        ({"combine": {"v": "sum"}}, "select key, 'a' v from b", "sum of string is not defined"),
+        ({"combine": {"key": "sum"}}, "select key from b", "a key column cannot be combined"),
+        ({}, "select key, 1 v from b union all select key, 2 v from b", "several rows have the key key='x'"),
+        ({}, "select key, 1 `__change` from b", "the name is taken"),
+    ],
+)
+def test_what_a_table_cannot_hold_is_refused_by_name(job: Job, options: Any, sql: str, said: str) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        batch.createOrReplaceTempView("b")
+        state.table("t", **{"key": ["key"], **options}).upsert(batch.sparkSession.sql(sql))
+
+    assert said in refused(job, body)
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    assert restored.operators == []
+
+
+def test_a_sum_that_overflows_raises_and_a_wider_column_is_the_way_out(job: Job, spark: SparkSession) -> None:
+    def add(kind: str) -> Body:
+        def body(batch: DataFrame, batch_id: int, state: State) -> None:
+            table = state.table("t", ["key"], combine={"v": "sum"})
+            table.upsert(batch.select("key", F.lit(2**62).cast(kind).alias("v")))
+            table.read().collect()
+
+        return body
+
+    once(job, add("long"))
+    with pytest.raises(StreamingQueryException, match="does not fit into its type"):
+        once(job, add("long"))
+    job.run(stateful(job.root)(add("decimal(38,0)")))
+    assert rows(read_state(spark, job.root, "t")) == [("x", 2**63)]
+
+
+def test_small_changes_of_many_partitions_are_one_object(job: Job, spark: SparkSession) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        changed = batch.sparkSession.range(10_000).repartition(4)
+        state.table("t", ["id"], num_partitions=200).upsert(changed.withColumn("v", F.lit(batch_id)))
+
+    once(job, body)
+    once(job, body)
+    newest = Checkpointer(job.root).read_latest()
+    paths = {artifact.path for artifact in artifacts(job.root, "t")}
+    assert len({path for path in paths if str(newest) in path}) == 1
+    assert len(paths) == 2
+    assert read_state(spark, job.root, "t").where("v = 1").count() == 10_000
+
+
+def test_a_batch_that_changes_nothing_writes_no_artifact(job: Job) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.table("t", ["id"]).upsert(batch.sparkSession.range(10 if batch_id == 0 else 0))
+
+    once(job, body)
+    before = artifacts(job.root, "t")
+    once(job, body)
+    assert artifacts(job.root, "t") == before
+
+
+def test_rows_that_come_out_of_a_group_by_of_the_key_are_not_shuffled_again(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shuffled = []
+    repartition = ClassicFrame.repartition
+
+    def watched(self: ClassicFrame, *columns: Any) -> DataFrame:
+        shuffled.append(columns)
+        return repartition(self, *columns)
+
+    monkeypatch.setattr(ClassicFrame, "repartition", watched)
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        grouped = batch.groupBy("key").agg(F.sum("amount").alias("amount")).where("amount > 0")
+        state.table("t", ["key"]).upsert(grouped if batch_id else batch)
+
+    once(job, body)
+    assert len(shuffled) == 1  # the first rows of a table
+    once(job, body)
+    assert len(shuffled) == 1
+    once(job, lambda batch, _, state: state.table("t", ["key"]).upsert(batch))
+    assert len(shuffled) == 2
+
+
+@pytest.mark.parametrize("driver_bytes", [1, 1200, 16 << 20])
+def test_any_history_of_changes_is_what_a_dict_would_hold(
+    job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, driver_bytes: int
+) -> None:
+    """Written and compacted by tasks and by the driver, in changing numbers of partitions, with chains of at most 4."""
+    monkeypatch.setattr(table_module, "DRIVER_BYTES", driver_bytes)
+    monkeypatch.setattr(write, "COMPACT_ROWS", 8)
+    draw, model = random.Random(driver_bytes), {}
+    keys = [None, "a", "b", "c", "ß", "d"]
+    chains = []
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["k", "f"], num_partitions=draw.choice([3, 3, 5]), combine={"n": "sum", "top": "max"})
+        for _ in range(draw.choice([1, 1, 2])):
+            given = [
+                (
+                    draw.choice(keys),
+                    draw.choice([None, 0.0, -0.0, 1.5]),
+                    draw.choice([None, draw.randrange(9)]),
+                    batch_id,
+                )
+                for _ in range(draw.choice([1, 5, 30]))
+            ]
+            frame = batch.sparkSession.createDataFrame(given, "k string, f double, n long, top int")
+            what = draw.choice(["upsert"] * 6 + ["delete", "replace"]) if model else "upsert"
+            if what == "delete":
+                table.delete(frame)
+            else:
+                getattr(table, what)(frame)
+            if what == "replace":
+                model.clear()
+            for k, f, n, top in given:
+                key = (k, f)  # -0.0 and 0.0 are one key of a dict too
+                if what == "delete":
+                    model.pop(key, None)
+                else:
+                    old = model.get(key, (None, top))[0]
+                    model[key] = (n if old is None else old + (n or 0), top)
+        if what != "delete" or table._version is not None:
+            assert {(r.k, r.f): (r.n, r.top) for r in table.read().collect()} == model
+
+    for _ in range(8):
+        once(job, body, max_chain=4)
+        found = {(r.k, r.f): (r.n, r.top) for r in read_state(spark, job.root, "t").collect()}
+        assert found == model
+        restored = Checkpointer(job.root).restore()
+        assert restored is not None
+        assert restored.manifest is not None
+        chains += [len(chain) for chain in restored.manifest.operators["t"].chains.values()]
+        assert restored.table("t").num_rows == len(model)
+    assert 1 < max(chains) <= 5
+
+
+def test_snapshots_due_at_once_are_spread_over_batches(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "COMPACT_ROWS", 1)
+    snapshots = []
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.table("t", ["id"], num_partitions=20).upsert(
+            batch.sparkSession.range(1000).withColumn("v", F.lit(batch_id))
+        )
+
+    for _ in range(3):
+        once(job, body)
+        newest = str(Checkpointer(job.root).read_latest())
+        written = {a.path for a in artifacts(job.root, "t") if newest in a.path and a.length and a.kind == "snapshot"}
+        snapshots.append(len(written))
+    assert snapshots == [2, 2, 2]
+
+
+def test_compaction_on_demand_leaves_one_snapshot_for_each_partition(job: Job, spark: SparkSession) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["id"], num_partitions=4, combine={"v": "sum"})
+        table.upsert(batch.sparkSession.range(100).withColumn("v", F.lit(1)))
+        if batch_id == 2:
+            table.compact()
+
+    for _ in range(3):
+        once(job, body)
+    assert sorted(artifact.kind for artifact in artifacts(job.root, "t")) == ["snapshot"] * 4
+    assert read_state(spark, job.root, "t").where("v = 3").count() == 100
+
+
+def test_a_new_number_of_partitions_takes_effect_with_the_next_commit_and_reads_right_before(
+    job: Job, spark: SparkSession
+) -> None:
+    once(job, lambda b, _, state: state.table("t", ["id"], num_partitions=3).upsert(b.sparkSession.range(100)))
+    seen = []
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["id"], num_partitions=7)
+        seen.append(table.read().count())
+
+    once(job, body)
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    assert restored.manifest is not None
+    assert restored.manifest.operators["t"].partitions == 7
+    assert seen == [100]
+    assert rows(read_state(spark, job.root, "t")) == rows(spark.range(100))
+    found = restored.table("t", keys=[{"id": 5}, {"id": 1000}])
+    assert found.to_pylist() == [{"id": 5}]
+
+
+def test_columns_come_go_and_widen_and_a_dropped_one_does_not_bring_its_values_back(
+    job: Job, spark: SparkSession
+) -> None:
+    def put(*columns: str) -> Body:
+        def body(batch: DataFrame, batch_id: int, state: State) -> None:
+            table = state.table("t", ["id"], num_partitions=2)
+            table.upsert(batch.sparkSession.range(batch_id, batch_id + 1).selectExpr("id", *columns))
+
+        return body
+
+    once(job, put("1 a", "'x' b"))
+    once(job, put("2L a"))
+    once(job, put("3L a", "'y' b", "array(1) c"))
+    found = rows(read_state(spark, job.root, "t", columns=["id", "a", "b", "c"]))
+    assert found == [(0, 1, None, None), (1, 2, None, None), (2, 3, "y", [1])]
+    said = refused(job, put("'no' a", "'y' b"))
+    assert "column 'a' is long, which is no part of string" in said
+    assert "(id long key, a long, b string, c array<integer>)" in said
+
+
+def test_a_wider_key_moves_every_row_to_its_new_partition(job: Job, spark: SparkSession) -> None:
+    def put(kind: str) -> Body:
+        def body(batch: DataFrame, batch_id: int, state: State) -> None:
+            table = state.table("t", ["k"], num_partitions=5, combine={"n": "sum"})
+            table.upsert(batch.sparkSession.range(50).selectExpr(f"cast(id as {kind}) k", "1 n"))
+
+        return body
+
+    once(job, put("int"))
+    once(job, put("long"))
+    assert rows(read_state(spark, job.root, "t").groupBy("n").count()) == [(2, 50)]
+    found = read_state(spark, job.root, "t", keys=spark.range(7, 9).toDF("k"))
+    assert rows(found) == [(7, 2), (8, 2)]
+
+
+def test_a_table_can_be_read_before_anything_was_written_if_its_schema_is_said(job: Job) -> None:
+    seen = []
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["key"], combine={"amount": "sum"}, schema="key string, amount long")
+        seen.append((table.read().count(), table.lookup(batch.select("key")).count()))
+        table.upsert(batch)
+
+    once(job, body)
+    once(job, body)
+    assert seen == [(0, 0), (1, 1)]
+
+
+def test_nothing_stays_persisted(job: Job, spark: SparkSession) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["id"], num_partitions=3 + batch_id)
+        table.upsert(batch.sparkSession.range(1000))
+        table.compact()
+
+    once(job, body)
+    once(job, body)
+    assert dict(spark.sparkContext._jsc.getPersistentRDDs()) == {}  # type: ignore[attr-defined]
+
+
+def test_a_snapshot_is_a_plain_parquet_file(job: Job, tmp_path: Path) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["id"], num_partitions=1)
+        table.upsert(batch.sparkSession.range(100).withColumn("name", F.concat(F.lit("n"), "id")))
+        table.compact()
+
+    once(job, body)
+    (artifact,) = artifacts(job.root, "t")
+    found = duckdb.sql(f"select count(*), min(name), max(id) from read_parquet('{job.root}/{artifact.path}')")
+    assert found.fetchall() == [(100, "n0", 99)]
+
+
+def test_a_name_is_a_map_or_a_table(job: Job) -> None:
+    def both(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.map("m")["a"] = 1
+        state.table("m", ["key"])
+
+    assert "a map of this job has that name" in refused(job, both)
+    once(job, lambda batch, _, state: state.table("t", ["key"]).upsert(batch))
+    assert "was not saved from a KeyedState" in refused(job, lambda batch, _, state: state.map("t"))

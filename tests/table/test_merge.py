@@ -1,0 +1,283 @@
+"""Merging against a dict: whatever the changes, in one go or in parts, the rows are what each change says in turn."""
+
+import itertools
+import math
+import random
+from decimal import Decimal, localcontext
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.table.merge import apply, check_unique, consolidate, first_duplicate, matching
+from checkpointer.table.schema import CHANGE, DELETE, MERGE, RESET, TableSchema
+from checkpointer.table.types import arrow_type
+from tests.table.tables import (
+    NAN,
+    ORDERED,
+    Change,
+    Model,
+    Row,
+    changes_of,
+    keys_of,
+    plain,
+    rows_in,
+    schema_of,
+    snapshot_rows,
+)
+
+LONG = st.none() | st.integers(-2, 2)
+DOUBLE = st.none() | st.sampled_from([0.0, 1.0, -1.0, math.inf, NAN])
+TEXT = st.none() | st.sampled_from(["", "a", "b"])
+CENTS = st.none() | st.integers(-300, 300).map(lambda n: Decimal(n).scaleb(-2))
+WHOLE = st.none() | st.integers(-9, 9).map(float)
+VALUES = {"long": LONG, "double": DOUBLE, "string": TEXT, "decimal(7,2)": CENTS}
+
+MIXED = schema_of(
+    {"a": "long", "b": "double", "text": "string", "n": "long", "low": "double", "high": "double", "d": "decimal(7,2)"},
+    ["a", "b"],
+    n="sum",
+    low="min",
+    high="max",
+    d="sum",
+)
+COMBINED = schema_of(
+    {"k": "string", "n": "long", "low": "string", "high": "double"}, ["k"], n="sum", low="min", high="max"
+)
+REPLACED = schema_of({"k": "double", "text": "string", "n": "long"}, ["k"])
+KEYS_ALONE = schema_of({"a": "long", "b": "string"}, ["a", "b"])
+SCHEMAS = {"mixed": MIXED, "combined": COMBINED, "replaced": REPLACED, "keys alone": KEYS_ALONE}
+
+
+def rows_of(schema: TableSchema) -> st.SearchStrategy[Row]:
+    return st.tuples(*(VALUES[column.type] for column in schema.columns))
+
+
+def changes(schema: TableSchema) -> st.SearchStrategy[list[Change]]:
+    return st.lists(st.tuples(st.sampled_from([MERGE, MERGE, MERGE, RESET, DELETE]), rows_of(schema)), max_size=14)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[TableSchema, list[Row], list[Change], int]:
+    """A schema, rows to begin with, changes on top, and where they are cut in two."""
+    schema = SCHEMAS[draw(st.sampled_from(sorted(SCHEMAS)))]
+    below = draw(st.lists(rows_of(schema), max_size=6))
+    above = draw(changes(schema))
+    return schema, list(Model(schema, below).found.values()), above, draw(st.integers(0, len(above)))
+
+
+@given(histories())
+def test_changes_do_what_they_say_one_after_the_other(
+    history: tuple[TableSchema, list[Row], list[Change], int],
+) -> None:
+    schema, below, above, _ = history
+    found = apply(snapshot_rows(schema, below), changes_of(schema, above), schema, "t")
+    assert rows_in(found) == Model(schema, below).do(above).rows()
+    assert found.column_names == schema.names
+
+
+@given(histories())
+def test_one_change_for_each_key_does_what_all_did(history: tuple[TableSchema, list[Row], list[Change], int]) -> None:
+    schema, below, above, _ = history
+    folded = consolidate(changes_of(schema, above), schema, "t")
+    assert folded.num_rows == len({Model(schema).key(row) for _, row in above})
+    assert folded.schema.equals(schema.arrow_delta())
+    found = apply(snapshot_rows(schema, below), folded, schema, "t")
+    assert rows_in(found) == Model(schema, below).do(above).rows()
+
+
+@given(histories())
+def test_changes_may_be_folded_in_parts(history: tuple[TableSchema, list[Row], list[Change], int]) -> None:
+    schema, below, above, cut = history
+    base = snapshot_rows(schema, below)
+    old, new = changes_of(schema, above[:cut]), changes_of(schema, above[cut:])
+    wanted = Model(schema, below).do(above).rows()
+    newer, older = consolidate(new, schema, "t"), consolidate(old, schema, "t")
+    for parts in ([old, newer], [older, new], [older, newer]):
+        assert rows_in(apply(base, pa.concat_tables(parts), schema, "t")) == wanted
+    assert rows_in(apply(apply(base, old, schema, "t"), new, schema, "t")) == wanted
+
+
+@pytest.mark.parametrize("schema", [MIXED, COMBINED, REPLACED, KEYS_ALONE], ids=list(SCHEMAS))
+def test_nothing_on_top_of_nothing(schema: TableSchema) -> None:
+    base, none = snapshot_rows(schema, []), changes_of(schema, [])
+    assert apply(base, none, schema, "t").num_rows == 0
+    assert consolidate(none, schema, "t").num_rows == 0
+
+
+def test_what_comes_after_a_deletion_starts_anew() -> None:
+    schema = schema_of({"k": "long", "n": "long"}, ["k"], n="sum")
+    deltas = changes_of(schema, [(MERGE, (1, 5)), (DELETE, (1, None)), (MERGE, (1, 2)), (MERGE, (1, 3))])
+    folded = consolidate(deltas, schema, "t")
+    assert folded[CHANGE].to_pylist() == [RESET]
+    assert rows_in(apply(snapshot_rows(schema, [(1, 100)]), folded, schema, "t")) == [(1, 5)]
+
+
+def test_a_deletion_stays_while_something_may_be_below() -> None:
+    schema = schema_of({"k": "long", "n": "long"}, ["k"], n="sum")
+    folded = consolidate(changes_of(schema, [(MERGE, (1, 5)), (DELETE, (1, None))]), schema, "t")
+    assert folded[CHANGE].to_pylist() == [DELETE]
+    assert apply(snapshot_rows(schema, [(1, 100)]), folded, schema, "t").num_rows == 0
+
+
+# ---- the values of one column ----------------------------------------------------------------------------------------
+
+
+def combined(kind: str, role: str, values: list[Any]) -> Any:
+    """Values of one key, combined."""
+    schema = schema_of({"k": "long", "v": kind}, ["k"], v=role)
+    found = consolidate(changes_of(schema, [(MERGE, (1, value)) for value in values]), schema, "t")
+    return plain(found["v"].to_pylist()[0])
+
+
+@pytest.mark.parametrize("role", ["min", "max"])
+@pytest.mark.parametrize("kind", ORDERED)
+def test_the_least_and_the_greatest_of_every_type(kind: str, role: str) -> None:
+    ordered = ORDERED[kind]
+    shuffled = random.Random(0)
+    for some in itertools.chain(itertools.combinations(ordered, 2), [ordered]):
+        values = [None, *some, None, *some]
+        shuffled.shuffle(values)
+        assert combined(kind, role, values) == plain(some[0] if role == "min" else some[-1])
+
+
+@pytest.mark.parametrize("kind", ["long", "byte", "double", "decimal(5,2)"])
+@pytest.mark.parametrize("role", ["sum", "min", "max"])
+def test_nulls_are_left_out_and_nothing_but_nulls_is_null(kind: str, role: str) -> None:
+    assert combined(kind, role, [None, None]) is None
+    assert combined(kind, role, [None, arrow_value(kind, 3), None]) == arrow_value(kind, 3)
+
+
+def arrow_value(kind: str, number: int) -> Any:
+    """A number as a value of the type."""
+    return pa.scalar(Decimal(number), pa.decimal128(9, 2)).cast(arrow_type(kind)).as_py()
+
+
+TOP, BOTTOM = Decimal(10**38 - 1), Decimal(-(10**38) + 1)
+FITS = [
+    ("byte", [127, 1, -1]),
+    ("byte", [-128, 0]),
+    ("byte", [127, 127, -127]),
+    ("short", [2**15 - 1, -(2**15), 1]),
+    ("integer", [2**31 - 1, 2**31 - 1, -(2**31) + 1]),
+    ("long", [2**63 - 1, 0]),
+    ("long", [-(2**63), 0]),
+    ("long", [2**63 - 1, 2**63 - 1, -(2**63), 1]),
+    ("long", [-(2**63), -(2**63), 2**63 - 1, 1]),
+    ("long", [2**53, 1]),
+    ("long", [-1, -1]),
+    ("long", [2**32 - 1] * 3 + [-(2**32)] * 3),
+    ("decimal(38,0)", [TOP, Decimal(0)]),
+    ("decimal(38,0)", [TOP, TOP, BOTTOM]),
+    ("decimal(38,0)", [Decimal(-(10**38) + 2), Decimal(-1)]),
+    ("decimal(5,2)", [Decimal("999.98"), Decimal("0.01")]),
+]
+DOES_NOT_FIT = [
+    ("byte", [127, 1]),
+    ("byte", [-128, -1]),
+    ("short", [2**15 - 1, 1]),
+    ("integer", [-(2**31), -1]),
+    ("long", [2**63 - 1, 1]),
+    ("long", [-(2**63), -1]),
+    ("long", [-(2**63), -(2**63)]),
+    ("long", [2**63 - 1] * 3),
+    ("decimal(38,0)", [TOP, Decimal(1)]),
+    ("decimal(38,0)", [BOTTOM, Decimal(-1)]),
+    ("decimal(5,2)", [Decimal("999.99"), Decimal("0.01")]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), FITS)
+def test_sums_at_the_limits_are_exact(kind: str, values: list[Any]) -> None:
+    with localcontext(prec=60):
+        total = sum(values)
+    for order in itertools.permutations(values):
+        assert combined(kind, "sum", list(order)) == total
+
+
+@pytest.mark.parametrize(("kind", "values"), DOES_NOT_FIT)
+def test_a_sum_that_does_not_fit_is_refused_by_name(kind: str, values: list[Any]) -> None:
+    with pytest.raises(InvalidStateError, match=r"table 't': a sum of column 'v' does not fit into its type"):
+        combined(kind, "sum", values)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.none() | st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=8))
+def test_sums_of_long_are_exact_or_refused(pairs: list[tuple[int, int | None]]) -> None:
+    schema = schema_of({"k": "long", "v": "long"}, ["k"], v="sum")
+    deltas = changes_of(schema, [(MERGE, pair) for pair in pairs])
+    wanted = Model(schema).do([(MERGE, pair) for pair in pairs]).rows()
+    if all(total is None or -(2**63) <= total < 2**63 for _, total in wanted):
+        assert rows_in(consolidate(deltas, schema, "t").select(["k", "v"])) == wanted
+    else:
+        with pytest.raises(InvalidStateError):
+            consolidate(deltas, schema, "t")
+
+
+def test_sums_of_fractions_follow_their_type() -> None:
+    assert combined("double", "sum", [1.5, None, 2.25]) == 3.75
+    assert combined("double", "sum", [1.0, NAN]) == "NaN"
+    assert combined("double", "sum", [math.inf, -math.inf]) == "NaN"
+    assert combined("double", "sum", [1e308, 1e308]) == math.inf
+    assert combined("float", "sum", [3e38, 3e38]) == math.inf
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_equal_keys_of_every_type_are_one(kind: str) -> None:
+    schema = schema_of({"k": kind, "n": "long"}, ["k"], n="sum")
+    values = [*ORDERED[kind], None]
+    below = snapshot_rows(schema, [(value, 1) for value in values])
+    found = apply(below, changes_of(schema, [(MERGE, (value, 1)) for value in values * 2]), schema, "t")
+    assert rows_in(found) == sorted(((plain(value), 3) for value in values), key=repr)
+    for value in values:
+        assert rows_in(matching(below, keys_of(schema, [(value,)]), ["k"])) == [(plain(value), 1)]
+
+
+@given(st.data())
+def test_rows_of_given_keys_are_found_exactly(data: st.DataObject) -> None:
+    schema = schema_of({"a": "long", "b": "double", "c": "string", "v": "long"}, ["a", "b", "c"])
+    some = st.lists(st.tuples(LONG, DOUBLE, TEXT), max_size=12)
+    rows, keys = data.draw(some), data.draw(some)
+    wanted = set(map(plain, keys))
+    found = matching(snapshot_rows(schema, [(*key, 1) for key in rows]), keys_of(schema, keys), schema.key)
+    assert rows_in(found) == sorted(((*plain(key), 1) for key in rows if plain(key) in wanted), key=repr)
+
+
+@pytest.mark.parametrize(
+    ("keys", "shown"),
+    [
+        ([(1, "x"), (2, "x"), (1, "y")], None),
+        ([(1, "x"), (2, "x"), (1, "x")], "a=1, b='x'"),
+        ([(None, "x"), (2, "x"), (None, "x")], "a=None, b='x'"),
+        ([(1, "x" * 500)] * 2, "a=1, b='" + "x" * 79),
+        ([], None),
+    ],
+)
+def test_a_key_that_is_there_twice_is_named(keys: list[Row], shown: str | None) -> None:
+    schema = schema_of({"a": "long", "b": "string"}, ["a", "b"])
+    rows = snapshot_rows(schema, keys)
+    assert first_duplicate(rows, schema.key) == shown
+    if shown is None:
+        check_unique(rows, schema, "t")
+    else:
+        with pytest.raises(IllegalArgumentError) as raised:
+            check_unique(rows, schema, "t")
+        assert f"table 't': several rows have the key {shown}, and" in str(raised.value)
+
+
+def test_nan_is_one_key() -> None:
+    schema = schema_of({"k": "double"}, ["k"])
+    assert first_duplicate(snapshot_rows(schema, [(NAN,), (1.0,), (NAN,)]), ["k"]) == "k=nan"
+
+
+def test_a_late_date_that_is_there_twice_is_refused_too() -> None:
+    """Spark has dates beyond the year 9999; Python has none, so the message cannot show them as Python's."""
+    schema = schema_of({"k": "date"}, ["k"])
+    late = pa.array([5_000_000, 5_000_000], pa.int32()).cast(pa.date32())
+    with pytest.raises(IllegalArgumentError, match="several rows have the key"):
+        check_unique(pa.table([late], schema=schema.arrow()), schema, "t")

@@ -1,0 +1,280 @@
+"""Schemas: what is refused and in which words, what is recorded, and which schema goes on from which."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from checkpointer.errors import IllegalArgumentError, MalformedError
+from checkpointer.table.schema import (
+    CHANGE,
+    FIELD_ID,
+    PARTITION,
+    TableSchema,
+    first_schema,
+    needs_rescale,
+    next_schema,
+)
+from tests.table.tables import ORDERED, array, field, fields, mapping, schema_of, struct
+
+COLLATED = {"__COLLATIONS": {"s": "spark.UTF8_LCASE"}}
+
+
+def roles(schema: TableSchema) -> dict[str, str]:
+    return {column.name: column.role for column in schema.columns}
+
+
+def ids(schema: TableSchema) -> dict[str, int]:
+    return {column.name: column.id for column in schema.columns}
+
+
+def evolve(old: TableSchema, kinds: dict[str, Any], key: list[str], **combine: str) -> TableSchema:
+    return next_schema("t", old, fields(kinds), key, combine)
+
+
+# ---- a new table -----------------------------------------------------------------------------------------------------
+
+
+def test_keys_come_first_in_the_order_given_and_the_rest_is_last_unless_combined() -> None:
+    schema = schema_of({"a": "long", "k2": "date", "b": "long", "k1": "string"}, ["k1", "k2"], b="sum")
+    assert roles(schema) == {"k1": "key", "k2": "key", "a": "last", "b": "sum"}
+    assert schema.key == ["k1", "k2"]
+    assert schema.names == ["k1", "k2", "a", "b"]
+    assert sorted(ids(schema).values()) == [1, 2, 3, 4]
+    assert schema.next_id == 5
+    assert str(schema) == "(k1 string key, k2 date key, a long, b long sum)"
+
+
+@pytest.mark.parametrize(
+    ("combine", "replaces", "combines"),
+    [({}, True, False), ({"a": "sum"}, False, False), ({"a": "min", "b": "max"}, False, True)],
+)
+def test_what_a_new_row_does_to_the_old_one(combine: dict[str, str], replaces: bool, combines: bool) -> None:
+    schema = schema_of({"k": "long", "a": "long", "b": "long"}, ["k"], **combine)
+    assert (schema.replaces, schema.combines) == (replaces, combines)
+
+
+def test_a_table_of_keys_alone_is_replaced_not_combined() -> None:
+    schema = schema_of({"k": "long"}, ["k"])
+    assert schema.replaces
+    assert not schema.combines
+
+
+def test_stored_columns_carry_their_ids() -> None:
+    schema = schema_of({"v": "string", "k": "long"}, ["k"])
+    assert [f.metadata[FIELD_ID] for f in schema.arrow()] == [b"1", b"2"]
+    assert schema.arrow_delta().names == ["k", "v", PARTITION, CHANGE]
+
+
+@pytest.mark.parametrize(
+    ("found", "key", "combine", "message"),
+    [
+        (fields({"k": mapping("long", "long")}), ["k"], {}, r"'k': map<long,long> cannot be a key"),
+        (fields({"k": array("long")}), ["k"], {}, r"'k': array<long> cannot be a key"),
+        (fields({"k": struct(a="long")}), ["k"], {}, r"'k': struct<a:long> cannot be a key"),
+        (fields({"k": "variant"}), ["k"], {}, r"'k': variant cannot be a key"),
+        ([field("s", "string", COLLATED)], ["s"], {}, r"'s': a collated string cannot be a key"),
+        ([field("k", "long"), field("s", "string", COLLATED)], ["k"], {"s": "min"}, r"'s': min of string"),
+        (fields({"k": "long", "v": "long"}), ["k"], {"v": "avg"}, r"'v': combine='avg': expected one of last, sum"),
+        (fields({"k": "long", "v": "long"}), ["k"], {"v": None}, r"'v': combine=None: expected one of"),
+        (fields({"k": "long", "v": "string"}), ["k"], {"v": "sum"}, r"'v': sum of string is not defined"),
+        (fields({"k": "long", "v": "date"}), ["k"], {"v": "sum"}, r"'v': sum of date is not defined"),
+        (fields({"k": "long", "v": "boolean"}), ["k"], {"v": "sum"}, r"'v': sum of boolean is not defined"),
+        (fields({"k": "long", "v": array("long")}), ["k"], {"v": "max"}, r"'v': max of array<long> is not defined"),
+        (fields({"k": "long", "v": "variant"}), ["k"], {"v": "min"}, r"'v': min of variant is not defined"),
+        (fields({"k": "long", "v": "void"}), ["k"], {}, r"'v': type void cannot be stored"),
+        (fields({"k": "long", "K": "long"}), ["k"], {}, r"'K' is there twice: rename one"),
+        ([field("k", "long"), field("k", "long")], ["k"], {}, r"'k' is there twice"),
+        (fields({"k": "long", PARTITION: "long"}), ["k"], {}, r"'__partition': the name is taken"),
+        (fields({"k": "long", CHANGE: "long"}), ["k"], {}, r"'__change': the name is taken"),
+        (fields({"k": "long"}), ["id"], {}, r"'id' is missing; there are k$"),
+        (fields({"k": "long"}), ["k"], {"n": "sum"}, r"'n' is missing; there are k$"),
+        (fields({"k": "long"}), ["k"], {"k": "sum"}, r"k: a key column cannot be combined"),
+    ],
+)
+def test_what_is_refused_names_the_table_and_the_column(
+    found: list[Any], key: list[str], combine: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(IllegalArgumentError, match=message) as raised:
+        first_schema("t", found, key, combine)
+    assert str(raised.value).startswith("table 't': ")
+
+
+@pytest.mark.parametrize("combine", ["last", "min", "max"])
+@pytest.mark.parametrize("kind", ORDERED)
+def test_ordered_types_are_keys_and_have_a_least_and_a_greatest(kind: str, combine: str) -> None:
+    assert roles(schema_of({"k": kind, "v": kind}, ["k"], v=combine)) == {"k": "key", "v": combine}
+
+
+# ---- what is recorded ------------------------------------------------------------------------------------------------
+
+
+def test_a_schema_comes_back_from_json() -> None:
+    found = [
+        *fields(
+            {"k": "string", "n": "decimal(38,18)", "m": mapping("string", array(struct(x="date"))), "v": "variant"}
+        ),
+        field("s", "string", COLLATED | {"comment": "not kept"}),
+    ]
+    schema = first_schema("t", found, ["k"], {"n": "sum"})
+    recorded = json.loads(json.dumps(schema.to_json()))
+    assert TableSchema.from_json("t", recorded) == schema
+    assert "metadata" not in recorded["columns"][0]
+    assert recorded["columns"][-1]["metadata"] == COLLATED
+
+
+KEY = {"id": 1, "name": "k", "type": "long", "role": "key"}
+VALUE = {"id": 2, "name": "v", "type": "long", "role": "last"}
+MALFORMED = {
+    "nothing": None,
+    "text": "columns",
+    "a list": [],
+    "no columns": {"next_id": 1},
+    "no next id": {"columns": [KEY]},
+    "columns is null": {"columns": None, "next_id": 3},
+    "columns is a number": {"columns": 1, "next_id": 3},
+    "a column is text": {"columns": ["k"], "next_id": 3},
+    "no key": {"columns": [VALUE], "next_id": 3},
+    "no column": {"columns": [], "next_id": 3},
+    "id is text": {"columns": [KEY | {"id": "x"}], "next_id": 3},
+    "id is there twice": {"columns": [KEY, VALUE | {"id": 1}], "next_id": 3},
+    "id of the future": {"columns": [KEY, VALUE], "next_id": 2},
+    "unknown role": {"columns": [KEY, VALUE | {"role": "avg"}], "next_id": 3},
+    "role is null": {"columns": [KEY, VALUE | {"role": None}], "next_id": 3},
+    "no type": {"columns": [{name: KEY[name] for name in ("id", "name", "role")}], "next_id": 3},
+    "unknown type": {"columns": [KEY, VALUE | {"type": "text"}], "next_id": 3},
+    "type is a list": {"columns": [KEY, VALUE | {"type": ["long"]}], "next_id": 3},
+    "array of nothing": {"columns": [KEY, VALUE | {"type": {"type": "array"}}], "next_id": 3},
+    "struct without a list": {"columns": [KEY, VALUE | {"type": {"type": "struct", "fields": None}}], "next_id": 3},
+    "struct of nameless": {
+        "columns": [KEY, VALUE | {"type": {"type": "struct", "fields": [{"type": "long"}]}}],
+        "next_id": 3,
+    },
+    "too many digits": {"columns": [KEY, VALUE | {"type": "decimal(39,0)"}], "next_id": 3},
+    "no digits": {"columns": [KEY, VALUE | {"type": "decimal(0,0)"}], "next_id": 3},
+    "digits without end": {"columns": [KEY, VALUE | {"type": "decimal(99999999999999999999,0)"}], "next_id": 3},
+    "next id without end": {"columns": [KEY], "next_id": math.inf},
+    "one name twice": {"columns": [KEY, VALUE | {"name": "k"}], "next_id": 3},
+    "reserved name": {"columns": [KEY, VALUE | {"name": CHANGE}], "next_id": 3},
+    "key that cannot be one": {"columns": [KEY | {"type": mapping("long", "long")}], "next_id": 3},
+    "sum of text": {"columns": [KEY, VALUE | {"type": "string", "role": "sum"}], "next_id": 3},
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_a_malformed_record_names_the_operator(what: str) -> None:
+    with pytest.raises(MalformedError, match="operator 'users'"):
+        TableSchema.from_json("users", MALFORMED[what])
+
+
+# ---- evolution -------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_columns_in_another_order_are_the_same_schema_but_for_the_order() -> None:
+    old = schema_of({"k": "long", "a": "long", "b": "string"}, ["k"], a="sum")
+    new = evolve(old, {"b": "string", "a": "long", "k": "long"}, ["k"], a="sum")
+    assert ids(new) == ids(old)
+    assert new.next_id == old.next_id
+    assert not needs_rescale(old, new)
+
+
+def test_a_new_column_gets_a_new_id() -> None:
+    old = schema_of({"k": "long", "a": "long"}, ["k"])
+    new = evolve(old, {"k": "long", "b": "long", "a": "long"}, ["k"])
+    assert ids(new) == {"k": 1, "a": 2, "b": 3}
+    assert new.next_id == 4
+    assert not needs_rescale(old, new)
+
+
+def test_a_column_that_was_dropped_and_added_again_is_another() -> None:
+    first = schema_of({"k": "long", "a": "long"}, ["k"])
+    second = evolve(first, {"k": "long"}, ["k"])
+    third = evolve(second, {"k": "long", "a": "string"}, ["k"])
+    assert second.next_id == first.next_id
+    assert ids(third)["a"] == 3 != ids(first)["a"]
+    fourth = evolve(evolve(third, {"k": "long"}, ["k"]), {"k": "long", "a": "long"}, ["k"], a="sum")
+    assert ids(fourth)["a"] == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("byte", "short"),
+        ("integer", "long"),
+        ("float", "double"),
+        ("long", "decimal(19,0)"),
+        ("decimal(5,2)", "decimal(7,3)"),
+        ("short", "decimal(5,0)"),
+    ],
+)
+def test_a_wider_type_goes_on(before: str, after: str) -> None:
+    old = schema_of({"k": "long", "a": before, "b": before}, ["k"], b="sum")
+    new = evolve(old, {"k": "long", "a": after, "b": after}, ["k"], b="sum")
+    assert ids(new) == ids(old)
+    assert not needs_rescale(old, new)
+    with pytest.raises(IllegalArgumentError, match="which is no part of"):
+        evolve(new, {"k": "long", "a": before, "b": before}, ["k"], b="sum")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("long", "double"),
+        ("long", "string"),
+        ("string", "binary"),
+        ("date", "timestamp"),
+        ("decimal(5,2)", "decimal(6,1)"),
+        (array("integer"), array("long")),
+        (struct(a="long"), struct(a="long", b="long")),
+        (mapping("string", "integer"), mapping("string", "long")),
+    ],
+)
+def test_another_type_is_refused(before: Any, after: Any) -> None:
+    old = schema_of({"k": "long", "a": before}, ["k"])
+    with pytest.raises(IllegalArgumentError, match=r"column 'a' is .*, which is no part of "):
+        evolve(old, {"k": "long", "a": after}, ["k"])
+
+
+def test_another_collation_is_refused() -> None:
+    old = first_schema("t", [field("k", "long"), field("s", "string")], ["k"], {})
+    with pytest.raises(IllegalArgumentError, match="'s' is string"):
+        next_schema("t", old, [field("k", "long"), field("s", "string", COLLATED)], ["k"], {})
+
+
+def test_nullability_does_not_matter() -> None:
+    old = schema_of({"k": "long", "a": array("long")}, ["k"])
+    strict = {"type": "array", "elementType": "long", "containsNull": False}
+    found = [{"name": name, "type": kind, "nullable": False, "metadata": {}} for name, kind in [("k", "long")]]
+    found += [{"name": "a", "type": strict, "nullable": False, "metadata": {"comment": "c"}}]
+    assert next_schema("t", old, found, ["k"], {}) == old
+
+
+@pytest.mark.parametrize("key", [["a"], ["k", "a"], ["a", "k"]])
+def test_another_key_is_refused(key: list[str]) -> None:
+    old = schema_of({"k": "long", "a": "long"}, ["k"])
+    with pytest.raises(IllegalArgumentError, match=f"its key is k, not {', '.join(key)}"):
+        evolve(old, {"k": "long", "a": "long"}, key)
+
+
+def test_another_order_of_the_key_is_refused() -> None:
+    old = schema_of({"k": "long", "a": "long"}, ["k", "a"])
+    with pytest.raises(IllegalArgumentError, match="its key is k, a, not a, k"):
+        evolve(old, {"k": "long", "a": "long"}, ["a", "k"])
+
+
+@pytest.mark.parametrize(("before", "after"), [("sum", "last"), ("last", "sum"), ("min", "max")])
+def test_another_way_to_combine_is_refused_with_both_schemas(before: str, after: str) -> None:
+    old = schema_of({"k": "long", "a": "long"}, ["k"], a=before)
+    new = schema_of({"k": "long", "a": "long"}, ["k"], a=after)
+    with pytest.raises(IllegalArgumentError, match=f"'a' is combined as '{before}', not as '{after}'") as raised:
+        evolve(old, {"k": "long", "a": "long"}, ["k"], a=after)
+    assert f"the state has {old}, the job has {new}: drop() it first" in str(raised.value)
+
+
+@pytest.mark.parametrize(("before", "after"), [("integer", "long"), ("float", "double")])
+def test_a_wider_key_is_hashed_otherwise(before: str, after: str) -> None:
+    old = schema_of({"k": before, "a": "long"}, ["k"])
+    new = evolve(old, {"k": after, "a": "long"}, ["k"])
+    assert ids(new) == ids(old)
+    assert needs_rescale(old, new)

@@ -1,0 +1,484 @@
+"""Versions of a table on a store: what was written comes back, compaction changes no row, damage is an error."""
+
+import itertools
+import math
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpointer import Checkpointer
+from checkpointer.errors import CorruptionError, DigestMismatchError, IllegalArgumentError, NotFoundError
+from checkpointer.runtime import run_sync
+from checkpointer.table import parquet
+from checkpointer.table.merge import consolidate
+from checkpointer.table.schema import CHANGE, DELETE, MERGE, RESET, TableSchema, next_schema
+from checkpointer.table.version import PARTITIONER, Reader, Version, empty_base
+from checkpointer.table.write import COMPACT_ROWS, Writer, on_top, rewrite, rewrites, split
+from manifests import layout
+from manifests.digest import sha256
+from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId, Operator
+from tests.table.tables import (
+    PARTITION,
+    Change,
+    Model,
+    Row,
+    changes_of,
+    fields,
+    keys_of,
+    mapping,
+    rows_in,
+    schema_of,
+    snapshot_rows,
+)
+
+SCHEMA = schema_of(
+    {"a": "long", "b": "string", "text": "string", "n": "long", "m": mapping("string", "long")}, ["a", "b"], n="sum"
+)
+SIMPLE = schema_of({"k": "long", "n": "long"}, ["k"], n="sum")
+
+
+class Place:
+    """A root in memory, and the attempt that writes there."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        session = Checkpointer(f"memory://{uuid.uuid4().hex}")._session
+        self.store, self.host = session.store, session.host
+        self.schema = schema
+        self.chains: dict[int, Chain] = {}
+
+    @property
+    def version(self) -> Version:
+        return Version("t", self.schema, 8, self.chains)
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.store, self.host, CheckpointId(1, "0123abcd"), "t", self.schema)
+
+    def reader(self, columns: list[str] | None = None) -> Reader:
+        return Reader(self.store, self.host, self.version, columns)
+
+    def snapshot(self, partition: int, rows: list[Row]) -> Artifact:
+        artifact = run_sync(self.writer.snapshot(partition, snapshot_rows(self.schema, rows)))
+        self.chains[partition] = (artifact,)
+        return artifact
+
+    def pack(self, changes: Mapping[int, list[Change]]) -> dict[int, Artifact]:
+        """Changes of several partitions as one object, on top of their chains."""
+        rows = [changes_of(self.schema, some, partition) for partition, some in changes.items()]
+        written = run_sync(self.writer.pack(pa.concat_tables(rows)))
+        for partition, delta in written.items():
+            self.chains[partition] = on_top(self.chains.get(partition, ()), delta)
+        return written
+
+    def rewrite(self, keep: Mapping[int, int]) -> None:
+        self.chains |= run_sync(rewrite(self.reader(), self.writer, self.chains, keep))
+
+    def rows(self, partition: int) -> list[Row]:
+        return rows_in(run_sync(self.reader().rows(partition)))
+
+    def lookup(self, partition: int, keys: list[Row]) -> list[Row]:
+        return rows_in(run_sync(self.reader().rows(partition, keys_of(self.schema, keys))))
+
+    def put(self, artifact: Artifact, data: bytes) -> Artifact:
+        """The artifact with other bytes in its place."""
+        other = replace(artifact, path=f"artifacts/t/damaged/{uuid.uuid4().hex}")
+        run_sync(self.store.put(other.path, data))
+        return other
+
+    def read(self, artifact: Artifact) -> bytes:
+        return run_sync(self.store.get(artifact.path)).data
+
+
+def wanted(schema: TableSchema, rows: list[Row]) -> list[Row]:
+    return Model(schema, rows).rows()
+
+
+ROWS: list[Row] = [
+    (1, "x", "one", 10, [("a", 1)]),
+    (None, "x", None, None, None),
+    (2, None, "two", -3, []),
+    (1, "y", "", 0, [("a", None)]),
+]
+
+
+# ---- written and read ------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_what_was_written() -> None:
+    place = Place(SCHEMA)
+    artifact = place.snapshot(3, ROWS)
+    assert place.rows(3) == wanted(SCHEMA, ROWS)
+    assert artifact.kind == SNAPSHOT
+    assert artifact.records == len(ROWS)
+    data = place.read(artifact)
+    assert (artifact.length, artifact.digest) == (len(data), sha256(data))
+    assert artifact.tail is not None
+    assert artifact.tail.digest == sha256(data[-artifact.tail.length :])
+    parsed = layout.parse_artifact(artifact.path)
+    assert (parsed.operator, parsed.partition, parsed.codec) == ("t", 3, layout.PARQUET)
+
+
+def test_a_snapshot_is_sorted_by_key() -> None:
+    place = Place(SIMPLE)
+    place.snapshot(0, [(n, n) for n in (5, 1, 4, 2, 3)])
+    assert run_sync(place.reader().rows(0))["k"].to_pylist() == [1, 2, 3, 4, 5]
+
+
+def test_the_partitions_of_a_pack_are_found_and_it_is_fetched_once() -> None:
+    place = Place(SIMPLE)
+    written = place.pack({p: [(MERGE, (n, p)) for n in range(p + 1)] for p in (5, 0, 2)})
+    assert {p: a.records for p, a in written.items()} == {0: 1, 2: 3, 5: 6}
+    assert len({a.path for a in written.values()}) == 1
+    reader = place.reader()
+    for partition in (0, 2, 5):
+        assert rows_in(run_sync(reader.rows(partition))) == [(n, partition) for n in range(partition + 1)]
+    assert reader.bytes_read == written[0].size == place.version.size
+    assert place.rows(1) == []
+
+
+def test_an_empty_base_has_no_bytes() -> None:
+    place = Place(SIMPLE)
+    delta = place.pack({0: [(MERGE, (1, 1)), (DELETE, (2, None))]})[0]
+    base = place.chains[0][0]
+    assert base == empty_base(delta)
+    assert (base.kind, base.length, base.records, base.path) == (SNAPSHOT, 0, 0, delta.path)
+    assert place.rows(0) == place.lookup(0, [(1,), (2,)]) == [(1, 1)]
+
+
+def test_some_columns_alone_are_merged_like_all() -> None:
+    place = Place(SCHEMA)
+    place.snapshot(0, ROWS)
+    place.pack({0: [(MERGE, (1, "x", "uno", 5, None)), (DELETE, (2, None, None, None, None))]})
+    whole = run_sync(place.reader().rows(0))
+    for columns in (["n"], ["m", "a"], ["text", "n"], ["b"]):
+        found = run_sync(place.reader(columns).rows(0))
+        assert found.column_names == columns
+        assert rows_in(found) == rows_in(whole.select(columns))
+    for columns in ([], ["n", "nothing"]):
+        with pytest.raises(IllegalArgumentError, match="table 't': no column"):
+            place.reader(columns)
+
+
+def test_a_version_is_what_its_operator_says() -> None:
+    place = Place(SCHEMA)
+    place.snapshot(0, ROWS)
+    place.snapshot(1, ROWS[:1])
+    assert Version.of("t", place.version.operator()) == place.version
+    assert set(place.version.only([1, 7]).chains) == {1}
+    operator = place.version.operator()
+    assert operator.partitioner == PARTITIONER
+    other: list[Operator] = [replace(operator, codec=layout.MSGPACK), replace(operator, partitioner="python")]
+    for wrong in other:
+        with pytest.raises(IllegalArgumentError, match="operator 't': was not saved from a table"):
+            Version.of("t", wrong)
+
+
+def test_rows_are_split_by_partition() -> None:
+    rows = changes_of(SIMPLE, [(MERGE, (n, n)) for n in range(6)]).drop_columns([PARTITION])
+    rows = rows.append_column(PARTITION, pa.array([3, 0, 3, 7, 0, 3], pa.int32()))
+    assert [(p, part["k"].to_pylist()) for p, part in split(rows)] == [(0, [1, 4]), (3, [0, 2, 5]), (7, [3])]
+
+
+def test_no_rows_are_of_no_partition() -> None:
+    assert list(split(changes_of(SIMPLE, []))) == []
+
+
+def test_old_objects_are_read_with_a_later_schema() -> None:
+    place = Place(schema_of({"k": "integer", "n": "integer", "gone": "string"}, ["k"], n="sum"))
+    place.snapshot(0, [(1, 2**31 - 1, "x"), (2, 2, "y")])
+    place.pack({0: [(MERGE, (2, 3, "z"))]})
+    place.schema = next_schema("t", place.schema, fields({"k": "integer", "n": "long"}), ["k"], {"n": "sum"})
+    kinds = {"k": "integer", "gone": "string", "n": "long", "new": "date"}
+    place.schema = next_schema("t", place.schema, fields(kinds), ["k"], {"n": "sum"})
+    place.pack({0: [(MERGE, (1, None, 2**40, None))]})
+    assert place.rows(0) == [(1, None, 2**31 - 1 + 2**40, None), (2, None, 5, None)]
+    assert place.lookup(0, [(2,)]) == [(2, None, 5, None)]
+    place.rewrite({0: 1})
+    assert place.rows(0) == [(1, None, 2**31 - 1 + 2**40, None), (2, None, 5, None)]
+
+
+# ---- a history -------------------------------------------------------------------------------------------------------
+
+
+KEY = st.tuples(st.none() | st.integers(0, 3), st.sampled_from(["x", "y"]))
+ROW = st.tuples(KEY, st.sampled_from(["u", "v", None]), st.none() | st.integers(-9, 9)).map(
+    lambda drawn: (*drawn[0], drawn[1], drawn[2], None)
+)
+CHANGES = st.lists(st.tuples(st.sampled_from([MERGE, MERGE, RESET, DELETE]), ROW), min_size=1, max_size=6)
+STEPS = st.lists(
+    st.dictionaries(st.integers(0, 1), CHANGES, min_size=1)
+    | st.dictionaries(st.integers(0, 1), st.integers(0, 3), min_size=1).map(lambda keep: ("keep", keep)),
+    max_size=6,
+)
+
+
+@settings(max_examples=60)
+@given(STEPS, st.lists(KEY, max_size=3))
+def test_whatever_is_written_and_rewritten_the_rows_are_those_of_a_dict(steps: list[Any], keys: list[Row]) -> None:
+    place = Place(SCHEMA)
+    model = {0: Model(SCHEMA), 1: Model(SCHEMA)}
+    for step in steps:
+        if isinstance(step, dict):
+            place.pack({p: standing_alone(SCHEMA, changes) for p, changes in step.items()})
+            for partition, changes in step.items():
+                model[partition].do(changes)
+        else:
+            place.rewrite({p: kept for p, kept in step[1].items() if kept < len(place.chains.get(p, ()))})
+        for partition in model:
+            assert place.rows(partition) == model[partition].rows()
+    for partition in model:
+        found = [row for row in model[partition].rows() if row[:2] in keys]
+        assert place.lookup(partition, keys) == found
+
+
+def standing_alone(schema: TableSchema, changes: list[Change]) -> list[Change]:
+    """One change for each key: within a pack nothing says which of two is the later one."""
+    rows = consolidate(changes_of(schema, changes), schema, "t").to_pylist()
+    return [(row[CHANGE], tuple(row[name] for name in schema.names)) for row in rows]
+
+
+# ---- compaction ------------------------------------------------------------------------------------------------------
+
+
+def test_folding_keeps_the_rows_and_shares_one_pack() -> None:
+    place = Place(SIMPLE)
+    for partition in (0, 1):
+        place.snapshot(partition, [(n, 1) for n in range(10)])
+    for turn in range(4):
+        place.pack({p: [(MERGE, (turn, 1)), (DELETE, (9 - turn, None))] for p in (0, 1)})
+    before = {p: place.rows(p) for p in (0, 1)}
+    place.rewrite({0: 1, 1: 3})
+    assert {p: len(chain) for p, chain in place.chains.items()} == {0: 2, 1: 4}
+    assert place.chains[0][-1].path == place.chains[1][-1].path
+    assert {p: place.rows(p) for p in (0, 1)} == before
+    place.rewrite({0: 0, 1: 0})
+    assert {p: [a.kind for a in chain] for p, chain in place.chains.items()} == {0: [SNAPSHOT], 1: [SNAPSHOT]}
+    assert {p: place.rows(p) for p in (0, 1)} == before
+
+
+def test_folding_above_nothing_forgets_deletions_but_not_above_a_snapshot() -> None:
+    place = Place(SIMPLE)
+    place.snapshot(1, [(1, 1), (2, 1)])
+    for change in ((MERGE, (1, 1)), (DELETE, (1, None)), (MERGE, (2, 5))):
+        place.pack({0: [change], 1: [change]})
+    place.rewrite({0: 1, 1: 1})
+    assert [a.records for a in place.chains[0]] == [0, 1]
+    assert [a.records for a in place.chains[1]] == [2, 2]
+    assert place.rows(0) == [(2, 5)]
+    assert place.rows(1) == [(2, 6)]
+    place.pack({0: [(DELETE, (2, None))], 1: [(DELETE, (2, None))]})
+    place.rewrite({0: 1, 1: 0})
+    assert place.chains == {0: (), 1: ()}
+    assert place.rows(0) == place.rows(1) == []
+
+
+def artifact(records: int, kind: Any = DELTA) -> Artifact:
+    return Artifact("p", kind, 0, 1, 1, 1, records, "0" * 64)
+
+
+def version_of(**sizes: list[int]) -> Version:
+    """Partitions p0, p1, … with the records of their base and deltas."""
+    chains = {
+        int(name[1:]): (artifact(base, SNAPSHOT), *map(artifact, deltas)) for name, (base, *deltas) in sizes.items()
+    }
+    return Version("t", SIMPLE, 8, chains)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "keep"),
+    [
+        ([10], None),
+        ([10, 1], None),
+        ([10, 1, 1, 1], None),
+        ([10, 1, 1, 1, 1], 1),
+        ([10, 100, 10, 1, 1], 3),
+        ([10**6, COMPACT_ROWS], None),
+        ([2 * COMPACT_ROWS, COMPACT_ROWS], None),
+        ([2 * COMPACT_ROWS - 1, COMPACT_ROWS], 0),
+        ([2 * COMPACT_ROWS - 1, COMPACT_ROWS // 2, COMPACT_ROWS // 2], 0),
+        ([0, COMPACT_ROWS - 1], None),
+        ([0, COMPACT_ROWS], 0),
+        ([0, COMPACT_ROWS, 1, 1, 1], 0),
+    ],
+)
+def test_when_a_chain_is_shortened(sizes: list[int], keep: int | None) -> None:
+    assert rewrites(version_of(p0=sizes), 4, 8) == ({} if keep is None else {0: keep})
+
+
+def test_snapshots_that_are_due_most_come_first_and_the_rest_is_folded_if_too_long() -> None:
+    version = version_of(
+        p0=[0, COMPACT_ROWS + 1], p1=[0, COMPACT_ROWS + 3], p2=[0, COMPACT_ROWS, 1, 1, 0], p3=[0, COMPACT_ROWS]
+    )
+    assert rewrites(version, 4, 2) == {1: 0, 2: 0}
+    assert rewrites(version, 4, 1) == {1: 0, 2: 2}
+    assert rewrites(version, 4, 0) == {2: 2}
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2 * COMPACT_ROWS), min_size=1, max_size=12), max_size=6),
+    st.integers(2, 8),
+    st.integers(0, 4),
+)
+def test_no_chain_stays_too_long(sizes: list[list[int]], max_chain: int, snapshots: int) -> None:
+    version = version_of(**{f"p{n}": some for n, some in enumerate(sizes)})
+    keep = rewrites(version, max_chain, snapshots)
+    assert sum(kept == 0 for kept in keep.values()) <= snapshots
+    for partition, chain in version.chains.items():
+        kept = keep.get(partition)
+        assert (len(chain) if kept is None else kept + 1) <= max_chain
+
+
+def test_deltas_are_written_again_a_few_times_only() -> None:
+    """However long a table lives without a snapshot, each row is folded about as often as a logarithm says."""
+    chain: list[int] = [10**9]
+    rewritten = 0
+    for _ in range(500):
+        chain.append(10)
+        for kept in rewrites(version_of(p0=chain), 10, 1).values():
+            rewritten += sum(chain[kept:])
+            chain = [*chain[:kept], sum(chain[kept:])]
+    assert len(chain) <= 10
+    assert rewritten / 5000 < 2 * math.log2(500)
+
+
+# ---- lookups ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large() -> Place:
+    """A partition of 200,000 rows, and a few changes."""
+    place = Place(SIMPLE)
+    rows = pa.table([pa.array(range(200_000)), pa.array(n * 7919 % 1_000_003 for n in range(200_000))], SIMPLE.names)
+    place.chains[0] = (run_sync(place.writer.snapshot(0, rows)),)
+    place.pack({0: [(MERGE, (150_000, 1)), (DELETE, (7, None)), (MERGE, (-5, 4))]})
+    return place
+
+
+def value(n: int) -> int:
+    return n * 7919 % 1_000_003
+
+
+def test_a_lookup_reads_little(large: Place) -> None:
+    reader = large.reader()
+    keys = [(150_000,), (7,), (-5,), (300_000,)]
+    found = run_sync(reader.rows(0, keys_of(SIMPLE, [keys[0]])))
+    assert rows_in(found) == [(150_000, value(150_000) + 1)]
+    assert reader.bytes_read < large.version.size / 5
+    assert large.lookup(0, [(7,), (150_000,), (-5,), (300_000,)]) == [(-5, 4), (150_000, value(150_000) + 1)]
+
+
+def test_a_lookup_beyond_every_row_group_reads_the_footer_alone(large: Place) -> None:
+    reader = large.reader()
+    assert run_sync(reader.rows(0, keys_of(SIMPLE, [(10**6,), (-100,)]))).num_rows == 0
+    base, delta = large.chains[0]
+    assert base.tail is not None
+    assert reader.bytes_read == base.tail.length + delta.size
+
+
+@pytest.mark.parametrize("step", [1, 16_000, 40_000])
+def test_a_lookup_may_need_several_row_groups(large: Place, step: int) -> None:
+    keys = list(range(16_380, 200_000, step))[:12]
+    wanted = sorted(((n, value(n) + (n == 150_000)) for n in keys), key=repr)
+    assert large.lookup(0, [(n,) for n in keys]) == wanted
+
+
+def test_a_lookup_of_nothing_finds_nothing(large: Place) -> None:
+    assert large.lookup(0, []) == []
+
+
+def test_keys_of_two_columns_are_found_exactly() -> None:
+    place = Place(SCHEMA)
+    rows: list[Row] = [(a, b, None, 0, None) for a, b in itertools.product([None, 1, 2], [None, "x", "y"])]
+    place.snapshot(0, rows)
+    assert place.lookup(0, [(1, "x"), (2, "y"), (None, None)]) == sorted(
+        [(1, "x", None, 0, None), (2, "y", None, 0, None), (None, None, None, 0, None)], key=repr
+    )
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A snapshot of two row groups."""
+    monkeypatch.setattr(parquet, "ROW_GROUP", 50)
+    place = Place(SIMPLE)
+    place.snapshot(0, [(n, n) for n in range(100)])
+    return place
+
+
+def test_any_byte_that_was_changed_is_noticed(small: Place) -> None:
+    sound = small.chains[0][0]
+    data = small.read(sound)
+    for at in range(0, len(data), 3):
+        changed = bytearray(data)
+        changed[at] ^= 1 << at % 8
+        small.chains[0] = (small.put(sound, bytes(changed)),)
+        with pytest.raises(DigestMismatchError):
+            small.rows(0)
+        if at >= 4:  # a lookup does not read the magic bytes at the start
+            with pytest.raises(DigestMismatchError):
+                small.lookup(0, [(1,), (99,)])
+
+
+@pytest.mark.parametrize("size", [0, 3, -1, -9])
+def test_an_object_that_was_cut_is_noticed(small: Place, size: int) -> None:
+    sound = small.chains[0][0]
+    small.chains[0] = (small.put(sound, small.read(sound)[:size]),)
+    for read in (lambda: small.rows(0), lambda: small.lookup(0, [(1,)])):
+        with pytest.raises(DigestMismatchError):
+            read()
+
+
+def test_another_snapshot_in_its_place_is_noticed(small: Place) -> None:
+    sound = small.chains[0][0]
+    other = small.snapshot(0, [(n, n + 1) for n in range(100)])
+    small.chains[0] = (small.put(sound, small.read(other)),)
+    for read in (lambda: small.rows(0), lambda: small.lookup(0, [(1,)])):
+        with pytest.raises(CorruptionError):
+            read()
+
+
+def test_an_object_that_is_gone_is_an_error_of_the_tree(small: Place) -> None:
+    small.pack({0: [(MERGE, (1, 1))]})
+    for gone in small.chains[0]:
+        run_sync(small.store.delete([gone.path]))
+        for read in (lambda: small.rows(0), lambda: small.lookup(0, [(1,)])):
+            with pytest.raises(NotFoundError):
+                read()
+
+
+def test_damage_to_a_pack_is_noticed_in_every_partition() -> None:
+    place = Place(SIMPLE)
+    written = place.pack({0: [(MERGE, (1, 1))], 1: [(MERGE, (1, 1))]})
+    data = bytearray(place.read(written[0]))
+    data[len(data) // 2] ^= 1
+    damaged = place.put(written[0], bytes(data))
+    place.chains = {p: on_top((), replace(a, path=damaged.path)) for p, a in written.items()}
+    reader = place.reader()
+    for partition in (0, 1, 0):
+        with pytest.raises(DigestMismatchError, match=damaged.path):
+            run_sync(reader.rows(partition))
+
+
+def test_other_rows_than_the_manifest_says_are_noticed() -> None:
+    place = Place(SIMPLE)
+    base = place.snapshot(0, [(1, 1), (2, 2)])
+    delta = place.pack({0: [(MERGE, (1, 1))], 1: [(MERGE, (1, 1))]})[0]
+    for chain in (
+        (replace(base, records=3),),
+        (base, replace(delta, records=2)),
+        (base, replace(delta, kind=SNAPSHOT)),
+    ):
+        place.chains[0] = chain
+        with pytest.raises(CorruptionError, match=r"expected \d rows"):
+            place.rows(0)
+    place.chains[2] = on_top((), delta)
+    with pytest.raises(CorruptionError, match="expected 1 rows of partition 2, found 0"):
+        place.rows(2)
