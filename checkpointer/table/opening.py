@@ -16,6 +16,9 @@ Keys = Sequence[Mapping[str, Any]]
 """Keys as rows: for each key column its value."""
 
 
+__all__ = ["Keys", "Table", "key_table", "read"]
+
+
 async def read(snapshot: Snapshot, name: str, columns: Sequence[str] | None, keys: Keys | None) -> Table:
     """All rows of a table, or those with the keys given, merged and verified."""
     version = Version.of(name, snapshot.operator(name))
