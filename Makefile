@@ -9,7 +9,7 @@ help: ## say what there is to make
 
 setup: .venv/.dev ## make .venv with everything for development
 
-demo: .venv/.demo ## run the example job
+demo: .venv/.demo ## run the example jobs
 	@scripts/run python -m examples.flights
 
 test: servers ## run the tests; those whose server is missing are skipped by name

@@ -9,10 +9,12 @@ import platform
 import sys
 from pathlib import Path
 
-from benchmarks import driver_state
+from benchmarks import driver_state, table_state
 from benchmarks.measure import Target
 
 RESULTS = Path(__file__).parent / "results"
+
+PARTS = {"driver": driver_state.run, "table": table_state.run}
 
 
 def markdown(targets: list[Target]) -> str:
@@ -27,10 +29,14 @@ def markdown(targets: list[Target]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks", description="Ratios against the limit, in one run.")
     parser.add_argument("--quick", action="store_true", help="a fifth of the size, fewer repetitions")
-    quick = parser.parse_args().quick
-    targets = driver_state.run(quick)
+    parser.add_argument("--only", choices=sorted(PARTS), help="one part alone; its results are not written")
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    targets = [target for name, run in PARTS.items() if arguments.only in (None, name) for target in run(quick)]
     table = markdown(targets)
     print(table)
+    if arguments.only:
+        return 0 if all(target.holds for target in targets) else 1
     RESULTS.mkdir(exist_ok=True)
     name = "quick" if quick else "full"
     machine = f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}"

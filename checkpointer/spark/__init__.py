@@ -7,8 +7,10 @@ from checkpointer.spark.read import diff, read_state
 from checkpointer.spark.sink import stateful
 from checkpointer.spark.state import State
 from checkpointer.spark.table import TableState
+from checkpointer.table.schema import Combine
 
 __all__ = [
+    "Combine",
     "Compatibility",
     "Delta",
     "Snapshot",

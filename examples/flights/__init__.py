@@ -1,4 +1,5 @@
-"""A year of flights through a Structured Streaming job that is killed three times, and every total right at the end.
+"""A year of flights through two Structured Streaming jobs that are killed at bad moments, all of it right at the end.
 
-`job.py` is what a user writes; `__main__.py` starts it, kills it, and compares; the other modules help the two.
+`maps.py` and `tables.py` are what a user writes; `__main__.py` starts them, kills them, and compares; the other
+modules help them.
 """

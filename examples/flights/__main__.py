@@ -1,8 +1,8 @@
-"""Run the flights through a streaming job, kill it three times, and compare every total at the end.
+"""Run the flights through two streaming jobs, kill each several times, and compare all they have at the end.
 
-    python -m examples.flights [--days DAYS] [--folder FOLDER]
+    python -m examples.flights [--job maps|tables] [--days DAYS] [--folder FOLDER] [--limit SECONDS]
 
-Exit status 0 only if every total, and every claim made on the way, is exactly right.
+Exit status 0 only if everything in both states, and every claim made on the way, is exactly right.
 """
 
 import argparse
@@ -12,68 +12,91 @@ import time
 from pathlib import Path
 
 from examples.flights import report, story
-from examples.flights.data import BATCH, Day, read_days, write_days
-from examples.flights.expected import batch_totals
+from examples.flights.data import Day, read_days, write_days
+from examples.flights.jobs import JOBS, Job
 from examples.flights.outcomes import Outcomes, Places
-from examples.flights.pauses import POINTS
-from examples.flights.process import REPOSITORY, JobFailedError, JobProcess
+from examples.flights.process import REPOSITORY, JobFailedError, JobProcess, Limit
 
 FOLDER = REPOSITORY / ".cache" / "flights"
-MIN_DAYS = 20
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m examples.flights", description="A year of flights, three kills.")
+    parser = argparse.ArgumentParser(prog="python -m examples.flights", description="A year of flights, five kills.")
+    parser.add_argument("--job", choices=list(JOBS), help="only this job; else both, one after the other")
     parser.add_argument("--days", type=int, default=365, help="only the first DAYS days of the year")
     parser.add_argument("--folder", type=Path, help=f"an empty folder to work in; else {FOLDER}, emptied first")
-    parser.add_argument("--job", default="examples.flights.job", help="the job's module: a test puts a wrong one here")
+    parser.add_argument("--limit", type=float, help="seconds after which a job has failed; else each has its own")
+    parser.add_argument("--module", help="another module as the job: a test puts a wrong one here")
     arguments = parser.parse_args()
-    if not MIN_DAYS <= arguments.days <= 365:
-        parser.error(f"--days: expected {MIN_DAYS} to 365")
+    jobs = [job for job in JOBS.values() if arguments.job in (None, job.name)]
+    min_days = max(job.min_days for job in jobs)
+    if not min_days <= arguments.days <= 365:
+        parser.error(f"--days: expected {min_days} to 365")
     if arguments.folder is None:
         shutil.rmtree(FOLDER, ignore_errors=True)
     elif arguments.folder.exists() and any(arguments.folder.iterdir()):
         parser.error(f"--folder: {arguments.folder} is not empty")
-    places = Places((arguments.folder or FOLDER).resolve())
-    places.folder.mkdir(parents=True, exist_ok=True)
+    folder = (arguments.folder or FOLDER).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     try:
-        right = run(places, arguments.job, read_days(arguments.days))
-    except JobFailedError as error:
-        story.failed(str(error))
-        return 1
+        days = read_days(arguments.days)
+        story.begin(days, jobs, folder)
+        write_days(folder / "flights", days)
+        ends = {}
+        for job in jobs:
+            places = Places(folder / job.name, folder / "flights")
+            ends[job.name] = try_run(job, arguments.module or job.module, places, days, arguments.limit or job.limit)
     except KeyboardInterrupt:
         return 130
-    story.end(right, time.monotonic() - begun, places)
-    return 0 if right else 1
+    if len(jobs) > 1:
+        story.end(ends, time.monotonic() - begun)
+    return 0 if set(ends.values()) == {story.EQUAL} else 1
 
 
-def run(places: Places, module: str, days: list[Day]) -> bool:
-    """The whole story. Returns whether everything was right."""
-    batches = [days[first : first + BATCH] for first in range(0, len(days), BATCH)]
-    stops = [(point, len(batches) * quarter // 4) for quarter, point in enumerate(POINTS, start=1)]
-    story.begin(places, days, batches, stops)
-    write_days(places.flights, days)
+def try_run(job: Job, module: str, places: Places, days: list[Day], seconds: float) -> str:
+    """The whole story of a job. Returns how it ended: `story.EQUAL`, `story.NOT_EQUAL` or `story.FAILED`."""
+    places.folder.mkdir()
+    begun = time.monotonic()
+    try:
+        right = run(job, module, places, days, Limit.begin(seconds))
+    except JobFailedError as error:
+        story.job_failed(job, str(error))
+        return story.FAILED
+    end = story.EQUAL if right else story.NOT_EQUAL
+    story.job_ended(job, end, time.monotonic() - begun, places)
+    return end
+
+
+def run(job: Job, module: str, places: Places, days: list[Day], limit: Limit) -> bool:
+    """Start and kill the job until it comes to its end. Returns whether all that it has is right."""
+    batches = [days[first : first + job.batch] for first in range(0, len(days), job.batch)]
+    parts = len(job.points) + 1
+    stops = [(point, len(batches) * part // parts) for part, point in enumerate(job.points, start=1)]
+    story.job_begins(job, batches, stops)
     outcomes = Outcomes(batches, stops)
-    for start in range(1, len(stops) + 2):
-        run_once(places, module, start, outcomes)
-    findings = report.check(places, batches, batch_totals(days), outcomes)
-    report.show(findings, outcomes)
-    return not findings.wrong
+    for start in range(1, parts + 1):
+        run_once(job, module, places, start, outcomes, limit)
+    story.reads(job)
+    found = job.read(places, limit)
+    wrong = report.check(places, found, batches, job.expected(days), outcomes)
+    report.show(job, found, outcomes, wrong)
+    return not wrong
 
 
-def run_once(places: Places, module: str, start: int, outcomes: Outcomes) -> None:
+def run_once(job: Job, module: str, places: Places, start: int, outcomes: Outcomes, limit: Limit) -> None:
     """Start the job; kill it where it is to be killed, or let it come to its end."""
     stop = outcomes.stops[start - 1] if start <= len(outcomes.stops) else None
     arguments = ["--root", str(places.state), "--input", str(places.flights), "--checkpoint", str(places.spark)]
+    arguments += ["--days", str(job.batch)]
     if stop is not None:
         arguments += ["--stop-at", "{}:{}".format(*stop)]
     begun = time.monotonic()
-    with JobProcess(module, arguments, places.log(start)) as job:
-        for event in job.events():
+    with JobProcess(module, arguments, places.log(start), limit) as process:
+        for event in process.events():
             match event["event"]:
                 case "started":
-                    story.started(start, job.pid, time.monotonic() - begun)
+                    story.started(start, process.pid, time.monotonic() - begun)
                     outcomes.started()
                 case "computed":
                     outcomes.computed(event)
@@ -81,8 +104,8 @@ def run_once(places: Places, module: str, start: int, outcomes: Outcomes) -> Non
                     story.finished(outcomes, outcomes.finished(event))
                 case "stopped":
                     story.stopped(outcomes, event)
-                    job.kill()
-                    story.killed(places, job.pid, event)
+                    process.kill()
+                    story.killed(places, process.pid, event)
                     return
     if stop is not None:
         raise JobFailedError("The job came to its end without stopping to be killed: {} of batch {}.".format(*stop))

@@ -9,11 +9,14 @@ from datetime import UTC, date, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
-BATCH = 5
-"""Days that make a batch: the stream takes that many files at once."""
-
 SUMS = {"distance": "distance", "air_time": "air_time", "delay": "arr_delay"}
 """What is summed for an aircraft, and the column it comes from: miles, minutes in the air, minutes late."""
+
+KEYS = {"aircraft": ("tailnum",), "routes": ("origin", "dest")}
+"""The tables, and what tells one row of them from another."""
+
+ADDED = {"miles": "distance", "late": "arr_delay"}
+"""Columns of either table that are sums, and what they are sums of."""
 
 Totals = dict[str, int]
 """The number of flights, and each of `SUMS`."""

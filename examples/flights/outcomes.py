@@ -14,12 +14,11 @@ Stop = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    folder: Path
+    """The folders of one job."""
 
-    @property
-    def flights(self) -> Path:
-        """The input: one file a day."""
-        return self.folder / "flights"
+    folder: Path
+    flights: Path
+    """The input, which all jobs share: one file a day."""
 
     @property
     def state(self) -> Path:
@@ -31,9 +30,14 @@ class Places:
         """Spark's own checkpoint of the query."""
         return self.folder / "spark"
 
-    def log(self, start: int) -> Path:
-        """What the job wrote to its standard error in one of its lives."""
-        return self.folder / f"job-{start}.log"
+    @property
+    def copy(self) -> Path:
+        """The last state as plain Parquet files, where the job keeps tables."""
+        return self.folder / "copy"
+
+    def log(self, life: int | str) -> Path:
+        """What the job wrote to its standard error in one of its lives, or whoever read its state in the end."""
+        return self.folder / f"job-{life}.log"
 
     def state_batch(self) -> int | None:
         """The batch that the state belongs to, as a new process finds it."""
@@ -76,7 +80,7 @@ class Outcomes:
         self._seen.clear()
 
     def computed(self, event: Event) -> None:
-        """`update` has run to its end for a batch; nothing is saved yet."""
+        """`update` was called for a batch and has its numbers; nothing of it counts yet."""
         batch, flights = event["batch"], event["flights"]
         self.calls[batch] += 1
         self._seen[batch] = flights, event["aircraft"]

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,11 +30,29 @@ class JobFailedError(Exception):
     """The job ended, or went silent, where it should not have."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How long a job may take in all its lives together."""
+
+    seconds: float
+    end: float
+    """On the monotonic clock."""
+
+    @classmethod
+    def begin(cls, seconds: float) -> Self:
+        return cls(seconds, time.monotonic() + seconds)
+
+    @property
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+
 class JobProcess:
     """A run of the job: a process group of its own, with Python and the JVM, and a pipe that both hold open."""
 
-    def __init__(self, module: str, arguments: list[str], log: Path) -> None:
+    def __init__(self, module: str, arguments: list[str], log: Path, limit: Limit) -> None:
         self._log = log
+        self._limit = limit
         options = f"{QUICK_START} {os.environ.get('JDK_JAVA_OPTIONS', '')}"
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -89,10 +109,13 @@ class JobProcess:
         self._events.put(None)
 
     def _next(self) -> Event | None:
-        try:
-            return self._events.get(timeout=PATIENCE)
-        except queue.Empty:
-            raise self._failed(f"has said nothing for {PATIENCE} seconds") from None
+        left = self._limit.left
+        if left > 0:
+            with suppress(queue.Empty):
+                return self._events.get(timeout=min(PATIENCE, left))
+        if left > PATIENCE:
+            raise self._failed(f"has said nothing for {PATIENCE} seconds")
+        raise self._failed(f"is not done after {self._limit.seconds:.0f} seconds, its limit")
 
     def _failed(self, how: str) -> JobFailedError:
         last = self._log.read_text(errors="replace").splitlines()[-40:]

@@ -1,8 +1,7 @@
 """What is in the state at the end, compared with one computation over all the flights, and with what was told."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
@@ -10,15 +9,13 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.sync import Restored
 from examples.flights.data import Day
 from examples.flights.expected import State
+from examples.flights.jobs import Job
 from examples.flights.outcomes import Outcomes, Places
 from examples.flights.pauses import SWAPPED, UPLOADED, UPLOADING
+from examples.flights.readback import Found, Row
 from examples.flights.story import console
-from manifests import layout
-from manifests.model import Artifact, CheckpointId, Manifest
 
 KILLED = {UPLOADING: "second try", UPLOADED: "second try", SWAPPED: "then killed"}
 """What the table says about a batch in which the job was killed."""
@@ -28,99 +25,39 @@ LATELY = 10
 """Batches at the end of the year whose average is told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A checkpoint as it was found. Sizes in bytes: the objects it wrote, and its manifest."""
-
-    manifest: Manifest
-    flights: int
-    written: int
-    manifest_size: int
-
-    @property
-    def partitions(self) -> str:
-        """How many partitions each operator has."""
-        return " + ".join(str(operator.partitions) for _, operator in sorted(self.manifest.operators.items()))
-
-    @property
-    def longest_chain(self) -> int:
-        """The most artifacts that one partition is made of."""
-        return max(len(chain) for op in self.manifest.operators.values() for chain in op.chains.values())
-
-
-@dataclass(slots=True)
-class Findings:
-    rows: list[Row]
-    state: State
-    full_size: int
-    """Bytes that the last state takes when it is saved as a whole."""
-    wrong: list[str] = field(default_factory=list)
-
-
-def check(places: Places, batches: list[list[Day]], expected: State, outcomes: Outcomes) -> Findings:
-    """Restore every checkpoint and compare its flights, and every total in the last one."""
-    with Checkpointer(places.state) as checkpointer:
-        rows = [_read(places, checkpointer, found) for found in checkpointer.list_checkpoints()]
-        maps = _maps(checkpointer.restore())
-    findings = Findings(rows, {name: dict(state) for name, state in maps.items()}, _full_size(maps))
-    findings.wrong += _compare_flights(rows, batches)
-    for name, totals in expected.items():
-        findings.wrong += _compare_totals(name, findings.state.get(name, {}), totals)
-    findings.wrong += _compare_story(places, rows, outcomes)
-    return findings
-
-
-def _read(places: Places, checkpointer: Checkpointer, checkpoint: CheckpointId) -> Row:
-    restored = checkpointer.restore(checkpoint)
-    assert restored is not None
-    assert restored.manifest is not None
-    return Row(
-        manifest=restored.manifest,
-        flights=sum(total["flights"] for total in restored.keyed("aircraft").values()),
-        written=_written(restored.manifest),
-        manifest_size=(places.state / layout.manifest(checkpoint)).stat().st_size,
-    )
-
-
-def _maps(restored: Restored | None) -> dict[str, KeyedState]:
-    return {name: restored.keyed(name) for name in restored.operators} if restored else {}
-
-
-def _full_size(maps: dict[str, KeyedState]) -> int:
-    """Saved to another store, which knows nothing of it, a state is written as a whole."""
-    with Checkpointer("memory://flights-in-full") as elsewhere:
-        with elsewhere.begin() as copy:
-            for name, state in maps.items():
-                copy.save(name, state)
-        return sum({a.path: a.size for a in _artifacts(elsewhere.load_manifest(copy.id))}.values())
-
-
-def _written(manifest: Manifest) -> int:
-    """Bytes of the objects that a checkpoint wrote itself: what it shares with older ones carries their ids."""
-    own = {a.path: a.size for a in _artifacts(manifest) if layout.owner(a.path) == manifest.id}
-    return sum(own.values())
-
-
-def _artifacts(manifest: Manifest) -> Iterator[Artifact]:
-    for operator in manifest.operators.values():
-        for chain in operator.chains.values():
-            yield from chain
+def check(places: Places, found: Found, batches: list[list[Day]], expected: State, outcomes: Outcomes) -> list[str]:
+    """All that is wrong: the flights of a checkpoint, a value in the last one, or what the job did on its way."""
+    wrong = _compare_flights(found.rows, batches)
+    for name in expected | found.state:
+        wrong += compare(name, found.state.get(name, {}), expected.get(name, {}))
+    return wrong + _compare_story(places, found.rows, outcomes)
 
 
 def _compare_flights(rows: list[Row], batches: list[list[Day]]) -> list[str]:
-    wrong, flights = [], 0
+    wrong, expected = [], 0
     for row, batch in zip(rows, batches, strict=False):
-        flights += sum(len(day.lines) for day in batch)
-        if row.flights != flights:
-            wrong.append(f"checkpoint {row.manifest.id}: {row.flights:,} flights, not {flights:,}")
+        expected += sum(len(day.lines) for day in batch)
+        wrong += [
+            f"checkpoint {row.manifest.id}: {flights:,} flights in {name}, not {expected:,}"
+            for name, flights in row.flights.items()
+            if flights != expected
+        ]
     return wrong[:1]
 
 
-def _compare_totals(name: str, found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> list[str]:
-    differ = [key for key in expected.keys() | found.keys() if found.get(key) != expected.get(key)]
-    examples = sorted(differ, key=str)[:3]
-    lines = [f"{name} {key}: {found.get(key)}, not {expected.get(key)}" for key in examples]
-    return [f"{name}: {len(differ):,} of {len(expected):,} totals differ", *lines] if differ else []
+def compare(name: str, found: Mapping[Any, Mapping[str, Any]], expected: Mapping[Any, Mapping[str, Any]]) -> list[str]:
+    """Rows by key, column by column. A line for the keys, one for each column that differs, and an example in each."""
+    wrong = []
+    for what, some in (("missing", expected.keys() - found.keys()), ("too many", found.keys() - expected.keys())):
+        if some:
+            wrong.append(f"{name}: {len(some):,} of {len(expected):,} are {what}, such as {min(some, key=str)}")
+    both = sorted(expected.keys() & found.keys(), key=str)
+    for column in dict.fromkeys(column for rows in (expected, found) for row in rows.values() for column in row):
+        cells = [(key, found[key].get(column, "nothing"), expected[key].get(column, "nothing")) for key in both]
+        differ = [f"{key}: {ours}, not {theirs}" for key, ours, theirs in cells if ours != theirs]
+        if differ:
+            wrong.append(f"{name}: {len(differ):,} of {len(expected):,} totals differ in {column}, such as {differ[0]}")
+    return wrong
 
 
 def _compare_story(places: Places, rows: list[Row], outcomes: Outcomes) -> list[str]:
@@ -140,28 +77,26 @@ def _compare_story(places: Places, rows: list[Row], outcomes: Outcomes) -> list[
     return [f"{what}: {found}, not {expected}" for what, found, expected in told if found != expected]
 
 
-def show(findings: Findings, outcomes: Outcomes) -> None:
+def show(job: Job, found: Found, outcomes: Outcomes, wrong: list[str]) -> None:
     """The table of checkpoints, what they cost, and how the comparison came out."""
-    if findings.rows:
+    if found.rows:
         console.print()
-        console.print(_table(findings.rows, outcomes))
-        lately = findings.rows[-LATELY:]
+        console.print(_table(found.rows, outcomes))
+        lately = found.rows[-LATELY:]
         console.print(
-            f"\n{len(findings.rows)} checkpoints of {' + '.join(sorted(findings.state))}: "
+            f"\n{len(found.rows)} checkpoints of {' + '.join(job.operators)}: "
             f"each was restored just now, and its flights counted.\nThe last {len(lately)} "
             f"wrote {_mean(row.written + row.manifest_size for row in lately):,} bytes on average, "
             f"{_mean(row.manifest_size for row in lately):,} of them the manifest; "
-            f"a full copy takes {findings.full_size:,}."
+            f"a full copy takes {found.full_size:,}."
         )
-    for line in findings.wrong:
+    for line in wrong:
         console.print(f"[bold red]wrong[/]  {escape(line)}")
-    if not findings.wrong:
-        aircraft, months = findings.state["aircraft"], findings.state["months"]
-        console.print(
-            f"{sum(total['flights'] for total in aircraft.values()):,} flights, {len(aircraft):,} aircraft "
-            f"(those without a tail number count as one), {len(months):,} aircraft and months:\n"
-            "every total is the same as in one computation over all the flights at once."
-        )
+    if not wrong:
+        counts = [f"{len(found.state[name]):,} {what}" for name, what in job.operators.items()]
+        flights = sum(row["flights"] for row in found.state["aircraft"].values())
+        console.print(f"{flights:,} flights, {', '.join(counts)}:")
+        console.print(f"{job.same} as in one computation over all the flights at once.")
 
 
 def _mean(sizes: Iterable[int]) -> int:

@@ -2,12 +2,14 @@
 
 import sys
 from datetime import date
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
-from examples.flights.data import BATCH, Day
+from examples.flights.data import Day
 from examples.flights.events import Event
+from examples.flights.jobs import Job
 from examples.flights.outcomes import Finished, Outcomes, Places, Stop
 from examples.flights.pauses import SWAPPED, UPLOADED, UPLOADING
 
@@ -26,17 +28,31 @@ PROVES = {
 }
 
 
-def begin(places: Places, days: list[Day], batches: list[list[Day]], stops: list[Stop]) -> None:
+EQUAL = "equal"
+NOT_EQUAL = "not equal"
+FAILED = "failed"
+"""How a job may end."""
+
+TIMES = {2: "twice", 3: "three times"}
+
+
+def begin(days: list[Day], jobs: list[Job], folder: Path) -> None:
     flights = sum(len(day.lines) for day in days)
+    console.print(f"[bold]{flights:,} flights[/] left New York {_text(days[0].date)} to {_text(days[-1].date)}, 2013.")
+    if len(jobs) > 1:
+        console.print(f"{len(jobs)} Structured Streaming jobs read them, one job after the other.")
+    console.print(f"Everything is in {escape(str(folder))}")
+
+
+def job_begins(job: Job, batches: list[list[Day]], stops: list[Stop]) -> None:
     console.print(
-        f"[bold]{flights:,} flights[/] left New York {_text(days[0].date)} to {_text(days[-1].date)}, 2013.\n"
-        f"A Structured Streaming job reads one file a day, {BATCH} days a batch: {len(batches)} batches.\n"
-        "Its state holds each aircraft's totals, in all and by month: flights, miles, minutes in the air and late.\n"
-        "\nIts process is killed three times (SIGKILL, and the JVM with it) and started again:"
+        f"\n[bold]Job {job.name}[/] reads one file a day, {job.batch} days a batch: {len(batches)} batches.\n"
+        f"{job.about}\n"
+        f"\nIts process is killed {TIMES[len(stops)]} (SIGKILL, and the JVM with it) and started again:"
     )
     for point, batch in stops:
         console.print(f"  - {WHEN[point].format(batch)}")
-    console.print(f"At the end every total must be exactly right. Everything is in {escape(str(places.folder))}\n")
+    console.print("At the end everything must be exactly right.\n")
 
 
 def started(start: int, pid: int, seconds: float) -> None:
@@ -72,14 +88,30 @@ def killed(places: Places, pid: int, event: Event) -> None:
     console.print(f"          the state is that of batch {places.state_batch()}, Spark's last batch is {spark}\n")
 
 
-def failed(why: str) -> None:
-    console.print(f"\n[bold red]FAILED[/]  {escape(why)}")
+def reads(job: Job) -> None:
+    console.print(f"\nReading back what every checkpoint of job {job.name} has, in another process.")
 
 
-def end(right: bool, seconds: float, places: Places) -> None:
-    verdict = "[bold green]EQUAL[/]" if right else "[bold red]NOT EQUAL[/]"
+def job_failed(job: Job, why: str) -> None:
+    console.print(f"\n{_verdict(FAILED)}  {job.name}: {escape(why)}")
+
+
+def job_ended(job: Job, end: str, seconds: float, places: Places) -> None:
     where = escape(str(places.folder))
-    console.print(f"\n{verdict}  {seconds:.0f} s in all. The state, Spark's checkpoint and the logs: {where}")
+    console.print(
+        f"\n{_verdict(end)}  {job.name}, after {seconds:.0f} s. Its state, Spark's checkpoint and the logs: {where}"
+    )
+
+
+def end(ends: dict[str, str], seconds: float) -> None:
+    """The last line where there were several jobs: how each ended."""
+    each = ", ".join(f"{name} {end}" for name, end in ends.items())
+    whole = EQUAL if set(ends.values()) == {EQUAL} else NOT_EQUAL
+    console.print(f"\n{_verdict(whole)}  {each}, {seconds:.0f} s in all.")
+
+
+def _verdict(end: str) -> str:
+    return f"[bold {'green' if end == EQUAL else 'red'}]{end.upper()}[/]"
 
 
 def _batch(outcomes: Outcomes, batch: int, seen: tuple[int, int] | None) -> str:

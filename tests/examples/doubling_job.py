@@ -1,4 +1,4 @@
-"""The flights' job with a bug: its state does not know which batch it belongs to, so a replayed batch counts twice."""
+"""The first job with a bug: its state does not know which batch it belongs to, so a replayed batch counts twice."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from unittest import mock
 from pyspark.sql import DataFrame
 
 from checkpointer import Checkpointer, KeyedState
-from examples.flights import job
+from examples.flights import maps, stream
 
 
 class Maps:
@@ -38,5 +38,5 @@ def stateful(root: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 if __name__ == "__main__":
-    with mock.patch.object(job, "stateful", stateful):
-        job.main()
+    with mock.patch.object(maps, "stateful", stateful):
+        stream.main(maps.sink)

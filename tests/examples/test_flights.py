@@ -6,13 +6,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import date
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from examples.flights.data import SUMS, Day, read_days, write_days
-from examples.flights.expected import batch_totals
+from examples.flights.data import KEYS, SUMS, Day, read_days, write_days
+from examples.flights.expected import batch_maps, batch_tables
 from examples.flights.pauses import POINTS, parse
+from examples.flights.readback import tables_state
+from examples.flights.report import compare
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -44,10 +48,10 @@ def processes() -> list[str]:
     return lines
 
 
-class TestTheDemo:
+class TestTheFirstJob:
     # The slowest test of all: a year of flights and four starts of Spark, 70 seconds on two idle processors.
     def test_every_total_is_right_after_three_kills(self, tmp_path: Path) -> None:
-        done = run_demo("--folder", str(tmp_path / "flights"))
+        done = run_demo("--job", "maps", "--folder", str(tmp_path / "flights"))
         assert done.returncode == 0
         assert done.stderr == ""
         assert done.stdout.isascii()
@@ -74,8 +78,9 @@ class TestTheDemo:
         assert lines[-1].startswith("EQUAL")
 
     def test_a_batch_that_counts_twice_is_found(self, tmp_path: Path) -> None:
-        job = "tests.examples.doubling_job"
-        done = run_demo("--days", "20", "--job", job, "--folder", str(tmp_path / "flights"))
+        module = "tests.examples.doubling_job"
+        arguments = ("--job", "maps", "--days", "20", "--module", module)
+        done = run_demo(*arguments, "--folder", str(tmp_path / "flights"))
         assert done.returncode == 1
         assert "wrong  aircraft:" in done.stdout
         assert "totals differ" in done.stdout
@@ -83,11 +88,53 @@ class TestTheDemo:
         assert "wrong  batches that were skipped: [], not [3]" in done.stdout
         assert done.stdout.splitlines()[-1].startswith("NOT EQUAL")
 
+
+class TestTheSecondJob:
+    def test_every_column_of_every_row_is_right_after_two_kills(self, tmp_path: Path) -> None:
+        done = run_demo("--job", "tables", "--days", "90", "--folder", str(tmp_path / "flights"))
+        assert done.returncode == 0
+        assert done.stderr == ""
+        assert done.stdout.isascii()
+        lines = done.stdout.splitlines()
+        assert sum(line.startswith("SIGKILL") for line in lines) == 2
+        assert sum(line.startswith("start ") for line in lines) == 3
+        assert sum(line.startswith("batch ") for line in lines) == 3 + 2
+        for words in (
+            "while batch 1 uploads its state",
+            "the state is that of batch 0, Spark's last batch is 0",
+            "computed again: half an upload is nothing",
+            "after the swap in batch 2",
+            "the state is that of batch 2, Spark's last batch is 1",
+            "Spark replayed it; the state had it already: skipped",
+            "3 checkpoints of aircraft + routes: each was restored just now",
+            "| 4 + 4      |",
+            "80,789 flights, 3,576 aircraft",
+            "every column of every row",
+        ):
+            assert words in done.stdout
+        assert lines[-1].startswith("EQUAL  tables")
+
+
+class TestTheDemo:
     def test_a_job_that_cannot_start_is_told_with_its_log(self, tmp_path: Path) -> None:
-        done = run_demo("--days", "20", "--job", "examples.nothing", "--folder", str(tmp_path / "flights"))
+        arguments = ("--job", "maps", "--days", "20", "--module", "examples.nothing")
+        done = run_demo(*arguments, "--folder", str(tmp_path / "flights"))
         assert done.returncode == 1
-        assert "FAILED" in done.stdout
+        assert "FAILED  maps: The job ended with status 1" in done.stdout
         assert "No module named examples.nothing" in done.stdout
+
+    def test_it_runs_both_jobs_and_fails_each_by_name_that_takes_too_long(self, tmp_path: Path) -> None:
+        done = run_demo("--days", "90", "--limit", "1", "--folder", str(tmp_path / "flights"))
+        assert done.returncode == 1
+        for name in ("maps", "tables"):
+            assert f"Job {name} reads" in done.stdout
+            assert f"FAILED  {name}: The job is not done after 1 seconds, its limit" in done.stdout
+        assert done.stdout.splitlines()[-1].startswith("NOT EQUAL  maps failed, tables failed")
+
+    def test_so_few_days_that_a_kill_has_no_batch_are_refused(self, tmp_path: Path) -> None:
+        done = run_demo("--job", "tables", "--days", "89", "--folder", str(tmp_path / "flights"))
+        assert done.returncode == 2
+        assert "--days: expected 90 to 365" in done.stderr
 
     def test_a_folder_with_something_in_it_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "thesis.txt").write_text("mine")
@@ -105,7 +152,7 @@ class TestTheFlights:
         assert sum(len(path.read_text().splitlines()) - 1 for path in files) == 336_776
 
     def test_the_totals_to_compare_with_are_plain_sums(self, days: list[Day]) -> None:
-        totals = batch_totals(days)
+        totals = batch_maps(days)
         assert (len(totals["aircraft"]), len(totals["months"])) == (4_044, 37_988)
         assert totals["aircraft"][None]["flights"] == 2_512
         every = list(rows(days))
@@ -114,6 +161,72 @@ class TestTheFlights:
             expected = {name: sum(number(row[column]) for row in flights) for name, column in SUMS.items()}
             assert totals["aircraft"][tail] == {"flights": len(flights), **expected}
         assert sum(month["flights"] for month in totals["months"].values()) == 336_776
+
+    def test_the_tables_to_compare_with_are_plain_sums_and_extremes(self, days: list[Day]) -> None:
+        tables = batch_tables(days)
+        assert {name: len(tables[name]) for name in KEYS} == {"aircraft": 4_044, "routes": 224}
+        every = list(rows(days))
+        for table, key in (
+            ("aircraft", "N14228"),
+            ("aircraft", "N347SW"),  # never arrived: no time in the air, no delay
+            ("aircraft", None),
+            ("routes", ("EWR", "LGA")),  # one flight, which was cancelled
+            ("routes", ("JFK", "LAX")),
+        ):
+            parts = [part or "NA" for part in (key if isinstance(key, tuple) else (key,))]
+            flights = [row for row in every if [row[column] for column in KEYS[table]] == parts]
+            flown = [int(row["air_time"]) for row in flights if row["air_time"] != "NA"]
+            late = [int(row["arr_delay"]) for row in flights if row["arr_delay"] != "NA"]
+            dates = [date(int(row["year"]), int(row["month"]), int(row["day"])) for row in flights]
+            assert tables[table][key] == {
+                "flights": len(flights),
+                "miles": sum(int(row["distance"]) for row in flights),
+                "late": sum(late) if late else None,
+                "first_day": min(dates),
+                "last_day": max(dates),
+                "quickest": min(flown, default=None),
+                "longest": max(flown, default=None),
+            }
+        assert tables["totals"]["aircraft"] == tables["totals"]["routes"]
+        assert tables["totals"]["aircraft"] == {
+            "flights": 336_776,
+            "miles": sum(int(row["distance"]) for row in every),
+            "late": sum(number(row["arr_delay"]) for row in every),
+        }
+
+
+class TestTheComparison:
+    ROWS: ClassVar[dict[Any, dict[str, Any]]] = {
+        None: {"flights": 3, "late": None},
+        ("EWR", "LGA"): {"flights": 1, "late": -4},
+    }
+
+    def test_equal_rows_have_nothing_wrong(self) -> None:
+        assert compare("routes", self.ROWS, {key: dict(row) for key, row in self.ROWS.items()}) == []
+
+    @pytest.mark.parametrize(
+        ("key", "row", "wrong"),
+        [
+            (None, {"flights": 4, "late": None}, "1 of 2 totals differ in flights, such as None: 4, not 3"),
+            (None, {"flights": 3, "late": 0}, "1 of 2 totals differ in late, such as None: 0, not None"),
+            (None, {"flights": 3}, "1 of 2 totals differ in late, such as None: nothing, not None"),
+            ("N1", {"flights": 1}, "1 of 2 are too many, such as N1"),
+        ],
+    )
+    def test_a_row_that_differs_is_told(self, key: Any, row: dict[str, Any], wrong: str) -> None:
+        assert compare("routes", self.ROWS | {key: row}, self.ROWS) == [f"routes: {wrong}"]
+
+    def test_a_row_that_is_missing_is_told(self) -> None:
+        assert compare("routes", {None: self.ROWS[None]}, self.ROWS) == [
+            "routes: 1 of 2 are missing, such as ('EWR', 'LGA')"
+        ]
+
+    def test_a_key_that_a_table_has_twice_shows_in_what_it_adds_up_to(self) -> None:
+        row = {"tailnum": None, "flights": 1, "miles": 5, "late": None}
+        once, twice = (tables_state({"aircraft": [row] * times, "routes": []}) for times in (1, 2))
+        assert once["aircraft"] == twice["aircraft"] == {None: {"flights": 1, "miles": 5, "late": None}}
+        assert once["totals"]["aircraft"] == {"flights": 1, "miles": 5, "late": 0}
+        assert compare("totals", twice["totals"], once["totals"]) != []
 
 
 def rows(days: list[Day]) -> Iterator[dict[str, str]]:

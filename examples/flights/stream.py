@@ -1,23 +1,18 @@
-"""The streaming job: totals for each aircraft, in all and by month, in a state that survives a kill at any moment.
+"""What both jobs are run with: a small Spark, the stream of flights, and lines of JSON that tell the demo what happens.
 
-The function `update` and its decorator are all that a job needs. The rest starts Spark and tells the demo, in lines
-of JSON on the standard output, what happens.
+Nothing here knows what a job does with a batch.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
-from checkpointer import KeyedState
-from checkpointer.spark import State, stateful
 from examples.flights import pauses
-from examples.flights.data import BATCH, SUMS, Totals
 from examples.flights.events import emit
 
 COLUMNS = (
@@ -26,37 +21,21 @@ COLUMNS = (
     "air_time INT, distance INT, hour INT, minute INT, time_hour STRING"
 )
 
+Sink = Callable[[DataFrame, int], None]
+"""What foreachBatch calls."""
 
-def start(spark: SparkSession, root: str, flights: str, checkpoint: str) -> StreamingQuery:
-    """Start the query: `BATCH` files a batch, until every file that is there now is done."""
 
-    @stateful(root)
-    def update(batch: DataFrame, batch_id: int, state: State) -> None:
-        aircraft, months = state.map("aircraft"), state.map("months")
-        sums = [F.coalesce(F.sum(column), F.lit(0)).alias(name) for name, column in SUMS.items()]
-        rows = batch.groupBy("tailnum", "month").agg(F.count("*").alias("flights"), *sums).collect()
-        for row in rows:
-            new = {name: row[name] for name in ("flights", *SUMS)}
-            add(aircraft, row.tailnum, new)
-            add(months, (row.tailnum, row.month), new)
-        tails = {row.tailnum for row in rows}
-        emit("computed", batch=batch_id, flights=sum(row.flights for row in rows), aircraft=len(tails))
-
+def start(spark: SparkSession, sink: Sink, flights: str, days: int, checkpoint: str) -> StreamingQuery:
+    """Start the query: `days` files a batch, until every file that is there now is done."""
     stream = (
         spark.readStream.schema(COLUMNS)
         .option("header", True)
         .option("nullValue", "NA")
-        .option("maxFilesPerTrigger", BATCH)
+        .option("maxFilesPerTrigger", days)
         .csv(flights)
     )
-    writer = stream.writeStream.foreachBatch(update).option("checkpointLocation", checkpoint)
+    writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     return writer.trigger(availableNow=True).start()
-
-
-def add(totals: KeyedState, key: Hashable, new: Totals) -> None:
-    """Add to the totals under a key, which begin at zero."""
-    old = totals.get(key, {})
-    totals[key] = {name: old.get(name, 0) + value for name, value in new.items()}
 
 
 class Progress(StreamingQueryListener):
@@ -82,6 +61,7 @@ def start_spark() -> SparkSession:
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.adaptive.enabled", False)  # for so little data, planning again costs more than it saves
         .config("spark.driver.memory", "1g")
         .getOrCreate()
     )
@@ -89,10 +69,12 @@ def start_spark() -> SparkSession:
     return spark
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="examples.flights.job", description=__doc__)
+def main(sink: Callable[[str], Sink]) -> None:
+    """Run a job from the command line; `sink` makes its foreachBatch function, given the root of its state."""
+    parser = argparse.ArgumentParser()
     parser.add_argument("--root", required=True, help="where the state is kept")
     parser.add_argument("--input", required=True, help="the folder of flights, one CSV file a day")
+    parser.add_argument("--days", type=int, required=True, help="how many days, so files, make a batch")
     parser.add_argument("--checkpoint", required=True, help="Spark's own checkpoint folder")
     parser.add_argument("--stop-at", type=pauses.parse, help="POINT:BATCH where to stop and wait for the kill")
     arguments = parser.parse_args()
@@ -101,9 +83,6 @@ def main() -> None:
     spark = start_spark()
     spark.streams.addListener(Progress())
     emit("started")
-    start(spark, arguments.root, arguments.input, arguments.checkpoint).awaitTermination()
+    query = start(spark, sink(arguments.root), arguments.input, arguments.days, arguments.checkpoint)
+    query.awaitTermination()
     spark.stop()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,272 @@
+"""Table state on the local store: what do a full write, a change, a micro-batch and a read cost?
+
+Peers in the same run: Spark's own Parquet writer and reader (which verify nothing), a merge by delta-rs, a foreachBatch
+that only aggregates, and Spark's own aggregation on RocksDB with changelog checkpoints.
+"""
+
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from benchmarks.measure import Target, Times, alternate, timed
+from checkpointer import Checkpointer
+from checkpointer.spark import State, TableState, read_state, stateful
+
+PARTITIONS = 8
+CHANGED = 100_000
+ROUNDS = 30
+BATCH_ROWS, BATCH_KEYS = 50_000, 200_000
+
+
+def session(folder: Path) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "6g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.local.dir": str(folder / "spark"),
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+    }
+    builder = SparkSession.builder.appName("benchmarks")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def rows(spark: SparkSession, count: int, seed: int = 0) -> DataFrame:
+    """Rows of a key, a number, a random amount and one of 31 texts."""
+    return spark.range(count).select(
+        F.col("id").alias("key"),
+        (F.col("id") % 977 + seed).alias("n"),
+        (F.rand(seed) * 1000).alias("amount"),
+        F.concat(F.lit("C"), F.col("id") % 31).alias("carrier"),
+    )
+
+
+class Root:
+    """A table without a query around it: each call is a checkpoint."""
+
+    def __init__(self, spark: SparkSession, path: Path, partitions: int = PARTITIONS) -> None:
+        self._spark = spark
+        self._partitions = partitions
+        self.path = path
+        self._client = Checkpointer(path)
+
+    @contextmanager
+    def batch(self) -> Iterator[TableState]:
+        with self._client.begin() as checkpoint:
+            table = TableState(
+                self._spark, self._client, checkpoint._draft, "t", ["key"], self._partitions, None, None, nullcontext
+            )
+            yield table
+            table._finish()
+
+    def upsert(self, changed: DataFrame) -> None:
+        with self.batch() as table:
+            table.upsert(changed)
+
+    def compact(self) -> None:
+        with self.batch() as table:
+            table.compact()
+
+    def read(self) -> None:
+        consume(read_state(self._spark, str(self.path), "t"))
+
+    def totals(self) -> tuple[Any, ...]:
+        return sums(read_state(self._spark, str(self.path), "t"))
+
+
+def consume(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def sums(frame: DataFrame) -> tuple[Any, ...]:
+    found = frame.agg(F.count("*"), F.sum("key"), F.sum("n")).first()
+    assert found is not None
+    return tuple(found)
+
+
+def run(quick: bool) -> list[Target]:
+    folder = Path(tempfile.mkdtemp(prefix="bench-tables-"))
+    spark = session(folder)
+    try:
+        share = 5 if quick else 1
+        targets = _full(spark, folder, 4_000_000 // share, 3 if quick else 5)
+        targets += _chain(spark, folder, 4_000_000 // share, 3 if quick else 5)
+        targets += _upserts(spark, folder, [1_000_000 // share, 10_000_000 // share, 40_000_000 // share], quick)
+        targets += _micro_batches(spark, folder, 10 if quick else ROUNDS)
+        return targets
+    finally:
+        spark.stop()
+        shutil.rmtree(folder)
+
+
+def _against(question: str, mine: Times, other: Times, limit: float) -> Target:
+    detail = f"{mine.median:.2f} / {other.median:.2f} s, spread {mine.spread:.0%} / {other.spread:.0%}"
+    return Target(question, mine.median / other.median, limit, detail)
+
+
+def _full(spark: SparkSession, folder: Path, count: int, repetitions: int) -> list[Target]:
+    source, plain = str(folder / "source"), str(folder / "plain")
+    rows(spark, count).write.parquet(source)
+    frame = spark.read.parquet(source)
+    roots = (Root(spark, folder / f"full-{number}") for number in range(1000))
+    last: list[Root] = []
+
+    def ours() -> float:
+        for old in last:
+            shutil.rmtree(old.path)
+        last[:] = [next(roots)]
+        return timed(lambda: last[0].upsert(frame))
+
+    def peer() -> float:
+        return timed(lambda: frame.repartition(PARTITIONS, "key").write.mode("overwrite").parquet(plain))
+
+    written = alternate(repetitions, ours=ours, parquet=peer)
+    read = alternate(
+        repetitions,
+        ours=lambda: timed(last[0].read),
+        parquet=lambda: timed(lambda: consume(spark.read.parquet(plain))),
+    )
+    if last[0].totals() != sums(frame):
+        raise AssertionError("what was read is not what was written")
+    return [
+        _against("table: full snapshot / Spark's Parquet", written["ours"], written["parquet"], 1.4),
+        _against("table: full read, verified / Spark's Parquet", read["ours"], read["parquet"], 1.8),
+    ]
+
+
+def _chain(spark: SparkSession, folder: Path, count: int, repetitions: int) -> list[Target]:
+    chained, compacted = Root(spark, folder / "chained"), Root(spark, folder / "compacted")
+    for root in (chained, compacted):
+        root.upsert(rows(spark, count))
+        for step in range(9):
+            root.upsert(rows(spark, count, step + 1).where(F.col("key") % 100 == step))
+    compacted.compact()
+    if chained.totals() != compacted.totals():
+        raise AssertionError("compaction changed the state")
+    read = alternate(repetitions, chained=lambda: timed(chained.read), compacted=lambda: timed(compacted.read))
+    question = "table: read with 9 deltas of 1 % each / compacted"
+    return [_against(question, read["chained"], read["compacted"], 1.3)]
+
+
+def _upserts(spark: SparkSession, folder: Path, sizes: list[int], quick: bool) -> list[Target]:
+    """The mean over many batches, so that compaction is in it."""
+    rounds, merges = (10, 3) if quick else (ROUNDS, 5)
+    means = {}
+    for size in sizes:
+        means[size] = _mean_upsert(Root(spark, folder / f"upserts-{size}", partitions=32), spark, size, rounds)
+    middle = sizes[1]
+    peer = str(folder / "delta")
+    write_deltalake(peer, rows(spark, middle).toArrow())
+    draw = np.random.default_rng(middle)
+    merged = statistics.mean(timed(lambda: _merge(peer, _changed(draw, middle))) for _ in range(merges))
+    shutil.rmtree(peer)
+    spread = max(means.values()) / min(means.values())
+    detail = ", ".join(f"{size / 1e6:g} M: {mean:.2f} s" for size, mean in means.items())
+    return [
+        Target(
+            f"table: upsert of {CHANGED:,} into {middle:,} / delta-rs merge",
+            means[middle] / merged,
+            0.4,
+            f"mean of {rounds}: {means[middle]:.2f} s; of {merges}: {merged:.2f} s",
+        ),
+        Target("table: slowest / fastest of three sizes, same upsert", spread, 1.3, detail),
+    ]
+
+
+def _mean_upsert(root: Root, spark: SparkSession, size: int, rounds: int) -> float:
+    draw = np.random.default_rng(size)
+    root.upsert(rows(spark, size))
+    times = [timed(lambda: root.upsert(_change(spark, draw, size))) for _ in range(rounds + 2)]
+    shutil.rmtree(root.path)
+    return statistics.mean(times[2:])
+
+
+def _changed(draw: np.random.Generator, size: int) -> pa.Table:
+    keys = draw.choice(size, CHANGED, replace=False)
+    carrier = np.char.add("C", (keys % 31).astype(str))
+    return pa.table({"key": keys, "n": keys % 977, "amount": draw.random(CHANGED), "carrier": carrier})
+
+
+def _change(spark: SparkSession, draw: np.random.Generator, size: int) -> DataFrame:
+    return spark.createDataFrame(_changed(draw, size))
+
+
+def _merge(path: str, changed: pa.Table) -> None:
+    merging = DeltaTable(path).merge(changed, "t.key = s.key", source_alias="s", target_alias="t")
+    merging.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def _micro_batches(spark: SparkSession, folder: Path, rounds: int) -> list[Target]:
+    """The mean time of a batch, as Spark reports it, of three queries over the same files."""
+    source = folder / "stream"
+    for number in range(rounds + 3):
+        draw = np.random.default_rng(number)
+        part = {"key": draw.integers(0, BATCH_KEYS, BATCH_ROWS), "amount": draw.integers(0, 100, BATCH_ROWS)}
+        spark.createDataFrame(pa.table(part)).coalesce(2).write.parquet(str(source / f"part={number:03d}"))
+    stream = (
+        spark.readStream.schema("key long, amount long, part int")
+        .option("maxFilesPerTrigger", 2)
+        .parquet(str(source))
+        .drop("part")
+    )
+
+    def aggregated(batch: DataFrame) -> DataFrame:
+        return batch.groupBy("key").agg(F.sum("amount").alias("amount"))
+
+    def only_aggregate(batch: DataFrame, batch_id: int) -> None:
+        consume(aggregated(batch))
+
+    @stateful(folder / "micro")
+    def ours(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.table("totals", ["key"], num_partitions=PARTITIONS, combine={"amount": "sum"}).upsert(aggregated(batch))
+
+    means = {}
+    for name, sink in {"noop": only_aggregate, "ours": ours}.items():
+        query = stream.writeStream.foreachBatch(sink)
+        means[name] = _mean_batch(query, folder / f"checkpoint-{name}", rounds)
+    own = aggregated(stream).writeStream.outputMode("update").format("noop")
+    means["rocksdb"] = _mean_batch(own, folder / "checkpoint-rocksdb", rounds)
+    state = read_state(spark, str(folder / "micro"), "totals").agg(F.sum("amount"), F.count("*")).first()
+    plain = spark.read.parquet(str(source)).agg(F.sum("amount"), F.countDistinct("key")).first()
+    if state != plain:
+        raise AssertionError("the running sums are not the sums")
+    detail = ", ".join(f"{name} {mean:.2f} s" for name, mean in means.items())
+    return [
+        Target("table: micro-batch of a running sum / only aggregating", means["ours"] / means["noop"], 1.25, detail),
+        Target("table: micro-batch of a running sum / RocksDB", means["ours"] / means["rocksdb"], 0.6, detail),
+    ]
+
+
+def _mean_batch(writer: Any, checkpoint: Path, rounds: int) -> float:
+    """Seconds of a batch, the first ones left out."""
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    found: dict[int, float] = {}
+    while query.isActive:
+        found |= {p["batchId"]: p["durationMs"]["triggerExecution"] / 1000 for p in query.recentProgress}
+        time.sleep(0.2)
+    query.awaitTermination()
+    found |= {p["batchId"]: p["durationMs"]["triggerExecution"] / 1000 for p in query.recentProgress}
+    return statistics.mean(found[batch] for batch in sorted(found)[-rounds:])

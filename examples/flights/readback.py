@@ -1,0 +1,117 @@
+"""What is in the state at the end: every checkpoint restored, and all that the last one holds."""
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow.parquet as pq
+
+from checkpointer import Checkpointer, KeyedState
+from examples.flights.data import ADDED, KEYS
+from examples.flights.expected import State, Values
+from examples.flights.outcomes import Places
+from examples.flights.process import JobProcess, Limit
+from manifests import layout
+from manifests.model import Artifact, CheckpointId, Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A checkpoint as it was found: the flights that each operator knows of, and bytes of its objects and manifest."""
+
+    manifest: Manifest
+    flights: dict[str, int]
+    written: int
+    manifest_size: int
+
+    @property
+    def partitions(self) -> str:
+        """How many partitions each operator has."""
+        return " + ".join(str(operator.partitions) for _, operator in sorted(self.manifest.operators.items()))
+
+    @property
+    def longest_chain(self) -> int:
+        """The most artifacts that one partition is made of."""
+        return max(len(chain) for op in self.manifest.operators.values() for chain in op.chains.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    rows: list[Row]
+    state: State
+    full_size: int
+    """Bytes that the last state takes when it is written as a whole."""
+
+
+def read_maps(places: Places, limit: Limit) -> Found:
+    """The mappings of the first job: they need no Spark."""
+    with Checkpointer(places.state) as checkpointer:
+        rows = []
+        for checkpoint in checkpointer.list_checkpoints():
+            maps = _maps(checkpointer, checkpoint)
+            flights = {name: sum(total["flights"] for total in state.values()) for name, state in maps.items()}
+            rows.append(_row(places, checkpointer.load_manifest(checkpoint), flights))
+        last = _maps(checkpointer)
+    return Found(rows, {name: dict(state) for name, state in last.items()}, _full_size(last))
+
+
+def read_tables(places: Places, limit: Limit) -> Found:
+    """The tables of the second job, as another process with a Spark of its own reads them."""
+    flights: dict[str, dict[str, int]] = {}
+    arguments = ["--root", str(places.state), "--output", str(places.copy)]
+    with JobProcess("examples.flights.read_tables", arguments, places.log("read"), limit) as reader:
+        for event in reader.events():
+            if event["event"] == "restored":
+                flights[event["checkpoint"]] = event["flights"]
+    with Checkpointer(places.state) as checkpointer:
+        manifests = [checkpointer.load_manifest(checkpoint) for checkpoint in checkpointer.list_checkpoints()]
+    rows = [_row(places, manifest, flights.get(str(manifest.id), {})) for manifest in manifests]
+    size = sum(path.stat().st_size for path in places.copy.rglob("*.parquet"))
+    return Found(rows, tables_state({name: pq.read_table(places.copy / name).to_pylist() for name in KEYS}), size)
+
+
+def tables_state(tables: Mapping[str, list[Values]]) -> State:
+    """Rows of tables by key, as tuples where it has several columns; and what their columns add up to."""
+    state: State = {}
+    for name, rows in tables.items():
+        state[name] = {_key(name, row): {k: v for k, v in row.items() if k not in KEYS[name]} for row in rows}
+    state["totals"] = {
+        name: {column: sum(row[column] or 0 for row in rows) for column in ("flights", *ADDED)}
+        for name, rows in tables.items()
+    }
+    return state
+
+
+def _key(table: str, row: Values) -> Hashable:
+    first, *others = (row[column] for column in KEYS[table])
+    return (first, *others) if others else first
+
+
+def _row(places: Places, manifest: Manifest, flights: dict[str, int]) -> Row:
+    size = (places.state / layout.manifest(manifest.id)).stat().st_size
+    return Row(manifest, flights, _written(manifest), size)
+
+
+def _maps(checkpointer: Checkpointer, checkpoint: CheckpointId | None = None) -> dict[str, KeyedState]:
+    restored = checkpointer.restore(checkpoint)
+    return {name: restored.keyed(name) for name in restored.operators} if restored else {}
+
+
+def _full_size(maps: dict[str, KeyedState]) -> int:
+    """Saved to another store, which knows nothing of it, a state is written as a whole."""
+    with Checkpointer("memory://flights-in-full") as elsewhere:
+        with elsewhere.begin() as copy:
+            for name, state in maps.items():
+                copy.save(name, state)
+        return sum({a.path: a.size for a in _artifacts(elsewhere.load_manifest(copy.id))}.values())
+
+
+def _written(manifest: Manifest) -> int:
+    """Bytes of the objects that a checkpoint wrote itself: what it shares with older ones carries their ids."""
+    own = {a.path: a.size for a in _artifacts(manifest) if layout.owner(a.path) == manifest.id}
+    return sum(own.values())
+
+
+def _artifacts(manifest: Manifest) -> Iterator[Artifact]:
+    for operator in manifest.operators.values():
+        for chain in operator.chains.values():
+            yield from chain

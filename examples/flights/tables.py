@@ -1,0 +1,60 @@
+"""The second job: a row for each aircraft and one for each route, in tables that Spark's own tasks write and merge.
+
+The function `update` and its decorator are all that a job needs; `stream.py` runs it.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from checkpointer.spark import Combine, State, stateful
+from examples.flights import stream
+from examples.flights.data import KEYS
+from examples.flights.events import emit
+
+PARTITIONS = 4
+
+COMBINE: dict[str, Combine] = {
+    "flights": "sum",
+    "miles": "sum",
+    "late": "sum",
+    "first_day": "min",
+    "last_day": "max",
+    "quickest": "min",
+    "longest": "max",
+}
+"""How a row that is in a table and a new one of the same key become one."""
+
+
+def sink(root: str) -> stream.Sink:
+    """What to give to foreachBatch."""
+
+    @stateful(root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        new = summarize(batch, "aircraft").persist()
+        flights, tails = new.agg(F.sum("flights"), F.count("*")).collect()[0]
+        emit("computed", batch=batch_id, flights=flights, aircraft=tails)
+        aircraft = state.table("aircraft", key=KEYS["aircraft"], num_partitions=PARTITIONS, combine=COMBINE)
+        routes = state.table("routes", key=KEYS["routes"], num_partitions=PARTITIONS, combine=COMBINE)
+        aircraft.upsert(new)
+        routes.upsert(summarize(batch, "routes"))
+        new.unpersist()
+
+    return update
+
+
+def summarize(batch: DataFrame, table: str) -> DataFrame:
+    """The rows of one batch alone, for either table: the same columns under another key."""
+    day = F.make_date("year", "month", "day")
+    return batch.groupBy(*KEYS[table]).agg(
+        F.count("*").alias("flights"),
+        F.sum("distance").alias("miles"),
+        F.sum("arr_delay").alias("late"),
+        F.min(day).alias("first_day"),
+        F.max(day).alias("last_day"),
+        F.min("air_time").alias("quickest"),
+        F.max("air_time").alias("longest"),
+    )
+
+
+if __name__ == "__main__":
+    stream.main(sink)
