@@ -12,11 +12,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -27,6 +29,7 @@ from checkpointer.spark import State, TableState, read_state, stateful
 
 PARTITIONS = 8
 CHANGED = 100_000
+SCHEMA = "key long, n long, amount double, carrier string"
 ROUNDS = 30
 BATCH_ROWS, BATCH_KEYS = 50_000, 200_000
 
@@ -85,6 +88,9 @@ class Root:
     def upsert(self, changed: DataFrame) -> None:
         with self.batch() as table:
             table.upsert(changed)
+
+    def upsert_file(self, path: str) -> None:
+        self.upsert(self._spark.read.schema(SCHEMA).parquet(path))
 
     def compact(self) -> None:
         with self.batch() as table:
@@ -176,12 +182,15 @@ def _upserts(spark: SparkSession, folder: Path, sizes: list[int], quick: bool) -
     rounds, merges = (10, 3) if quick else (ROUNDS, 5)
     means = {}
     for size in sizes:
-        means[size] = _mean_upsert(Root(spark, folder / f"upserts-{size}", partitions=32), spark, size, rounds)
+        root = Root(spark, folder / f"upserts-{size}", partitions=32)
+        root.upsert(rows(spark, size))
+        times = [timed(partial(root.upsert_file, path)) for path in _changes(folder, size, rounds + 2)]
+        means[size] = statistics.mean(times[2:])
+        shutil.rmtree(root.path)
     middle = sizes[1]
     peer = str(folder / "delta")
     write_deltalake(peer, rows(spark, middle).toArrow())
-    draw = np.random.default_rng(middle)
-    merged = statistics.mean(timed(lambda: _merge(peer, _changed(draw, middle))) for _ in range(merges))
+    merged = statistics.mean([timed(partial(_merge, peer, path)) for path in _changes(folder, middle, merges)])
     shutil.rmtree(peer)
     spread = max(means.values()) / min(means.values())
     detail = ", ".join(f"{size / 1e6:g} M: {mean:.2f} s" for size, mean in means.items())
@@ -196,26 +205,20 @@ def _upserts(spark: SparkSession, folder: Path, sizes: list[int], quick: bool) -
     ]
 
 
-def _mean_upsert(root: Root, spark: SparkSession, size: int, rounds: int) -> float:
+def _changes(folder: Path, size: int, count: int) -> Iterator[str]:
+    """Files with other random rows each, as both contenders read them."""
     draw = np.random.default_rng(size)
-    root.upsert(rows(spark, size))
-    times = [timed(lambda: root.upsert(_change(spark, draw, size))) for _ in range(rounds + 2)]
-    shutil.rmtree(root.path)
-    return statistics.mean(times[2:])
+    for number in range(count):
+        keys = draw.choice(size, CHANGED, replace=False)
+        carrier = np.char.add("C", (keys % 31).astype(str))
+        table = {"key": keys, "n": keys % 977, "amount": draw.random(CHANGED), "carrier": carrier}
+        path = str(folder / f"change-{size}-{number}.parquet")
+        pq.write_table(pa.table(table), path)
+        yield path
 
 
-def _changed(draw: np.random.Generator, size: int) -> pa.Table:
-    keys = draw.choice(size, CHANGED, replace=False)
-    carrier = np.char.add("C", (keys % 31).astype(str))
-    return pa.table({"key": keys, "n": keys % 977, "amount": draw.random(CHANGED), "carrier": carrier})
-
-
-def _change(spark: SparkSession, draw: np.random.Generator, size: int) -> DataFrame:
-    return spark.createDataFrame(_changed(draw, size))
-
-
-def _merge(path: str, changed: pa.Table) -> None:
-    merging = DeltaTable(path).merge(changed, "t.key = s.key", source_alias="s", target_alias="t")
+def _merge(path: str, changed: str) -> None:
+    merging = DeltaTable(path).merge(pq.read_table(changed), "t.key = s.key", source_alias="s", target_alias="t")
     merging.when_matched_update_all().when_not_matched_insert_all().execute()
 
 

@@ -65,27 +65,34 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
 def has_unique_keys(frame: DataFrame, key: list[str]) -> bool:
     """Whether the plan itself says that no two rows have one key: they come out of a `groupBy` of the key.
 
-    Read from the logical plan: how rows are spread over tasks may still change while the query runs.
+    Read from the analyzed plan, which is there already: to optimize it may cost as much as to run it, and how rows are
+    spread over tasks may still change while the query runs.
     """
     try:
-        plan = _plan(frame)
-        ids = {str(a.name()): a.exprId().toString() for a in _items(plan.output())}
+        plan = frame._jdf.queryExecution().analyzed()
+        ids = {str(a.name()): _id(a) for a in _items(plan.output())}
         keys = {ids[name] for name in key}
-        while str(plan.nodeName()) in ("Project", "Filter", "Sort"):
+        while str(plan.nodeName()) in ("Project", "Filter", "Sort", "SubqueryAlias"):
+            if str(plan.nodeName()) == "Project":
+                keys = {_source(item) for item in _items(plan.projectList()) if _id(item) in keys}
             plan = plan.children().head()
-            passed = {a.exprId().toString() for a in _items(plan.output())}
-            if not keys <= passed:
-                return False
         if str(plan.nodeName()) != "Aggregate":
             return False
-        grouped = {str(e.exprId().toString()) for e in _items(plan.groupingExpressions())}
+        grouped = {_id(item) for item in _items(plan.groupingExpressions())}
     except Exception:  # another Spark, another plan: then the rows are brought together, which is always right
         return False
     return bool(grouped) and grouped <= keys
 
 
-def _plan(frame: DataFrame) -> Any:
-    return frame._jdf.queryExecution().optimizedPlan()
+def _id(expression: Any) -> str:
+    """What Spark knows a column by, whatever its name."""
+    return str(expression.exprId().toString())
+
+
+def _source(item: Any) -> str:
+    """The column that a projection passes on, under its own or another name; its own id where it computes something."""
+    inner = item.child() if str(item.nodeName()) == "Alias" else item
+    return _id(inner if str(inner.nodeName()) == "AttributeReference" else item)
 
 
 def _items(sequence: Any) -> list[Any]:

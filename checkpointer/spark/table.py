@@ -172,10 +172,10 @@ class TableState:
         keyed = rows_of(rows, schema, self._partitions)
         # Tasks that have all the rows of a partition can write snapshots, and see every duplicate.
         whole = not chains
-        apart = not whole and (change == DELETE or schema.combines or has_unique_keys(keyed, schema.key))
+        apart = not whole and (change == DELETE or schema.combines or has_unique_keys(rows, schema.key))
         tasks = keyed if apart else keyed.repartition(PARTITION)
-        limit = DRIVER_BYTES // max(1, _most_tasks(tasks))
-        task = WriteTask(self._root, self._draft.id, self._name, schema, self._partitions, change, whole, limit)
+        root, inline = self._root, DRIVER_BYTES // 8
+        task = WriteTask(root, self._draft.id, self._name, schema, self._partitions, change, whole, inline)
         written = self._run(tasks, task.run)
         for found in written:
             chains |= {partition: (snapshot,) for partition, snapshot in found.snapshots.items()}
@@ -246,8 +246,3 @@ class TableState:
         if twice:
             raise InvalidStateError(f"table {self._name!r}: partition {twice[0]} was written by two tasks")
         return written
-
-
-def _most_tasks(frame: DataFrame) -> int:
-    """How many tasks may compute the frame; adaptive execution makes them fewer, never more."""
-    return int(frame._jdf.queryExecution().executedPlan().outputPartitioning().numPartitions())

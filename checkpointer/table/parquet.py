@@ -6,7 +6,7 @@ end, the footer, can therefore read some row groups alone and verify them.
 
 import io
 import json
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -48,10 +48,25 @@ def encode(rows: pa.Table) -> Encoded:
     return Encoded(sink.getvalue(), rows.nbytes, sink.tell() - start)
 
 
-def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str], *, delta: bool) -> pa.Table:
-    """Columns of a whole file, as `schema` has them: those it does not have yet are null, narrower ones are widened."""
+def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str]) -> pa.Table:
+    """The rows of a snapshot as `schema` has them: columns it does not have yet are null, narrower ones are widened."""
     with _explaining(name):
-        return _read(pq.ParquetFile(pa.BufferReader(data)), None, schema, columns, delta)
+        return _read(pq.ParquetFile(pa.BufferReader(data)), None, schema, columns, [])
+
+
+def decode_pack(
+    name: str, data: bytes, schema: TableSchema, columns: Sequence[str], partitions: Sequence[int]
+) -> pa.Table:
+    """The changes in a pack, in order of their partitions: all those of `partitions`, maybe more."""
+    with _explaining(name):
+        file = pq.ParquetFile(pa.BufferReader(data))
+        leaves = [file.schema.column(index).path for index in range(len(file.schema))]
+        wanted, groups = sorted(partitions), []
+        for group in range(file.num_row_groups):
+            bounds = file.metadata.row_group(group).column(leaves.index(PARTITION)).statistics
+            if bounds is None or bisect_left(wanted, bounds.min) < bisect_right(wanted, bounds.max):
+                groups.append(group)
+        return _read(file, groups, schema, columns, [PARTITION, CHANGE])
 
 
 class RowGroups:
@@ -102,15 +117,15 @@ class RowGroups:
             parts[start] = data
         with _explaining(self._name):
             file = pq.ParquetFile(_Sparse(self._size, parts), metadata=self.metadata, pre_buffer=False)
-            return _read(file, sorted(groups), self._schema, columns, False)
+            return _read(file, sorted(groups), self._schema, columns, [])
 
 
 def _read(
-    file: pq.ParquetFile, groups: list[int] | None, schema: TableSchema, columns: Sequence[str], delta: bool
+    file: pq.ParquetFile, groups: list[int] | None, schema: TableSchema, columns: Sequence[str], own: list[str]
 ) -> pa.Table:
+    """Row groups, or all of them: columns of `schema`, and after them our own."""
     names = _names_by_id(file.schema_arrow, schema)
     stored = dict(zip(names.values(), names, strict=True))
-    own = [PARTITION, CHANGE] if delta else []
     wanted = [stored[name] for name in columns if name in stored] + own
     if groups is None:
         found = file.read(columns=wanted, use_threads=False)

@@ -102,7 +102,7 @@ class Reader:
         self.bytes_read += len(data)
 
         def decode() -> pa.Table:
-            rows = parquet.decode(artifact.path, data, self._schema, self._schema.names, delta=False)
+            rows = parquet.decode(artifact.path, data, self._schema, self._schema.names)
             if rows.num_rows != artifact.records:
                 raise CorruptionError(f"{artifact.path}: expected {artifact.records} rows, found {rows.num_rows}")
             return rows if keys is None else merge.matching(rows, keys, self._schema.key)
@@ -143,9 +143,8 @@ class Reader:
     async def _pack(self, artifact: Artifact) -> pa.Table:
         data = await objects.read_artifact(self._store, self._host, artifact)
         self.bytes_read += len(data)
-        rows = await self._host.run(
-            lambda: parquet.decode(artifact.path, data, self._schema, self._schema.names, delta=True)
-        )
+        names, wanted = self._schema.names, list(self._version.chains)
+        rows = await self._host.run(lambda: parquet.decode_pack(artifact.path, data, self._schema, names, wanted))
         return rows.combine_chunks()
 
 

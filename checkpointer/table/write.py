@@ -90,16 +90,19 @@ def on_top(chain: Chain, delta: Artifact) -> Chain:
 def rewrites(version: Version, max_chain: int, snapshots: int) -> dict[int, int]:
     """For each partition whose chain should be shorter: how many of its artifacts stay. None of them: a snapshot.
 
-    As everywhere: a snapshot once the deltas outweigh half of the old one, else the newest deltas become one. The
-    snapshots are spread over batches: those that are due most come first, at most `snapshots` at once.
+    As everywhere: a snapshot once the deltas outweigh half of the old one, else the newest deltas become one. Both are
+    spread over batches: at most `snapshots` at once, those that are due most first, while the limit of deltas is up to
+    a third lower for some partitions than for others, as otherwise all would reach it in the same batch.
     """
     found, outweighed = {}, []
+    steps = max(1, max_chain // 3)
     for partition, (base, *deltas) in version.chains.items():
         sizes = [artifact.records for artifact in deltas]
         if sum(sizes) >= COMPACT_ROWS and 2 * sum(sizes) > base.records:
             outweighed.append((sum(sizes), partition))
-        if len(deltas) > max_chain - 1:
-            found[partition] = 1 + fold_start(sizes, max_chain - 1)
+        limit = max_chain - 1 - partition % steps
+        if len(deltas) > limit:
+            found[partition] = 1 + fold_start(sizes, limit)
     return found | {partition: 0 for _, partition in sorted(outweighed, reverse=True)[:snapshots]}
 
 

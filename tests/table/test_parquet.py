@@ -5,6 +5,7 @@ import random
 from datetime import date
 from decimal import Decimal
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from checkpointer.errors import DigestMismatchError, MalformedError
 from checkpointer.table import parquet
 from checkpointer.table.merge import matching
-from checkpointer.table.parquet import Encoded, RowGroups, decode, encode
+from checkpointer.table.parquet import Encoded, RowGroups, decode, decode_pack, encode
 from checkpointer.table.schema import MERGE, TableSchema, next_schema
 from manifests.digest import sha256
 from tests.table.tables import (
@@ -79,7 +80,7 @@ def test_values_of_every_type_come_back(kind: Any, values: list[Any], small_grou
     rows = [(number, value) for number, value in enumerate(values * 3)]
     stored = snapshot_rows(schema, rows)
     encoded = encode(stored)
-    found = decode("object", encoded.data, schema, schema.names, delta=False)
+    found = decode("object", encoded.data, schema, schema.names)
     assert found.schema.equals(schema.arrow(), check_metadata=True)
     assert plain(found.to_pylist()) == plain(stored.to_pylist())
     assert plain(found["v"].to_pylist()) == plain([value for _, value in rows])
@@ -91,9 +92,24 @@ def test_values_of_every_type_come_back(kind: Any, values: list[Any], small_grou
 def test_a_delta_comes_back_with_its_own_columns(small_groups: None) -> None:
     schema = schema_of({"k": "long", "v": "string"}, ["k"])
     rows = changes_of(schema, [(n % 3, (n, str(n))) for n in range(3 * SMALL + 1)], partition=7)
-    found = decode("object", encode(rows).data, schema, schema.names, delta=True)
+    found = decode_pack("object", encode(rows).data, schema, schema.names, [7])
     assert found.to_pylist() == rows.to_pylist()
     assert found.column_names == schema.arrow_delta().names
+
+
+@given(st.lists(st.integers(0, 9), max_size=60), st.sets(st.integers(0, 11), min_size=1))
+def test_of_a_pack_the_row_groups_of_some_partitions_are_decoded(numbers: list[int], wanted: set[int]) -> None:
+    schema = schema_of({"k": "long", "s": struct(x="long", __partition="long"), "v": "string"}, ["k"])
+    packed = [changes_of(schema, [(0, (1, {"x": 2, "__partition": 3}, "y"))], partition=n) for n in sorted(numbers)]
+    rows = pa.concat_tables([schema.arrow_delta().empty_table(), *packed])
+    with mock.patch.object(parquet, "ROW_GROUP", SMALL):
+        data = encode(rows).data
+    found = decode_pack("object", data, schema, schema.names, sorted(wanted))
+    parts = found["__partition"].to_pylist()
+    assert parts == sorted(parts)
+    assert [n for n in parts if n in wanted] == [n for n in sorted(numbers) if n in wanted]
+    groups = [set(sorted(numbers)[start : start + SMALL]) for start in range(0, len(numbers), SMALL)]
+    assert len(parts) <= SMALL * sum(any(min(g) <= n <= max(g) for n in wanted) for g in groups)
 
 
 @pytest.mark.parametrize("count", [0, 1, SMALL - 1, SMALL, SMALL + 1, 3 * SMALL])
@@ -110,7 +126,7 @@ def test_row_groups_cover_the_file(count: int, small_groups: None) -> None:
     assert at == len(encoded.data) - encoded.tail
     assert len(groups.ranges) == -(-count // SMALL)
     assert encoded.raw_size == rows.nbytes
-    assert decode("object", encoded.data, schema, schema.names, delta=False).equals(rows)
+    assert decode("object", encoded.data, schema, schema.names).equals(rows)
 
 
 def test_any_reader_of_parquet_finds_the_rows() -> None:
@@ -125,7 +141,7 @@ def test_columns_are_given_back_as_asked_for() -> None:
     schema = schema_of({"k": "long", "a": "long", "b": struct(x="long")}, ["k"])
     rows = snapshot_rows(schema, [(1, 2, {"x": 3})])
     encoded = encode(rows)
-    assert decode("object", encoded.data, schema, ["b", "k"], delta=False).to_pylist() == [{"b": {"x": 3}, "k": 1}]
+    assert decode("object", encoded.data, schema, ["b", "k"]).to_pylist() == [{"b": {"x": 3}, "k": 1}]
     groups = opened(encoded, schema)
     assert groups.read(parts(encoded, groups, [0]), ["a"]).to_pylist() == [{"a": 2}]
 
@@ -134,9 +150,9 @@ def test_names_with_dots_are_names() -> None:
     schema = schema_of({"k": "long", "a.b": "long", "a": struct(b="long"), "a.b.c": "string"}, ["k"])
     rows = snapshot_rows(schema, [(1, 2, {"b": 3}, "x")])
     data = encode(rows).data
-    assert decode("object", data, schema, schema.names, delta=False).equals(rows)
+    assert decode("object", data, schema, schema.names).equals(rows)
     for name in schema.names:
-        assert decode("object", data, schema, [name], delta=False).equals(rows.select([name]))
+        assert decode("object", data, schema, [name]).equals(rows.select([name]))
 
 
 # ---- a later schema --------------------------------------------------------------------------------------------------
@@ -150,10 +166,10 @@ def test_columns_that_the_file_does_not_have_are_null() -> None:
     old = schema_of({"k": "long", "a": "long"}, ["k"])
     new = later(old, {"k": "long", "b": array("string"), "a": "long"})
     data = encode(snapshot_rows(old, [(1, 2)])).data
-    found = decode("object", data, new, new.names, delta=False)
+    found = decode("object", data, new, new.names)
     assert found.schema.equals(new.arrow(), check_metadata=True)
     assert found.to_pylist() == [{"k": 1, "b": None, "a": 2}]
-    assert decode("object", data, new, ["b"], delta=False).to_pylist() == [{"b": None}]
+    assert decode("object", data, new, ["b"]).to_pylist() == [{"b": None}]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +185,7 @@ def test_values_are_widened(before: str, value: Any, after: str, wanted: Any) ->
     old = schema_of({"k": before, "a": before}, ["k"])
     new = later(old, {"k": after, "a": after})
     encoded = encode(snapshot_rows(old, [(value, value), (None, None)]))
-    found = decode("object", encoded.data, new, new.names, delta=False)
+    found = decode("object", encoded.data, new, new.names)
     assert found.to_pylist() == [{"k": wanted, "a": wanted}, {"k": None, "a": None}]
     groups = opened(encoded, new)
     assert groups.candidates(keys_of(new, [(wanted,)])) == [0]
@@ -180,7 +196,7 @@ def test_a_column_that_was_dropped_does_not_come_back() -> None:
     first = schema_of({"k": "long", "a": "long"}, ["k"])
     third = later(later(first, {"k": "long"}), {"k": "long", "a": "long"})
     encoded = encode(snapshot_rows(first, [(1, 2)]))
-    assert decode("object", encoded.data, third, third.names, delta=False).to_pylist() == [{"k": 1, "a": None}]
+    assert decode("object", encoded.data, third, third.names).to_pylist() == [{"k": 1, "a": None}]
     groups = opened(encoded, third)
     assert groups.read(parts(encoded, groups, [0]), ["a"]).to_pylist() == [{"a": None}]
 
@@ -321,7 +337,7 @@ def test_what_is_no_parquet_file_is_malformed() -> None:
     cut += [encoded.data[size:] for size in range(len(encoded.data) - encoded.tail + 5, len(encoded.data), 11)]
     for data in garbage() + cut:
         with pytest.raises(MalformedError, match="object: expected a Parquet file of this table"):
-            decode("object", data, schema, schema.names, delta=False)
+            decode("object", data, schema, schema.names)
         with pytest.raises(MalformedError, match="object: expected a Parquet file of this table"):
             RowGroups("object", len(data), data[-encoded.tail :], schema)
 
@@ -352,12 +368,12 @@ def test_a_file_of_other_types_is_malformed() -> None:
     schema = schema_of({"k": "long", "v": "long"}, ["k"])
     other = schema_of({"k": "string", "v": array("long")}, ["k"])
     with pytest.raises(MalformedError, match="object: expected a Parquet file"):
-        decode("object", encode(snapshot_rows(other, [("x", [1])])).data, schema, schema.names, delta=False)
+        decode("object", encode(snapshot_rows(other, [("x", [1])])).data, schema, schema.names)
 
 
 def test_a_snapshot_is_no_delta() -> None:
     schema = schema_of({"k": "long"}, ["k"])
     with pytest.raises(MalformedError, match="object: expected a Parquet file"):
-        decode("object", encode(snapshot_rows(schema, [(1,)])).data, schema, schema.names, delta=True)
+        decode_pack("object", encode(snapshot_rows(schema, [(1,)])).data, schema, schema.names, [0])
     changes = encode(changes_of(schema, [(MERGE, (1,))]))
-    assert decode("object", changes.data, schema, schema.names, delta=False).to_pylist() == [{"k": 1}]
+    assert decode("object", changes.data, schema, schema.names).to_pylist() == [{"k": 1}]

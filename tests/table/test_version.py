@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import statistics
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -282,12 +283,12 @@ def artifact(records: int, kind: Any = DELTA) -> Artifact:
     return Artifact("p", kind, 0, 1, 1, 1, records, "0" * 64)
 
 
-def version_of(**sizes: list[int]) -> Version:
+def version_of(partitions: int = 8, **sizes: list[int]) -> Version:
     """Partitions p0, p1, … with the records of their base and deltas."""
     chains = {
         int(name[1:]): (artifact(base, SNAPSHOT), *map(artifact, deltas)) for name, (base, *deltas) in sizes.items()
     }
-    return Version("t", SIMPLE, 8, chains)
+    return Version("t", SIMPLE, partitions, chains)
 
 
 @pytest.mark.parametrize(
@@ -332,6 +333,22 @@ def test_no_chain_stays_too_long(sizes: list[list[int]], max_chain: int, snapsho
     for partition, chain in version.chains.items():
         kept = keep.get(partition)
         assert (len(chain) if kept is None else kept + 1) <= max_chain
+
+
+@pytest.mark.parametrize("partitions", [6, 16, 200])
+def test_partitions_that_grow_alike_are_not_all_folded_in_one_batch(partitions: int) -> None:
+    chains = {f"p{number}": [10**9] for number in range(partitions)}
+    shares = []
+    for _ in range(60):
+        for chain in chains.values():
+            chain.append(1)
+        keep = rewrites(version_of(partitions=partitions, **chains), 10, 1)
+        shares.append(len(keep))
+        for number, kept in keep.items():
+            chain = chains[f"p{number}"]
+            chain[kept:] = [sum(chain[kept:])]
+    assert max(shares) < partitions
+    assert statistics.mean(sorted(shares)[-10:]) < partitions / 2
 
 
 def test_deltas_are_written_again_a_few_times_only() -> None:
