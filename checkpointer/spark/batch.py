@@ -27,8 +27,7 @@ class Token(NamedTuple):
 def identify(batch: DataFrame, batch_id: int) -> Job:
     """The query, run and batch that the calling thread works for.
 
-    Raises `IllegalArgumentError` outside classic PySpark's foreachBatch, and `InvalidStateError` for a query whose
-    progress Spark throws away when it stops.
+    Raises `IllegalArgumentError` outside classic PySpark's foreachBatch.
     """
     if type(batch).__module__.startswith("pyspark.sql.connect"):
         raise IllegalArgumentError(
@@ -42,14 +41,19 @@ def identify(batch: DataFrame, batch_id: int) -> Job:
             "not called from a streaming query: pass the decorated function to writeStream.foreachBatch(…)"
         )
     query = find_query(batch, query_id)
+    if query is not None:
+        run_id = str(query.runId())  # the property follows what the callback does with job groups
+    return Job(query_id, run_id, batch_id)
+
+
+def refuse_temporary(batch: DataFrame, query_id: str) -> None:
+    """`InvalidStateError` for a query whose progress Spark throws away when it stops."""
+    query = find_query(batch, query_id)
     if query is not None and _is_temporary(query):
         raise InvalidStateError(
             f"streaming query {query_id} has no checkpointLocation, so Spark would start it from scratch each time: "
             "set .option('checkpointLocation', …)"
         )
-    if query is not None:
-        run_id = str(query.runId())  # the property follows what the callback does with job groups
-    return Job(query_id, run_id, batch_id)
 
 
 def find_query(batch: DataFrame, query_id: str) -> Any:

@@ -28,24 +28,25 @@ def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _key(column: TableColumn) -> Column:
-    """A key column as it is compared: one NaN, and no zero below zero."""
-    value = F.col(quote(column.name))
-    if not is_float(column.type):
-        return value
-    return F.when(F.isnan(value), F.lit(float("nan"))).otherwise(value + F.lit(0.0))
+def _cell(column: TableColumn, field: StructField, given: Json) -> Column | str:
+    """A column in the type of the table. Floats of a key as they are compared: one NaN, and no zero below zero."""
+    name = quote(column.name)
+    normalize = column.role == "key" and is_float(column.type)
+    if given == column.type and not normalize:
+        return name  # nothing to ask the JVM for
+    value = F.col(name)
+    if normalize:
+        value = F.when(F.isnan(value), F.lit(float("nan"))).otherwise(value + F.lit(0.0))
+    return value.cast(field.dataType).alias(column.name)
 
 
 def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame:
     """The rows in the schema's columns and types, each with its partition."""
-    types = struct_of(list(schema.columns))
-    keys = {column.name for column in schema.columns if column.role == "key"}
+    given = {field["name"]: field["type"] for field in fields_of(frame)}
     cells = [
-        (_key(column) if column.name in keys else F.col(quote(column.name)))
-        .cast(field.dataType)
-        .alias(column.name, metadata=field.metadata)
-        for column, field in zip(schema.columns, types, strict=True)
-        if column.name in frame.columns
+        _cell(column, field, given[column.name])
+        for column, field in zip(schema.columns, struct_of(list(schema.columns)), strict=True)
+        if column.name in given
     ]
     found = frame.select(*cells)
     number = F.pmod(F.hash(*(F.col(quote(name)) for name in schema.key)), F.lit(partitions))

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 
 from checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
-from checkpointer.spark.batch import drain, find_query, identify
+from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
 from checkpointer.spark.state import Callback, Line, State
 from checkpointer.store import Fencing
 from checkpointer.sync import Checkpointer
@@ -67,7 +67,7 @@ class StatefulSink:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         job = identify(batch, batch_id)
         _claim(self.checkpointer.root, batch, job.query_id)
-        line = self._lines.get(job.run_id) or self._restore(job)
+        line = self._lines.get(job.run_id) or self._restore(batch, job)
         if line.last is not None and (line.last.query_id, line.last.batch_id) == (job.query_id, batch_id):
             logger.info("%s: batch %d is committed already, skipped", self.checkpointer.root, batch_id)
             drain(batch)
@@ -85,8 +85,9 @@ class StatefulSink:
             raise
         logger.info("%s: batch %d committed as %s", self.checkpointer.root, batch_id, state.id)
 
-    def _restore(self, job: Job) -> Line:
+    def _restore(self, batch: DataFrame, job: Job) -> Line:
         """A client of its own for each run: whoever ran before, in this process too, is fenced by its first commit."""
+        refuse_temporary(batch, job.query_id)
         client = self.checkpointer.copy()
         line = Line(client, client.restore())
         self._lines = {job.run_id: line}

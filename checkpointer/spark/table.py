@@ -196,18 +196,15 @@ class TableState:
         return run_sync(self._writer(schema).pack(rows))
 
     def _rewrite(self, keep: Mapping[int, int]) -> None:
-        """Shorten chains: small deltas here, whatever is larger on the executors."""
+        """Shorten chains: here while few bytes have to be read for it, on the executors whatever is more."""
         version = self._existing()
-        here = {partition: kept for partition, kept in keep.items() if kept > 0}
-        folded = {a.path: a.size for p, kept in here.items() for a in version.chains[p][kept:]}
-        if sum(folded.values()) > DRIVER_BYTES:
-            here = {}
-        there = sorted(partition for partition in keep if partition not in here)
+        here, there = _near(version.chains, keep, DRIVER_BYTES)
         chains = dict(version.chains)
         if here:
             session = self._client._session
-            reader = Reader(session.store, session.host, version.only(list(here)))
-            chains |= run_sync(rewrite(reader, self._writer(version.schema), version.chains, here))
+            reader = Reader(session.store, session.host, version.only(here))
+            nearby = {partition: keep[partition] for partition in here}
+            chains |= run_sync(rewrite(reader, self._writer(version.schema), version.chains, nearby))
         if there:
             groups = spread(there, max(self._spark.sparkContext.defaultParallelism, len(there) // 8))
             task = CompactTask(self._root, self._draft.id, version.only(there), groups, dict(keep))
@@ -246,3 +243,17 @@ class TableState:
         if twice:
             raise InvalidStateError(f"table {self._name!r}: partition {twice[0]} was written by two tasks")
         return written
+
+
+def _near(chains: Mapping[int, Chain], keep: Mapping[int, int], most: int) -> tuple[list[int], list[int]]:
+    """The partitions that can be rewritten while `most` bytes are read, and the others."""
+    read: set[tuple[str, int]] = set()
+    here, there = [], []
+    for partition, kept in sorted(keep.items()):
+        more = read | {(artifact.path, artifact.length) for artifact in chains[partition][kept:]}
+        if sum(length for _, length in more) <= most:
+            here.append(partition)
+            read = more
+        else:
+            there.append(partition)
+    return here, there

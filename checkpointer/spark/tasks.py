@@ -45,9 +45,9 @@ def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None
     """A folder is one machine's: what executors elsewhere write there, the driver would never see."""
     if client.root.startswith("memory://"):
         raise InvalidStateError(f"{client.root}: is in the driver's memory, which executors do not share: use a folder")
-    if not _is_folder(client.root):
-        return
     context: Any = spark.sparkContext
+    if not _is_folder(client.root) or context._jsc.sc().isLocal():
+        return
     here = {context.getConf().get("spark.driver.host"), socket.gethostname(), "localhost", "127.0.0.1"}
     elsewhere = executor_hosts(spark) - here
     if elsewhere:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
@@ -20,7 +21,7 @@ from checkpointer.table.version import Reader, Version
 from checkpointer.table.write import SMALL_PARTITION, Writer, rewrite, split
 from manifests.model import Artifact, Chain, CheckpointId
 
-RESULT = "written binary"
+RESULT = StructType([StructField("written", BinaryType())])
 
 
 @dataclass(slots=True)

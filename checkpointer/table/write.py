@@ -90,19 +90,23 @@ def on_top(chain: Chain, delta: Artifact) -> Chain:
 def rewrites(version: Version, max_chain: int, snapshots: int) -> dict[int, int]:
     """For each partition whose chain should be shorter: how many of its artifacts stay. None of them: a snapshot.
 
-    As everywhere: a snapshot once the deltas outweigh half of the old one, else the newest deltas become one. Both are
-    spread over batches: at most `snapshots` at once, those that are due most first, while the limit of deltas is up to
-    a third lower for some partitions than for others, as otherwise all would reach it in the same batch.
+    As everywhere, a chain that is too long ends in a snapshot if its deltas outweigh half of the old one, else its
+    newest deltas become one. The limit is up to a third lower for some partitions than for others: all of them would
+    reach it in the same batch. Deltas that outweigh the snapshot by many rows do not wait for the limit; those that are
+    due most come first, at most `snapshots` in a batch.
     """
     found, outweighed = {}, []
     steps = max(1, max_chain // 3)
     for partition, (base, *deltas) in version.chains.items():
         sizes = [artifact.records for artifact in deltas]
-        if sum(sizes) >= COMPACT_ROWS and 2 * sum(sizes) > base.records:
-            outweighed.append((sum(sizes), partition))
+        changed = sum(sizes)
+        outweighs = 2 * changed > base.records
         limit = max_chain - 1 - partition % steps
         if len(deltas) > limit:
-            found[partition] = 1 + fold_start(sizes, limit)
+            small = base.records + changed < SMALL_PARTITION  # such a one shares an object with others
+            found[partition] = 0 if outweighs and not small else 1 + fold_start(sizes, limit)
+        elif outweighs and changed >= COMPACT_ROWS:
+            outweighed.append((changed, partition))
     return found | {partition: 0 for _, partition in sorted(outweighed, reverse=True)[:snapshots]}
 
 

@@ -20,7 +20,7 @@ from checkpointer.table import parquet
 from checkpointer.table.merge import consolidate
 from checkpointer.table.schema import CHANGE, DELETE, MERGE, RESET, TableSchema, next_schema
 from checkpointer.table.version import PARTITIONER, Reader, Version, empty_base
-from checkpointer.table.write import COMPACT_ROWS, Writer, on_top, rewrite, rewrites, split
+from checkpointer.table.write import COMPACT_ROWS, SMALL_PARTITION, Writer, on_top, rewrite, rewrites, split
 from manifests import layout
 from manifests.digest import sha256
 from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId, Operator
@@ -314,11 +314,24 @@ def test_when_a_chain_is_shortened(sizes: list[int], keep: int | None) -> None:
 
 def test_snapshots_that_are_due_most_come_first_and_the_rest_is_folded_if_too_long() -> None:
     version = version_of(
-        p0=[0, COMPACT_ROWS + 1], p1=[0, COMPACT_ROWS + 3], p2=[0, COMPACT_ROWS, 1, 1, 0], p3=[0, COMPACT_ROWS]
+        p0=[0, COMPACT_ROWS + 1], p1=[0, COMPACT_ROWS + 3], p2=[4 * COMPACT_ROWS, COMPACT_ROWS, 1, 1, 0], p3=[0, 1]
     )
-    assert rewrites(version, 4, 2) == {1: 0, 2: 0}
+    assert rewrites(version, 4, 3) == {0: 0, 1: 0, 2: 2}
     assert rewrites(version, 4, 1) == {1: 0, 2: 2}
     assert rewrites(version, 4, 0) == {2: 2}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "keep"),
+    [
+        ([3 * SMALL_PARTITION, *[1000] * 4], 1),
+        ([SMALL_PARTITION, *[SMALL_PARTITION] * 4], 0),
+        ([0, *[SMALL_PARTITION // 4] * 4], 0),
+        ([0, *[SMALL_PARTITION // 4 - 1] * 4], 1),
+    ],
+)
+def test_a_chain_that_is_too_long_ends_in_a_snapshot_if_it_outweighs_the_old_one(sizes: list[int], keep: int) -> None:
+    assert rewrites(version_of(p0=sizes), 4, 0) == {0: keep}
 
 
 @given(
@@ -329,7 +342,9 @@ def test_snapshots_that_are_due_most_come_first_and_the_rest_is_folded_if_too_lo
 def test_no_chain_stays_too_long(sizes: list[list[int]], max_chain: int, snapshots: int) -> None:
     version = version_of(**{f"p{n}": some for n, some in enumerate(sizes)})
     keep = rewrites(version, max_chain, snapshots)
-    assert sum(kept == 0 for kept in keep.values()) <= snapshots
+    limit = max_chain - max(1, max_chain // 3)
+    early = [number for number, kept in keep.items() if kept == 0 and len(version.chains[number]) <= limit]
+    assert len(early) <= snapshots
     for partition, chain in version.chains.items():
         kept = keep.get(partition)
         assert (len(chain) if kept is None else kept + 1) <= max_chain
