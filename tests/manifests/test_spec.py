@@ -11,12 +11,15 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import pyarrow as pa
 import pytest
 import zstandard
 
 from checkpointer.codecs.keyed_codec import encode, partition_of
 from checkpointer.codecs.values import MAX_DEPTH, pack, unpack
 from checkpointer.pointer import MAX_POINTER
+from checkpointer.table.hashing import partitions_of
+from checkpointer.table.schema import TableSchema, first_schema
 from manifests import layout
 from manifests.fields import dump
 from manifests.model import FORMAT_VERSION, CheckpointId
@@ -50,9 +53,17 @@ def rows(name: str) -> list[list[str]]:
 
 
 def test_every_example_is_tested() -> None:
-    assert sorted(TEXTS) == ["chains", "msgpack", "names", "partitions of 8", "paths", "records"]
+    assert sorted(TEXTS) == [
+        "chains",
+        "key partitions of 200",
+        "msgpack",
+        "names",
+        "partitions of 8",
+        "paths",
+        "records",
+    ]
     kinds = sorted(re.sub(r"[/ ].*", "", name) for name in FILES)
-    assert kinds == ["_latest", "catalog", "manifests", "manifests", "segment", "segment"]
+    assert kinds == ["_latest", "catalog", "manifests", "manifests", "segment", "segment", "table"]
     assert len(FENCES) == len(TEXTS) + len(FILES)
     assert SPEC.count("```") == 2 * len(FENCES)
 
@@ -61,7 +72,9 @@ def test_every_example_is_tested() -> None:
 def test_a_json_example_is_what_the_library_reads_and_writes(name: str) -> None:
     data = stored(FILES[name])
     path = name.removeprefix("segment ")
-    if path == layout.LATEST:
+    if name == "table":
+        assert dump(TableSchema.from_json("t", json.loads(data)).to_json()) == data
+    elif path == layout.LATEST:
         assert encode_pointer(decode_pointer(data)) == data
     elif path.startswith(layout.CATALOGS):
         assert encode_catalog(decode_catalog(path, data)) == data
@@ -142,6 +155,18 @@ def test_partitions(key: str, canonical: str, crc: str, partition: str) -> None:
     assert int(crc) % 8 == int(partition)
     assert partition_of(eval(key, NAMES), 8) == int(partition)
     assert partition_of(eval(key, NAMES), 2**32) == int(crc)
+
+
+@pytest.mark.parametrize(("types", "values", "partition"), rows("key partitions of 200"))
+def test_partitions_of_tables(types: str, values: str, partition: str) -> None:
+    names = [f"k{number}" for number in range(len(re.findall(r"\w+(?:\(.*?\))?", types)))]
+    fields = [{"name": n, "type": t, "metadata": {}} for n, t in zip(names, re.split(r", ", types), strict=True)]
+    schema = first_schema("t", fields, names, {})
+    given = eval(f"[{values}]", NAMES)
+    keys = pa.table(
+        [pa.array([value], column.field().type) for value, column in zip(given, schema.columns, strict=True)], names
+    )
+    assert partitions_of(keys, schema, 200) == [int(partition)]
 
 
 def test_numbers_in_the_text_are_those_of_the_code() -> None:
