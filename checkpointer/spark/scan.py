@@ -15,6 +15,7 @@ from checkpointer.runtime import run_sync
 from checkpointer.spark.frames import keys_of, rows_of, struct_of
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.sync import Checkpointer
+from checkpointer.table.merge import in_order
 from checkpointer.table.schema import PARTITION
 from checkpointer.table.version import Reader, Version
 from checkpointer.table.write import split
@@ -108,7 +109,7 @@ class LookupTask:
         session = self.root.open()._session
         reader = Reader(session.store, session.host, self.version, self.columns)
         key = [self.version.schema.arrow().field(name) for name in self.version.schema.key]
-        for partition, part in split(pa.Table.from_batches(found)):
+        for partition, part in split(in_order(pa.Table.from_batches(found), self.version.schema.key)):
             keys = part.select([field.name for field in key]).cast(pa.schema(key))
             rows = run_sync(explaining(session, self.checkpoint, lambda p=partition, k=keys: reader.rows(p, k)))  # type: ignore[misc]
             yield from rows.to_batches(max_chunksize=BATCH_ROWS)

@@ -193,6 +193,7 @@ class TableState:
         rows = pa.concat_tables(parts)
         if len(parts) > 1:
             rows = merge.consolidate(rows, schema, self._name)
+            rows = merge.in_order(rows, schema.key)
         return run_sync(self._writer(schema).pack(rows))
 
     def _rewrite(self, keep: Mapping[int, int]) -> None:

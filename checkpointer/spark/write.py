@@ -74,8 +74,9 @@ class WriteTask:
         if numbers.min() < 0 or numbers.max() >= self.partitions:
             raise InvalidStateError(f"table {self.table!r}: a row of partition {numbers.max()} of {self.partitions}")
         if self.schema.combines or self.change != MERGE:
-            rows = merge.consolidate(rows, self.schema, self.table)
+            rows = merge.in_order(merge.consolidate(rows, self.schema, self.table), self.schema.key)
         else:
+            rows = merge.in_order(rows, self.schema.key)
             merge.check_unique(rows, self.schema, self.table)
         context = TaskContext.get()
         assert context is not None

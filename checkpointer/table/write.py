@@ -11,6 +11,7 @@ from checkpointer.codecs.fold import fold_start
 from checkpointer.host import Host
 from checkpointer.store.base import Store
 from checkpointer.table import parquet
+from checkpointer.table.merge import in_order
 from checkpointer.table.schema import CHANGE, DELETE, PARTITION, TableSchema
 from checkpointer.table.version import Reader, Version, empty_base
 from manifests import layout
@@ -34,12 +35,14 @@ class Writer:
         self._table = table
         self._schema = schema
 
+    async def in_order(self, rows: pa.Table) -> pa.Table:
+        return await self._host.run(lambda: in_order(rows, self._schema.key))
+
     async def snapshot(self, partition: int, rows: pa.Table) -> Artifact:
-        """All the rows of a partition, without the columns of a delta."""
+        """All the rows of a partition, in order of their key; what else a delta has is left out."""
 
         def encode() -> tuple[parquet.Encoded, str, Tail]:
-            ordered = rows.select(self._schema.names).sort_by([(name, "ascending") for name in self._schema.key])
-            encoded = parquet.encode(ordered.cast(self._schema.arrow()))
+            encoded = parquet.encode(rows.select(self._schema.names).cast(self._schema.arrow()))
             tail = Tail(encoded.tail, sha256(memoryview(encoded.data)[-encoded.tail :]))
             return encoded, sha256(encoded.data), tail
 
@@ -50,13 +53,14 @@ class Writer:
         return Artifact(path, SNAPSHOT, 0, size, size, encoded.raw_size, rows.num_rows, digest, tail)
 
     async def pack(self, rows: pa.Table) -> dict[int, Artifact]:
-        """Changes of any partitions as one object. For each partition that has some, where they are."""
+        """Changes of any partitions, in order, as one object. For each partition that has some, where they are."""
 
         def encode() -> tuple[parquet.Encoded, str, dict[int, int]]:
-            columns = [PARTITION, *self._schema.key]
-            ordered = rows.sort_by([(name, "ascending") for name in columns])
-            encoded = parquet.encode(ordered.select(self._schema.arrow_delta().names).cast(self._schema.arrow_delta()))
-            numbers, counts = np.unique(ordered[PARTITION].to_numpy(), return_counts=True)
+            stored = self._schema.arrow_delta()
+            encoded = parquet.encode(rows.select(stored.names).cast(stored))
+            of_rows = rows[PARTITION].to_numpy()
+            assert (of_rows[1:] >= of_rows[:-1]).all(), "changes that are not in order"
+            numbers, counts = np.unique(of_rows, return_counts=True)
             return encoded, sha256(encoded.data), dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
         encoded, digest, counts = await self._host.run(encode)
@@ -70,13 +74,12 @@ class Writer:
 
 
 def split(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Rows by partition, in order."""
+    """Rows that are in order of their partitions, partition by partition."""
     if rows.num_rows == 0:
         return
-    ordered = rows.sort_by(PARTITION).combine_chunks()
-    numbers, starts = np.unique(ordered[PARTITION].to_numpy(), return_index=True)
-    for number, start, end in zip(numbers.tolist(), starts, [*starts[1:], ordered.num_rows], strict=True):
-        yield number, ordered.slice(start, end - start)
+    numbers, starts = np.unique(rows[PARTITION].to_numpy(), return_index=True)
+    for number, start, end in zip(numbers.tolist(), starts, [*starts[1:], rows.num_rows], strict=True):
+        yield number, rows.slice(start, end - start)
 
 
 def on_top(chain: Chain, delta: Artifact) -> Chain:
@@ -118,7 +121,7 @@ async def rewrite(
     folded: list[pa.Table] = []
     for partition, kept in keep.items():
         if kept == 0:
-            rows = await reader.rows(partition)
+            rows = await writer.in_order(await reader.rows(partition))
             written[partition] = (await writer.snapshot(partition, rows),) if rows.num_rows else ()
             continue
         changes = await reader.changes(partition, chains[partition][kept:])
@@ -127,7 +130,7 @@ async def rewrite(
         written[partition] = ()
         folded.append(changes)
     if any(changes.num_rows for changes in folded):
-        for partition, artifact in (await writer.pack(pa.concat_tables(folded))).items():
+        for partition, artifact in (await writer.pack(await writer.in_order(pa.concat_tables(folded)))).items():
             chain, kept = chains[partition], keep[partition]
             written[partition] = on_top(() if _is_whole(chain, kept) else chain[:kept], artifact)
     return written

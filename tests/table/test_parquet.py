@@ -129,6 +129,15 @@ def test_row_groups_cover_the_file(count: int, small_groups: None) -> None:
     assert decode("object", encoded.data, schema, schema.names).equals(rows)
 
 
+def test_whole_numbers_are_stored_as_differences_and_text_by_a_dictionary() -> None:
+    schema = schema_of({"k": "long", "s": struct(x="date", y=array("string")), "m": mapping("string", "double")}, ["k"])
+    rows = snapshot_rows(schema, [(1, {"x": date(2024, 1, 1), "y": ["a"]}, [("b", 0.5)])])
+    group = pq.ParquetFile(io.BytesIO(encode(rows).data)).metadata.row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    assert {c.path_in_schema for c in columns if "DELTA_BINARY_PACKED" in c.encodings} == {"k", "s.x"}
+    assert {c.path_in_schema for c in columns if c.has_dictionary_page} == {"s.y.list.element", "m.key_value.key"}
+
+
 def test_any_reader_of_parquet_finds_the_rows() -> None:
     schema = schema_of({"k": "long", "v": "decimal(5,2)", "m": mapping("string", "long")}, ["k"])
     rows = snapshot_rows(schema, [(1, Decimal("1.50"), [("a", 1)]), (2, None, None)])

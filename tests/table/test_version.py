@@ -17,7 +17,7 @@ from checkpointer import Checkpointer
 from checkpointer.errors import CorruptionError, DigestMismatchError, IllegalArgumentError, NotFoundError
 from checkpointer.runtime import run_sync
 from checkpointer.table import parquet
-from checkpointer.table.merge import consolidate
+from checkpointer.table.merge import consolidate, in_order
 from checkpointer.table.schema import CHANGE, DELETE, MERGE, RESET, TableSchema, next_schema
 from checkpointer.table.version import PARTITIONER, Reader, Version, empty_base
 from checkpointer.table.write import COMPACT_ROWS, SMALL_PARTITION, Writer, on_top, rewrite, rewrites, split
@@ -65,14 +65,16 @@ class Place:
         return Reader(self.store, self.host, self.version, columns)
 
     def snapshot(self, partition: int, rows: list[Row]) -> Artifact:
-        artifact = run_sync(self.writer.snapshot(partition, snapshot_rows(self.schema, rows)))
+        artifact = run_sync(
+            self.writer.snapshot(partition, in_order(snapshot_rows(self.schema, rows), self.schema.key))
+        )
         self.chains[partition] = (artifact,)
         return artifact
 
     def pack(self, changes: Mapping[int, list[Change]]) -> dict[int, Artifact]:
         """Changes of several partitions as one object, on top of their chains."""
         rows = [changes_of(self.schema, some, partition) for partition, some in changes.items()]
-        written = run_sync(self.writer.pack(pa.concat_tables(rows)))
+        written = run_sync(self.writer.pack(in_order(pa.concat_tables(rows), self.schema.key)))
         for partition, delta in written.items():
             self.chains[partition] = on_top(self.chains.get(partition, ()), delta)
         return written
@@ -183,7 +185,11 @@ def test_a_version_is_what_its_operator_says() -> None:
 def test_rows_are_split_by_partition() -> None:
     rows = changes_of(SIMPLE, [(MERGE, (n, n)) for n in range(6)]).drop_columns([PARTITION])
     rows = rows.append_column(PARTITION, pa.array([3, 0, 3, 7, 0, 3], pa.int32()))
-    assert [(p, part["k"].to_pylist()) for p, part in split(rows)] == [(0, [1, 4]), (3, [0, 2, 5]), (7, [3])]
+    assert [(p, part["k"].to_pylist()) for p, part in split(in_order(rows, ["k"]))] == [
+        (0, [1, 4]),
+        (3, [0, 2, 5]),
+        (7, [3]),
+    ]
 
 
 def test_no_rows_are_of_no_partition() -> None:
@@ -386,14 +392,14 @@ def test_deltas_are_written_again_a_few_times_only() -> None:
 def large() -> Place:
     """A partition of 200,000 rows, and a few changes."""
     place = Place(SIMPLE)
-    rows = pa.table([pa.array(range(200_000)), pa.array(n * 7919 % 1_000_003 for n in range(200_000))], SIMPLE.names)
-    place.chains[0] = (run_sync(place.writer.snapshot(0, rows)),)
+    rows = pa.table([pa.array(range(200_000)), pa.array(map(value, range(200_000)))], SIMPLE.names)
+    place.chains[0] = (run_sync(place.writer.snapshot(0, in_order(rows, ["k"]))),)
     place.pack({0: [(MERGE, (150_000, 1)), (DELETE, (7, None)), (MERGE, (-5, 4))]})
     return place
 
 
 def value(n: int) -> int:
-    return n * 7919 % 1_000_003
+    return n * n * 7919 % 1_000_003
 
 
 def test_a_lookup_reads_little(large: Place) -> None:
