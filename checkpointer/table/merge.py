@@ -126,12 +126,29 @@ def _split(base: pa.Table, changes: pa.Table, key: list[str]) -> tuple[pa.Table,
 
 def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
     """For each row whether each of its key columns has a value that is somewhere in the same column of `keys`."""
+    if len(key) == 1 and (found := _positions(rows[key[0]], keys[key[0]])) is not None:
+        here = np.zeros(rows.num_rows, dtype=bool)
+        here[found] = True
+        return pa.array(here)
     mask = None
     for name in key:
         wanted = pc.unique(keys[name].combine_chunks())
         here = pc.is_in(rows[name], value_set=wanted)
         mask = here if mask is None else pc.and_(mask, here)
     return mask
+
+
+def _positions(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> Any:
+    """Where some whole numbers are among others, if those are in order and each there once, as in a snapshot."""
+    if not pa.types.is_integer(values.type) or values.null_count or wanted.null_count:
+        return None
+    here, sought = values.to_numpy(), np.unique(wanted.to_numpy())
+    if not (here[1:] > here[:-1]).all():
+        return None
+    at = np.searchsorted(here, sought)
+    inside = at < len(here)
+    at, sought = at[inside], sought[inside]
+    return at[here[at] == sought]
 
 
 def _groups(rows: pa.Table, key: list[str]) -> tuple[Any, int]:
