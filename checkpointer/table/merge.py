@@ -91,13 +91,16 @@ def consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
 def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> pa.Table:
     """The rows of `base` once the changes of `deltas`, the oldest first, are put on top of them."""
     changes = consolidate(deltas, schema, table)
-    untouched, touched = _split(base, changes, schema.key)
-    if touched is not None:
-        below = touched
-        for name, kind, value in ((PARTITION, pa.int32(), 0), (CHANGE, pa.int8(), MERGE)):
-            below = below.append_column(pa.field(name, kind), pa.repeat(pa.scalar(value, kind), below.num_rows))
-        both = pa.concat_tables([below.select(changes.column_names), changes])
-        changes = consolidate(both, schema, table)
+    untouched = base
+    if base.num_rows and changes.num_rows:
+        touched = _candidates(base, changes, schema.key)
+        untouched = base.filter(pc.invert(touched))
+        if not (schema.replaces and len(schema.key) == 1):  # else what is below a change does not count
+            below = base.filter(touched)
+            for name, kind, value in ((PARTITION, pa.int32(), 0), (CHANGE, pa.int8(), MERGE)):
+                below = below.append_column(pa.field(name, kind), pa.repeat(pa.scalar(value, kind), below.num_rows))
+            both = pa.concat_tables([below.select(changes.column_names), changes])
+            changes = consolidate(both, schema, table)
     living = changes.filter(pc.not_equal(changes[CHANGE], DELETE)).select(base.column_names)
     return pa.concat_tables([untouched, living])
 
@@ -115,17 +118,11 @@ def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:
     return found.filter(pa.array(wanted[groups[: found.num_rows]]))
 
 
-def _split(base: pa.Table, changes: pa.Table, key: list[str]) -> tuple[pa.Table, pa.Table | None]:
-    """The rows that no change can touch, and those that one may touch."""
-    if base.num_rows == 0 or changes.num_rows == 0:
-        return base, None
-    mask = _candidates(base, changes, key)
-    touched = base.filter(mask)
-    return (base, None) if touched.num_rows == 0 else (base.filter(pc.invert(mask)), touched)
-
-
 def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
-    """For each row whether each of its key columns has a value that is somewhere in the same column of `keys`."""
+    """For each row whether each of its key columns has a value that is somewhere in the same column of `keys`.
+
+    With one key column these are exactly the rows whose key is one of `keys`; with more, others may be among them.
+    """
     if len(key) == 1 and (found := _positions(rows[key[0]], keys[key[0]])) is not None:
         here = np.zeros(rows.num_rows, dtype=bool)
         here[found] = True
