@@ -5,6 +5,7 @@ that only aggregates, and Spark's own aggregation on RocksDB with changelog chec
 """
 
 import os
+import random
 import shutil
 import statistics
 import sys
@@ -25,7 +26,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.measure import Target, Times, alternate, timed
 from checkpointer import Checkpointer
+from checkpointer.runtime import run_sync
 from checkpointer.spark import State, TableState, read_state, stateful
+from checkpointer.spark.read import version_of
+from checkpointer.table.hashing import partitions_of
+from checkpointer.table.opening import key_table
+from checkpointer.table.version import Reader
 
 PARTITIONS = 8
 CHANGED = 100_000
@@ -95,6 +101,25 @@ class Root:
     def compact(self) -> None:
         with self.batch() as table:
             table.compact()
+
+    def lookup_bytes(self, size: int) -> list[float]:
+        """The share of all bytes that lookups of neighbours, of some and of many random keys read."""
+        restored = self._client.restore()
+        assert restored is not None
+        session, version = self._client._session, version_of(restored, "t")
+        shares = []
+        for keys in (
+            range(size // 2, size // 2 + 1000),
+            *(random.Random(1).sample(range(size), n) for n in (100, 1000)),
+        ):
+            wanted = key_table(version, [{"key": key} for key in keys])
+            numbers = np.array(partitions_of(wanted, version.schema, version.partitions))
+            reader = Reader(session.store, session.host, version)
+            found = sum(run_sync(reader.rows(p, wanted.filter(pa.array(numbers == p)))).num_rows for p in set(numbers))
+            if found != len(keys):
+                raise AssertionError(f"{len(keys)} keys were written, {found} found")
+            shares.append(reader.bytes_read / version.size)
+        return shares
 
     def read(self) -> None:
         consume(read_state(self._spark, str(self.path), "t"))
@@ -186,6 +211,7 @@ def _upserts(spark: SparkSession, folder: Path, sizes: list[int], quick: bool) -
         root.upsert(rows(spark, size))
         times = [timed(partial(root.upsert_file, path)) for path in _changes(folder, size, rounds + 2)]
         means[size] = statistics.mean(times[2:])
+        lookups = root.lookup_bytes(size)
         shutil.rmtree(root.path)
     middle = sizes[1]
     peer = str(folder / "delta")
@@ -202,6 +228,9 @@ def _upserts(spark: SparkSession, folder: Path, sizes: list[int], quick: bool) -
             f"mean of {rounds}: {means[middle]:.2f} s; of {merges}: {merged:.2f} s",
         ),
         Target("table: slowest / fastest of three sizes, same upsert", spread, 1.3, detail),
+        Target(f"table: bytes read for 1,000 neighbours of {sizes[-1]:,} rows / all", lookups[0], 0.02, "verified"),
+        Target(f"table: bytes read for 100 random keys of {sizes[-1]:,} rows / all", lookups[1], None, "verified"),
+        Target(f"table: bytes read for 1,000 random keys of {sizes[-1]:,} rows / all", lookups[2], None, "verified"),
     ]
 
 

@@ -31,7 +31,7 @@ def test_a_program_of_the_readme_runs_and_runs_again(program: str, tmp_path: Pat
 
 
 def test_the_readme_has_its_programs() -> None:
-    assert len(PROGRAMS) == 2
+    assert len(PROGRAMS) == 3
 
 
 def test_the_figures_are_those_of_the_benchmark() -> None:

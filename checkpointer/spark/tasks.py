@@ -45,11 +45,12 @@ def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None
     """A folder is one machine's: what executors elsewhere write there, the driver would never see."""
     if client.root.startswith("memory://"):
         raise InvalidStateError(f"{client.root}: is in the driver's memory, which executors do not share: use a folder")
-    context: Any = spark.sparkContext
-    if not _is_folder(client.root) or context._jsc.sc().isLocal():
+    hosts = executor_hosts(spark) if _is_folder(client.root) else set()
+    if not hosts:
         return
+    context: Any = spark.sparkContext
     here = {context.getConf().get("spark.driver.host"), socket.gethostname(), "localhost", "127.0.0.1"}
-    elsewhere = executor_hosts(spark) - here
+    elsewhere = hosts - here
     if elsewhere:
         raise InvalidStateError(
             f"{client.root}: a folder of the driver's machine, but executors run on {', '.join(sorted(elsewhere))}: "
@@ -58,8 +59,10 @@ def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None
 
 
 def executor_hosts(spark: SparkSession) -> set[str]:
-    """The machines that the session's executors run on."""
+    """The machines that the session's executors run on; none where the driver runs the tasks itself."""
     context: Any = spark.sparkContext
+    if context._jsc.sc().isLocal():
+        return set()
     return {str(info.host()) for info in context._jsc.sc().statusTracker().getExecutorInfos()}
 
 
