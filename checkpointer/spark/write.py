@@ -8,23 +8,19 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.errors import IllegalArgumentError
 from checkpointer.runtime import run_sync
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.table import merge
-from checkpointer.table.hashing import partitions_of
-from checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema
+from checkpointer.table.hashing import check_partitions
+from checkpointer.table.schema import CHANGE, MERGE, TableSchema
 from checkpointer.table.version import Reader, Version
 from checkpointer.table.write import SMALL_PARTITION, Writer, rewrite, split
 from manifests.model import Artifact, Chain, CheckpointId
-
-SAMPLE = 64
-"""Rows of which a task checks the partition, none of them in the same one."""
 
 RESULT = StructType([StructField("written", BinaryType())])
 
@@ -80,7 +76,7 @@ class WriteTask:
         else:
             rows = merge.in_order(rows, self.schema.key)
             merge.check_unique(rows, self.schema, self.table)
-        self._check(rows)
+        check_partitions(rows, self.schema, self.partitions, self.table)
         context = TaskContext.get()
         assert context is not None
         if rows.nbytes <= self.inline // (context.partitionId() + 1):
@@ -98,17 +94,6 @@ class WriteTask:
         if small:
             written.deltas = run_sync(writer.pack(pa.concat_tables(small)))
         return written
-
-    def _check(self, rows: pa.Table) -> None:
-        """Rows in order: each where everybody else will look for it. One row of a partition shows how Spark hashes."""
-        numbers, firsts = np.unique(rows[PARTITION].to_numpy(), return_index=True)
-        sample, found = rows.take(pa.array(firsts[:SAMPLE])), numbers[:SAMPLE].tolist()
-        right = partitions_of(sample.select(self.schema.key), self.schema, self.partitions)
-        if numbers[0] < 0 or numbers[-1] >= self.partitions or found != right:
-            raise InvalidStateError(
-                f"table {self.table!r}: of {self.partitions} partitions Spark put keys into {found} that belong "
-                f"into {right}: does this version of Spark hash them otherwise?"
-            )
 
     def _changes(self, given: pa.Table) -> pa.Table:
         """The rows in the columns of a delta; a deletion has nulls where values would be."""

@@ -8,15 +8,19 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.table.schema import Column, TableSchema
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.table.schema import PARTITION, Column, TableSchema
 from manifests.model import Json
 
 _SEED = 42
 _MASK = 0xFFFFFFFF
 _INTS = ("boolean", "byte", "short", "integer", "date")
+_SAMPLE = 64
+"""Partitions of which one row is checked."""
+
 _SHORT_DECIMAL = 18
 """Digits up to which Spark hashes a decimal as a 64-bit integer."""
 
@@ -31,6 +35,18 @@ def partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> list[
                 if value is not None:
                     hashes[row] = hash_value(value, hashes[row])
     return [_signed(value) % partitions for value in hashes]
+
+
+def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table: str) -> None:
+    """Refuse rows, in order, that Spark put where nobody will look for them. One row of a partition shows it."""
+    numbers, firsts = np.unique(rows[PARTITION].to_numpy(), return_index=True)
+    sample, found = rows.take(pa.array(firsts[:_SAMPLE])), numbers[:_SAMPLE].tolist()
+    right = partitions_of(sample.select(schema.key), schema, partitions)
+    if len(numbers) and (numbers[0] < 0 or numbers[-1] >= partitions or found != right):
+        raise InvalidStateError(
+            f"table {table!r}: of {partitions} partitions Spark put keys into {found} that belong into {right}: "
+            "does this version of Spark hash them otherwise?"
+        )
 
 
 def _plain(values: pa.ChunkedArray, column: Column) -> list[Any]:

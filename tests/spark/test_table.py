@@ -2,12 +2,10 @@
 
 import random
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pytest
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -15,16 +13,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from checkpointer import Checkpointer
-from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from checkpointer.errors import CheckpointError, IllegalArgumentError
 from checkpointer.spark import State, read_state, stateful
 from checkpointer.spark import table as table_module
-from checkpointer.spark.tasks import TaskRoot
-from checkpointer.spark.write import WriteTask
 from checkpointer.table import write
-from checkpointer.table.hashing import partitions_of
-from checkpointer.table.merge import in_order
-from checkpointer.table.schema import MERGE, PARTITION, first_schema
-from manifests.model import CheckpointId
 from tests.spark.conftest import Job
 
 Body = Callable[[DataFrame, int, State], None]
@@ -229,17 +221,6 @@ def test_small_changes_of_many_partitions_are_one_object(job: Job, spark: SparkS
     assert len({path for path in paths if str(newest) in path}) == 1
     assert len(paths) == 2
     assert read_state(spark, job.root, "t").where("v = 1").count() == 10_000
-
-
-def test_a_task_refuses_rows_that_are_not_where_their_key_belongs() -> None:
-    schema = first_schema("t", [{"name": "id", "type": "long", "metadata": {}}], ["id"], {})
-    task = WriteTask(TaskRoot(b"", ""), CheckpointId(1, "0123abcd"), "t", schema, 8, MERGE, True, 0)
-    keys = pa.table({"id": pa.array(range(100), pa.int64())})
-    for shift, wrong in ((0, False), (1, True), (8, True), (-8, True)):
-        numbers = [number + shift for number in partitions_of(keys, schema, 8)]
-        rows = in_order(keys.append_column(PARTITION, pa.array(numbers, pa.int32())), ["id"])
-        with pytest.raises(InvalidStateError, match="hash them otherwise") if wrong else nullcontext():
-            task._check(rows)
 
 
 def test_a_batch_that_changes_nothing_writes_no_artifact(job: Job) -> None:

@@ -1,0 +1,30 @@
+"""Where keys belong: readers without Spark and writers in Spark agree, or nothing is written."""
+
+from contextlib import nullcontext
+
+import pyarrow as pa
+import pytest
+
+from checkpointer.errors import InvalidStateError
+from checkpointer.table.hashing import check_partitions, partitions_of
+from checkpointer.table.merge import in_order
+from checkpointer.table.schema import PARTITION
+from tests.table.tables import schema_of
+
+SCHEMA = schema_of({"id": "long"}, ["id"])
+
+
+@pytest.mark.parametrize(("shift", "right"), [(0, True), (1, False), (8, False), (-8, False)])
+def test_rows_that_are_not_where_their_key_belongs_are_refused(shift: int, right: bool) -> None:
+    keys = pa.table({"id": pa.array(range(100), pa.int64())})
+    numbers = [number + shift for number in partitions_of(keys, SCHEMA, 8)]
+    rows = in_order(keys.append_column(PARTITION, pa.array(numbers, pa.int32())), ["id"])
+    with (
+        nullcontext() if right else pytest.raises(InvalidStateError, match="table 't': of 8 partitions Spark put keys")
+    ):
+        check_partitions(rows, SCHEMA, 8, "t")
+
+
+def test_no_rows_are_nowhere_wrong() -> None:
+    rows = pa.table({"id": pa.array([], pa.int64()), PARTITION: pa.array([], pa.int32())})
+    check_partitions(rows, SCHEMA, 8, "t")
