@@ -223,7 +223,7 @@ def _upserts(spark: SparkSession, folder: Path, sizes: list[int], quick: bool) -
     detail = ", ".join(f"{size / 1e6:g} M: {mean:.2f} s" for size, mean in means.items())
 
     def after(kind: int) -> str:
-        return f"verified; after {rounds + 2} upserts {changed[kind]:.3f}, as deltas are read whole"
+        return f"verified; after {rounds + 2} upserts {changed[kind]:.3f}"
 
     return [
         Target(

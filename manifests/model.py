@@ -64,7 +64,7 @@ class Artifact:
 
     `length` bytes from `offset` of the object at `path`, which has `size` bytes. `digest` is the SHA-256 of these
     stored bytes, in hex; `raw_size` their size in bytes once decompressed; `records` how many records they hold.
-    `tail` names the end of a whole object whose parts can be read alone.
+    `tail` names the end of the object, where parts of it can be read alone.
     """
 
     path: str

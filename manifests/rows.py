@@ -1,12 +1,13 @@
 """Chains as JSON: a table of objects, and for each artifact a row that names its object by index.
 
-objects   [[path, stored size], …]
+objects   [[path, stored size], …]                                          or, if parts of it can be read alone,
+          [[path, stored size, tail length, tail digest], …]
 row       [object, raw size, records]                                       the whole object
-          [object, raw size, records, [length, digest]]                     the whole object, and its tail
           [object, raw size, records, kind, offset, length, digest | null]  part of a pack; null: all of it
 """
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from manifests import layout
 from manifests.errors import IllegalArgumentError, MalformedError
@@ -28,9 +29,7 @@ class ObjectTable:
             whole = (name.kind, 0, artifact.size, name.digest)
             if (artifact.kind, artifact.offset, artifact.length, artifact.digest) != whole:
                 raise IllegalArgumentError(f"{artifact.path}: the artifact does not say what its path says")
-            return head if artifact.tail is None else [*head, [artifact.tail.length, artifact.tail.digest]]
-        if artifact.tail is not None:
-            raise IllegalArgumentError(f"{artifact.path}: part of a pack has no tail")
+            return head
         digest = None if artifact.digest == name.digest else artifact.digest
         return [*head, artifact.kind, artifact.offset, artifact.length, digest]
 
@@ -42,10 +41,10 @@ class ObjectTable:
             except MalformedError as error:
                 raise IllegalArgumentError(str(error)) from None
             known = self._known[artifact.path] = len(self.rows), name
-            self.rows.append([artifact.path, artifact.size])
-        if self.rows[known[0]][1] != artifact.size:
+            self.rows.append(_object(artifact))
+        if self.rows[known[0]] != _object(artifact):
             raise IllegalArgumentError(
-                f"{artifact.path}: has {self.rows[known[0]][1]} bytes in one place and {artifact.size} in another"
+                f"{artifact.path}: is {self.rows[known[0]][1:]} in one place and {_object(artifact)[1:]} in another"
             )
         return known
 
@@ -56,6 +55,13 @@ def encode_rows(chains: Mapping[int, Chain]) -> tuple[list[list[Json]], dict[str
     return table.rows, rows
 
 
+class _Object(NamedTuple):
+    path: str
+    size: int
+    name: layout.ArtifactName
+    tail: Tail | None
+
+
 class ArtifactReader:
     """Turns rows back into artifacts of one operator, none written by an attempt above `sequence`."""
 
@@ -63,31 +69,31 @@ class ArtifactReader:
         self.fields = fields
         self._objects = [self._object(row, operator, codec, sequence) for row in fields.items("objects")]
 
-    def _object(self, row: Json, operator: str, codec: str, sequence: int) -> tuple[str, int, layout.ArtifactName]:
-        if not isinstance(row, list) or len(row) != 2 or not isinstance(row[0], str):
-            self.fields.fail(f"objects: expected [path, size], found {show(row)}")
+    def _object(self, row: Json, operator: str, codec: str, sequence: int) -> "_Object":
+        if not isinstance(row, list) or len(row) not in (2, 4) or not isinstance(row[0], str):
+            self.fields.fail(f"objects: expected [path, size] or these and a tail, found {show(row)}")
         try:
             name = layout.parse_artifact(row[0])
         except MalformedError as error:
             self.fields.fail(str(error))
         if name.operator != operator or name.codec != codec or name.id.sequence > sequence:
             self.fields.fail(f"{show(row[0])} does not belong to operator {operator!r} with codec {codec}")
-        return row[0], self.fields.check_integer("object size", row[1]), name
+        size = self.fields.check_integer("object size", row[1])
+        return _Object(row[0], size, name, self._tail(row[2], row[3], size) if len(row) == 4 else None)
 
     def artifact(self, partition: int, row: Json) -> Artifact:
         fields = self.fields
-        if not isinstance(row, list) or len(row) not in (3, 4, 7):
-            fields.fail(f"partition {partition}: expected a row of 3, 4 or 7, found {show(row)}")
+        if not isinstance(row, list) or len(row) not in (3, 7):
+            fields.fail(f"partition {partition}: expected a row of 3 or 7, found {show(row)}")
         index = fields.check_integer("object", row[0])
         if index >= len(self._objects):
             fields.fail(f"partition {partition}: names object {index} of {len(self._objects)}")
-        path, size, name = self._objects[index]
+        path, size, name, tail = self._objects[index]
         raw_size = fields.check_integer("raw size", row[1])
         records = fields.check_integer("records", row[2])
-        if len(row) < 7:
+        if len(row) == 3:
             if name.kind is None or name.partition != partition:
                 fields.fail(f"partition {partition}: {path} is not its own")
-            tail = self._tail(row[3], size) if len(row) == 4 else None
             return Artifact(path, name.kind, 0, size, size, raw_size, records, name.digest, tail)
         kind, digest = row[3], name.digest if row[6] is None else row[6]
         offset, length = fields.check_integer("offset", row[4]), fields.check_integer("length", row[5])
@@ -97,20 +103,24 @@ class ArtifactReader:
             fields.fail(f"partition {partition}: expected a digest, found {show(digest)}")
         if digest == name.digest and (offset, length) != (0, size):
             fields.fail(f"partition {partition}: the digest of the whole pack on a part of it")
-        return Artifact(path, kind, offset, length, size, raw_size, records, digest)
+        return Artifact(path, kind, offset, length, size, raw_size, records, digest, tail)
 
-    def _tail(self, value: Json, size: int) -> Tail:
-        if not isinstance(value, list) or len(value) != 2 or not _is_digest(value[1]):
-            self.fields.fail(f"expected a tail as [length, digest], found {show(value)}")
-        length = self.fields.check_integer("tail length", value[0], 1)
-        if length > size:
+    def _tail(self, length: Json, digest: Json, size: int) -> Tail:
+        if not _is_digest(digest):
+            self.fields.fail(f"tail: expected a digest, found {show(digest)}")
+        if self.fields.check_integer("tail length", length, 1) > size:
             self.fields.fail(f"a tail of {length} bytes in an object of {size}")
-        return Tail(length, value[1])
+        return Tail(length, digest)
 
     def chain(self, partition: int, rows: Json) -> Chain:
         if not isinstance(rows, list):
             self.fields.fail(f"partition {partition}: expected a list of rows, found {show(rows)}")
         return tuple(self.artifact(partition, row) for row in rows)
+
+
+def _object(artifact: Artifact) -> list[Json]:
+    tail = artifact.tail
+    return [artifact.path, artifact.size] if tail is None else [artifact.path, artifact.size, tail.length, tail.digest]
 
 
 def _is_digest(value: Json) -> bool:

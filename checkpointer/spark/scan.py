@@ -107,12 +107,14 @@ class LookupTask:
         if not found:
             return
         session = self.root.open()._session
-        reader = Reader(session.store, session.host, self.version, self.columns)
+        rows = in_order(pa.Table.from_batches(found), self.version.schema.key)
+        version = self.version.only(rows[PARTITION].unique().to_pylist())
+        reader = Reader(session.store, session.host, version, self.columns)
         key = [self.version.schema.arrow().field(name) for name in self.version.schema.key]
-        for partition, part in split(in_order(pa.Table.from_batches(found), self.version.schema.key)):
+        for partition, part in split(rows):
             keys = part.select([field.name for field in key]).cast(pa.schema(key))
-            rows = run_sync(explaining(session, self.checkpoint, lambda p=partition, k=keys: reader.rows(p, k)))  # type: ignore[misc]
-            yield from rows.to_batches(max_chunksize=BATCH_ROWS)
+            matched = run_sync(explaining(session, self.checkpoint, lambda p=partition, k=keys: reader.rows(p, k)))  # type: ignore[misc]
+            yield from matched.to_batches(max_chunksize=BATCH_ROWS)
 
 
 def _shown(version: Version, columns: Sequence[str] | None) -> StructType:

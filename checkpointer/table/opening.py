@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import Table
 
 from checkpointer.errors import IllegalArgumentError
@@ -23,16 +24,15 @@ async def read(snapshot: Snapshot, name: str, columns: Sequence[str] | None, key
     """All rows of a table, or those with the keys given, merged and verified."""
     version = Version.of(name, snapshot.operator(name))
     session = snapshot.session
-    reader = Reader(session.store, session.host, version, columns)
-    wanted = None if keys is None else key_table(version, keys)
+    wanted: dict[int, pa.Table | None] = dict.fromkeys(range(version.partitions))
+    if keys is not None:
+        sought = key_table(version, keys)
+        numbers = pa.array(partitions_of(sought, version.schema, version.partitions), pa.int32())
+        wanted = {p: sought.filter(pc.equal(numbers, p)) for p in sorted(set(numbers.to_pylist()))}
+    reader = Reader(session.store, session.host, version.only(list(wanted)), columns)
 
     async def load() -> list[pa.Table]:
-        if wanted is None:
-            return await asyncio.gather(*(reader.rows(partition) for partition in range(version.partitions)))
-        numbers = partitions_of(wanted, version.schema, version.partitions)
-        return await asyncio.gather(
-            *(reader.rows(p, wanted.take([r for r, at in enumerate(numbers) if at == p])) for p in sorted(set(numbers)))
-        )
+        return await asyncio.gather(*(reader.rows(partition, some) for partition, some in wanted.items()))
 
     found = await explaining(session, snapshot.manifest.id if snapshot.manifest else None, load)
     return pa.concat_tables(found or [await reader.rows(0)])

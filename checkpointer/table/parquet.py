@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from checkpointer.errors import MalformedError
 from checkpointer.table.schema import CHANGE, FIELD_ID, PARTITION, Column, TableSchema
 from manifests.digest import sha256, verify
+from manifests.model import Tail
 
 ROW_GROUP = 16_384
 """Rows of a row group: what a lookup reads for one key."""
@@ -27,11 +28,12 @@ _GROUPS = "checkpointer.row_groups"
 
 
 class Encoded(NamedTuple):
-    """A Parquet file: its bytes, what they are uncompressed, and how many of them from the end are the footer."""
+    """A Parquet file: its bytes, their digest, their size uncompressed, and the tail with which parts are read."""
 
     data: bytes
+    digest: str
     raw_size: int
-    tail: int
+    tail: Tail
 
 
 def encode(rows: pa.Table) -> Encoded:
@@ -46,7 +48,8 @@ def encode(rows: pa.Table) -> Encoded:
             digests.append([start, end - start, sha256(sink.getbuffer()[start:end])])
             start = end
         writer.add_key_value_metadata({_GROUPS: json.dumps(digests, separators=(",", ":"))})
-    return Encoded(sink.getvalue(), rows.nbytes, sink.tell() - start)
+    data = sink.getvalue()
+    return Encoded(data, sha256(data), rows.nbytes, Tail(len(data) - start, sha256(memoryview(data)[start:])))
 
 
 def _encodings(rows: pa.Table) -> dict[str, Any]:
@@ -93,13 +96,18 @@ def decode_pack(
     """The changes in a pack, in order of their partitions: all those of `partitions`, maybe more."""
     with _explaining(name):
         file = pq.ParquetFile(pa.BufferReader(data))
-        leaves = [file.schema.column(index).path for index in range(len(file.schema))]
-        wanted, groups = sorted(partitions), []
-        for group in range(file.num_row_groups):
-            bounds = file.metadata.row_group(group).column(leaves.index(PARTITION)).statistics
-            if bounds is None or bisect_left(wanted, bounds.min) < bisect_right(wanted, bounds.max):
-                groups.append(group)
-        return _read(file, groups, schema, columns, [PARTITION, CHANGE])
+        return _read(file, _groups_of(file.metadata, partitions), schema, columns, [PARTITION, CHANGE])
+
+
+def _groups_of(metadata: pq.FileMetaData, partitions: Sequence[int]) -> list[int]:
+    """The row groups of a pack that may hold rows of some partitions, by the bounds of the column that says so."""
+    leaves = [metadata.schema.column(index).path for index in range(len(metadata.schema))]
+    wanted, groups = sorted(partitions), []
+    for group in range(metadata.num_row_groups):
+        bounds = metadata.row_group(group).column(leaves.index(PARTITION)).statistics
+        if bounds is None or bisect_left(wanted, bounds.min) < bisect_right(wanted, bounds.max):
+            groups.append(group)
+    return groups
 
 
 class RowGroups:
@@ -118,7 +126,12 @@ class RowGroups:
             if len(self.ranges) != self.metadata.num_row_groups:
                 raise ValueError(f"{len(self.ranges)} digests of {self.metadata.num_row_groups} row groups")
 
-    def candidates(self, keys: pa.Table) -> list[int]:
+    def of_partitions(self, partitions: Sequence[int]) -> list[int]:
+        """The row groups of a pack that may hold rows of some partitions."""
+        with _explaining(self._name):
+            return _groups_of(self.metadata, partitions)
+
+    def of_keys(self, keys: pa.Table) -> list[int]:
         """The row groups that may hold one of `keys`, by the bounds of their key columns."""
         names = _names_by_id(self.metadata.schema.to_arrow_schema(), self._schema)
         key = self._schema.key
@@ -143,6 +156,13 @@ class RowGroups:
 
     def read(self, groups: dict[int, bytes], columns: Sequence[str]) -> pa.Table:
         """Rows of the row groups whose bytes are given, after their digests were compared."""
+        return self._rows(groups, columns, [])
+
+    def read_changes(self, groups: dict[int, bytes], columns: Sequence[str]) -> pa.Table:
+        """The same of a pack, with what its rows do."""
+        return self._rows(groups, columns, [PARTITION, CHANGE])
+
+    def _rows(self, groups: dict[int, bytes], columns: Sequence[str], own: list[str]) -> pa.Table:
         parts = {}
         for group, data in groups.items():
             start, length, digest = self.ranges[group]
@@ -150,7 +170,7 @@ class RowGroups:
             parts[start] = data
         with _explaining(self._name):
             file = pq.ParquetFile(_Sparse(self._size, parts), metadata=self.metadata, pre_buffer=False)
-            return _read(file, sorted(groups), self._schema, columns, [])
+            return _read(file, sorted(groups), self._schema, columns, own)
 
 
 def _read(

@@ -52,7 +52,11 @@ class Version:
 
 def empty_base(pack: Artifact) -> Artifact:
     """The snapshot of a partition that was empty before its first delta: no bytes, nowhere else to look for."""
-    return Artifact(pack.path, SNAPSHOT, 0, 0, pack.size, 0, 0, sha256(b""))
+    return Artifact(pack.path, SNAPSHOT, 0, 0, pack.size, 0, 0, sha256(b""), pack.tail)
+
+
+LARGE_PACK = 256 << 10
+"""Bytes of a pack from which on it is worth a request more to read only some of them."""
 
 
 class Reader:
@@ -110,22 +114,26 @@ class Reader:
         return await self._host.run(decode)
 
     async def _lookup(self, artifact: Artifact, keys: pa.Table) -> pa.Table:
-        """The rows of `keys`, from the footer and the row groups that may hold them."""
+        """The rows of `keys`, from the tail and the row groups that may hold them."""
+        groups = await self._open(artifact)
+        found = await self._fetch(artifact, groups, groups.of_keys(keys))
+        names, key = self._schema.names, self._schema.key
+        return await self._host.run(lambda: merge.matching(groups.read(found, names), keys, key))
+
+    async def _open(self, artifact: Artifact) -> parquet.RowGroups:
+        """A file of which only the tail was read."""
         assert artifact.tail is not None
         path, length = artifact.path, artifact.tail.length
         tail = await self._store.get_range(path, artifact.size - length, length)
+        self.bytes_read += len(tail)
         verify(f"{path} (tail)", tail, size=length, digest=artifact.tail.digest)
-        groups = parquet.RowGroups(path, artifact.size, tail, self._schema)
-        wanted = groups.candidates(keys)
+        return parquet.RowGroups(path, artifact.size, tail, self._schema)
+
+    async def _fetch(self, artifact: Artifact, groups: parquet.RowGroups, wanted: list[int]) -> dict[int, bytes]:
         ranges = [groups.ranges[group] for group in wanted]
-        found = await asyncio.gather(*(self._store.get_range(path, start, size) for start, size, _ in ranges))
-        self.bytes_read += length + sum(map(len, found))
-
-        def decode() -> pa.Table:
-            rows = groups.read(dict(zip(wanted, found, strict=True)), self._schema.names)
-            return merge.matching(rows, keys, self._schema.key)
-
-        return await self._host.run(decode)
+        found = await asyncio.gather(*(self._store.get_range(artifact.path, start, size) for start, size, _ in ranges))
+        self.bytes_read += sum(map(len, found))
+        return dict(zip(wanted, found, strict=True))
 
     async def _delta(self, artifact: Artifact, partition: int) -> pa.Table:
         task = self._packs.get(artifact.path)
@@ -141,9 +149,17 @@ class Reader:
         return pack.slice(start, end - start)
 
     async def _pack(self, artifact: Artifact) -> pa.Table:
+        """The changes of all partitions of this version in a pack, and maybe others."""
+        names, wanted = self._schema.names, list(self._version.chains)
+        if artifact.tail is not None and artifact.size >= LARGE_PACK:
+            groups = await self._open(artifact)
+            some = groups.of_partitions(wanted)
+            size = sum(groups.ranges[group][1] for group in some)
+            if 2 * size <= artifact.size:  # else one request for all of it is better
+                found = await self._fetch(artifact, groups, some)
+                return (await self._host.run(lambda: groups.read_changes(found, names))).combine_chunks()
         data = await objects.read_artifact(self._store, self._host, artifact)
         self.bytes_read += len(data)
-        names, wanted = self._schema.names, list(self._version.chains)
         rows = await self._host.run(lambda: parquet.decode_pack(artifact.path, data, self._schema, names, wanted))
         return rows.combine_chunks()
 

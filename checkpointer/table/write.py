@@ -15,8 +15,7 @@ from checkpointer.table.merge import in_order
 from checkpointer.table.schema import CHANGE, DELETE, PARTITION, TableSchema
 from checkpointer.table.version import Reader, Version, empty_base
 from manifests import layout
-from manifests.digest import sha256
-from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId, Tail
+from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId
 
 SMALL_PARTITION = 4096
 """Rows below which a partition shares an object with others, even if it is whole."""
@@ -41,34 +40,32 @@ class Writer:
     async def snapshot(self, partition: int, rows: pa.Table) -> Artifact:
         """All the rows of a partition, in order of their key; what else a delta has is left out."""
 
-        def encode() -> tuple[parquet.Encoded, str, Tail]:
-            encoded = parquet.encode(rows.select(self._schema.names).cast(self._schema.arrow()))
-            tail = Tail(encoded.tail, sha256(memoryview(encoded.data)[-encoded.tail :]))
-            return encoded, sha256(encoded.data), tail
+        def encode() -> parquet.Encoded:
+            return parquet.encode(rows.select(self._schema.names).cast(self._schema.arrow()))
 
-        encoded, digest, tail = await self._host.run(encode)
-        path = layout.artifact(self._table, partition, self._owner, SNAPSHOT, digest, layout.PARQUET)
+        encoded = await self._host.run(encode)
+        path = layout.artifact(self._table, partition, self._owner, SNAPSHOT, encoded.digest, layout.PARQUET)
         await objects.put(self._store, path, encoded.data)
         size = len(encoded.data)
-        return Artifact(path, SNAPSHOT, 0, size, size, encoded.raw_size, rows.num_rows, digest, tail)
+        return Artifact(path, SNAPSHOT, 0, size, size, encoded.raw_size, rows.num_rows, encoded.digest, encoded.tail)
 
     async def pack(self, rows: pa.Table) -> dict[int, Artifact]:
         """Changes of any partitions, in order, as one object. For each partition that has some, where they are."""
 
-        def encode() -> tuple[parquet.Encoded, str, dict[int, int]]:
+        def encode() -> tuple[parquet.Encoded, dict[int, int]]:
             stored = self._schema.arrow_delta()
             encoded = parquet.encode(rows.select(stored.names).cast(stored))
             of_rows = rows[PARTITION].to_numpy()
             assert (of_rows[1:] >= of_rows[:-1]).all(), "changes that are not in order"
             numbers, counts = np.unique(of_rows, return_counts=True)
-            return encoded, sha256(encoded.data), dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+            return encoded, dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
-        encoded, digest, counts = await self._host.run(encode)
-        path = layout.pack(self._table, self._owner, digest, layout.PARQUET)
+        encoded, counts = await self._host.run(encode)
+        path = layout.pack(self._table, self._owner, encoded.digest, layout.PARQUET)
         await objects.put(self._store, path, encoded.data)
         size = len(encoded.data)
         return {
-            partition: Artifact(path, DELTA, 0, size, size, encoded.raw_size, records, digest)
+            partition: Artifact(path, DELTA, 0, size, size, encoded.raw_size, records, encoded.digest, encoded.tail)
             for partition, records in counts.items()
         }
 

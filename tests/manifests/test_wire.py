@@ -34,6 +34,7 @@ from manifests.model import (
     Operator,
     Pointer,
     Ref,
+    Tail,
     Writer,
 )
 from manifests.wire import (
@@ -478,6 +479,11 @@ BAD_MANIFEST: dict[str, list[Json | EllipsisType]] = {
         *(chain([[OWN, 1]], [[0, bad, 1]]) for bad in WRONG_INTEGERS),
         *(chain([[OWN, 1]], [[0, 1, bad]]) for bad in WRONG_INTEGERS),
         chain([[OWN, 1]], [[0, 1, 1], [0, 1, 1]]),
+        chain([[OWN, 5, 3]], WHOLE),
+        chain([[OWN, 5, 3, digest(1), 1]], WHOLE),
+        *(chain([[OWN, 5, bad, digest(1)]], WHOLE) for bad in (0, 6, *WRONG_INTEGERS)),
+        *(chain([[OWN, 5, 3, bad]], WHOLE) for bad in (None, *WRONG_DIGESTS)),
+        chain([[OWN, 5]], [[0, 1, 1, [3, digest(1)]]]),
         chain([[layout.artifact("totals", 0, ID, "delta", digest(1), "raw"), 1]], WHOLE),
         chain([[PACK, 10]], WHOLE),
         *(part(3, bad) for bad in (*WRONG_TEXTS, "", "delta", "Snapshot", "full")),
@@ -509,8 +515,24 @@ def test_a_bad_manifest_is_malformed(path: str, value: Json) -> None:
 
 
 def test_the_tables_start_from_what_is_good() -> None:
-    for good in (chain([[OWN, 1]], WHOLE), chain([[PACK, 10]], [PART]), segments([[SEGMENT, 1, 1, 1]])):
+    for good in (
+        chain([[OWN, 1]], WHOLE),
+        chain([[OWN, 5, 5, digest(1)]], WHOLE),
+        chain([[PACK, 10]], [PART]),
+        chain([[PACK, 10, 1, digest(1)]], [PART]),
+        segments([[SEGMENT, 1, 1, 1]]),
+    ):
         decode_manifest(ID, changed(MANIFEST_BYTES, "operators.totals", good))
+
+
+def test_the_tail_of_an_object_belongs_to_everything_in_it() -> None:
+    tail = Tail(4, digest("tail"))
+    whole, parts = replace(alone(0), tail=tail), [replace(part, tail=tail) for part in packed([5, 7])]
+    chains = {0: (whole,), 1: (parts[0],), 2: (parts[1],)}
+    manifest = replace(MANIFEST, operators={"totals": Operator(3, "explicit", "raw", chains)})
+    data = encode_manifest(manifest)
+    assert data.count(tail.digest.encode()) == 2  # once for each object
+    assert decode_manifest(ID, data).operators["totals"].chains == chains
 
 
 def test_a_manifest_is_asked_for_by_its_own_id() -> None:
@@ -557,6 +579,9 @@ BAD_VALUES |= {
     "a path that is none": with_chain(replace(alone(0), path="../x")),
     "a kind that is not its path's": with_chain(alone(0), replace(alone(0, kind=DELTA), kind="snapshot")),
     "a digest that is not its path's": with_chain(replace(alone(0), digest=digest("other"))),
+    "one object with two tails": with_chain(
+        replace(packed([5, 7])[0], tail=Tail(3, digest(1))), replace(packed([5, 7])[1], kind=DELTA)
+    ),
     "a part of what is no pack": with_chain(replace(alone(0), length=5)),
     "beyond a pack's end": with_chain(replace(packed([5, 5])[1], length=6)),
     "two sizes of one object": with_chain(packed([5, 5])[0], replace(packed([5, 5])[1], size=11, kind="delta")),

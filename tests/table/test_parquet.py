@@ -59,7 +59,7 @@ def sorted_rows(schema: TableSchema, rows: list[Row]) -> pa.Table:
 
 
 def opened(encoded: Encoded, schema: TableSchema) -> RowGroups:
-    return RowGroups("object", len(encoded.data), encoded.data[-encoded.tail :], schema)
+    return RowGroups("object", len(encoded.data), encoded.data[-encoded.tail.length :], schema)
 
 
 def parts(encoded: Encoded, groups: RowGroups, wanted: list[int]) -> dict[int, bytes]:
@@ -123,7 +123,7 @@ def test_row_groups_cover_the_file(count: int, small_groups: None) -> None:
         assert start == at
         assert digest == sha256(encoded.data[start : start + length])
         at += length
-    assert at == len(encoded.data) - encoded.tail
+    assert at == len(encoded.data) - encoded.tail.length
     assert len(groups.ranges) == -(-count // SMALL)
     assert encoded.raw_size == rows.nbytes
     assert decode("object", encoded.data, schema, schema.names).equals(rows)
@@ -197,7 +197,7 @@ def test_values_are_widened(before: str, value: Any, after: str, wanted: Any) ->
     found = decode("object", encoded.data, new, new.names)
     assert found.to_pylist() == [{"k": wanted, "a": wanted}, {"k": None, "a": None}]
     groups = opened(encoded, new)
-    assert groups.candidates(keys_of(new, [(wanted,)])) == [0]
+    assert groups.of_keys(keys_of(new, [(wanted,)])) == [0]
     assert one(encoded, groups, 0, ["a"]).to_pylist() == [{"a": wanted}, {"a": None}]
 
 
@@ -235,7 +235,7 @@ def test_no_row_group_that_holds_a_key_is_skipped(data: st.DataObject) -> None:
         encoded = encode(stored)
     groups = opened(encoded, schema)
     wanted = keys_of(schema, keys)
-    read = [one(encoded, groups, group, schema.names) for group in groups.candidates(wanted)]
+    read = [one(encoded, groups, group, schema.names) for group in groups.of_keys(wanted)]
     found = pa.concat_tables([stored.slice(0, 0), *read])
     assert rows_in(matching(found, wanted, schema.key)) == rows_in(matching(stored, wanted, schema.key))
     assert {plain(row) for row in keys} & {plain(row) for row in rows} <= set(rows_in(found))
@@ -261,31 +261,31 @@ def test_row_groups_without_the_key_are_skipped(kind: str, small_groups: None) -
     make = MANY[kind]
     groups = opened(encode(snapshot_rows(schema, [(make(n), n) for n in range(10 * SMALL)])), schema)
     for n in (0, SMALL - 1, SMALL, 10 * SMALL - 1):
-        assert groups.candidates(keys_of(schema, [(make(n),)])) == [n // SMALL]
-    assert groups.candidates(keys_of(schema, [(make(95),), (make(15),)])) == [1, 9]
-    assert groups.candidates(keys_of(schema, [(make(101),)])) == []
-    assert groups.candidates(keys_of(schema, [])) == []
+        assert groups.of_keys(keys_of(schema, [(make(n),)])) == [n // SMALL]
+    assert groups.of_keys(keys_of(schema, [(make(95),), (make(15),)])) == [1, 9]
+    assert groups.of_keys(keys_of(schema, [(make(101),)])) == []
+    assert groups.of_keys(keys_of(schema, [])) == []
 
 
 def test_row_groups_are_skipped_by_any_column_of_the_key(small_groups: None) -> None:
     schema = schema_of({"a": "long", "b": "string"}, ["a", "b"])
     groups = opened(encode(snapshot_rows(schema, [(n // 50, f"{n % 50:02}") for n in range(100)])), schema)
-    assert groups.candidates(keys_of(schema, [(1, "25")])) == [7]
-    assert groups.candidates(keys_of(schema, [(1, "00"), (1, None)])) == [5, 6, 7, 8, 9]
+    assert groups.of_keys(keys_of(schema, [(1, "25")])) == [7]
+    assert groups.of_keys(keys_of(schema, [(1, "00"), (1, None)])) == [5, 6, 7, 8, 9]
 
 
 def test_keys_beside_nan_are_not_skipped() -> None:
     """NaN has no place among sorted keys: a search among them would go astray."""
     schema = schema_of({"k": "double"}, ["k"])
     groups = opened(encode(snapshot_rows(schema, [(1.0,)])), schema)
-    assert groups.candidates(keys_of(schema, [(5.0,), (NAN,), (1.0,)])) == [0]
+    assert groups.of_keys(keys_of(schema, [(5.0,), (NAN,), (1.0,)])) == [0]
 
 
 def test_a_value_column_says_nothing_about_the_key() -> None:
     """A leaf of a struct has the path of a key that is called `a.b`."""
     schema = schema_of({"a.b": "long", "a": struct(b="long")}, ["a.b"])
     groups = opened(encode(snapshot_rows(schema, [(1, {"b": 1000}), (2, {"b": 2000})])), schema)
-    assert groups.candidates(keys_of(schema, [(1,)])) == [0]
+    assert groups.of_keys(keys_of(schema, [(1,)])) == [0]
 
 
 @pytest.mark.parametrize(("kind", "number"), [("date", 5_000_000), ("timestamp", 2**60), ("timestamp_ntz", -(2**60))])
@@ -294,8 +294,8 @@ def test_keys_beyond_the_dates_of_python_are_found(kind: str, number: int) -> No
     plain_type = pa.int32() if kind == "date" else pa.int64()
     rows = pa.table([pa.array([number], plain_type).cast(schema.arrow().types[0])], schema=schema.arrow())
     groups = opened(encode(rows), schema)
-    assert groups.candidates(rows) == [0]
-    groups.candidates(keys_of(schema, [(ORDERED[kind][0],)]))
+    assert groups.of_keys(rows) == [0]
+    groups.of_keys(keys_of(schema, [(ORDERED[kind][0],)]))
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------
@@ -343,12 +343,12 @@ def test_what_is_no_parquet_file_is_malformed() -> None:
     schema = schema_of({"k": "long", "v": "string"}, ["k"])
     encoded = encode(snapshot_rows(schema, [(n, str(n)) for n in range(100)]))
     cut = [encoded.data[:size] for size in range(0, len(encoded.data), 11)]
-    cut += [encoded.data[size:] for size in range(len(encoded.data) - encoded.tail + 5, len(encoded.data), 11)]
+    cut += [encoded.data[size:] for size in range(len(encoded.data) - encoded.tail.length + 5, len(encoded.data), 11)]
     for data in garbage() + cut:
         with pytest.raises(MalformedError, match="object: expected a Parquet file of this table"):
             decode("object", data, schema, schema.names)
         with pytest.raises(MalformedError, match="object: expected a Parquet file of this table"):
-            RowGroups("object", len(data), data[-encoded.tail :], schema)
+            RowGroups("object", len(data), data[-encoded.tail.length :], schema)
 
 
 def written(rows: pa.Table, metadata: dict[str, str] | None = None) -> bytes:

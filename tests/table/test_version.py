@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from checkpointer import Checkpointer
 from checkpointer.errors import CorruptionError, DigestMismatchError, IllegalArgumentError, NotFoundError
 from checkpointer.runtime import run_sync
-from checkpointer.table import parquet
+from checkpointer.table import parquet, version
 from checkpointer.table.merge import consolidate, in_order
 from checkpointer.table.schema import CHANGE, DELETE, MERGE, RESET, TableSchema, next_schema
 from checkpointer.table.version import PARTITIONER, Reader, Version, empty_base
@@ -143,6 +143,57 @@ def test_the_partitions_of_a_pack_are_found_and_it_is_fetched_once() -> None:
         assert rows_in(run_sync(reader.rows(partition))) == [(n, partition) for n in range(partition + 1)]
     assert reader.bytes_read == written[0].size == place.version.size
     assert place.rows(1) == []
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Two packs of eight partitions in many row groups, neither of them small."""
+    monkeypatch.setattr(parquet, "ROW_GROUP", 50)
+    monkeypatch.setattr(version, "LARGE_PACK", 1)
+    place = Place(SIMPLE)
+    for turn in range(2):
+        place.pack({p: [(MERGE, (n, p + turn)) for n in range(100)] for p in range(8)})
+    return place
+
+
+@pytest.mark.parametrize("wanted", [[0], [7], [2, 3], [0, 4, 7], list(range(8))])
+def test_of_a_large_pack_only_what_some_partitions_need_is_read(wide: Place, wanted: list[int]) -> None:
+    reader = Reader(wide.store, wide.host, wide.version.only(wanted))
+    for partition in wanted:
+        assert sorted(rows_in(run_sync(reader.rows(partition)))) == [(n, 2 * partition + 1) for n in range(100)]
+    tails = sum(artifact.tail.length for artifact in wide.chains[0][1:] if artifact.tail)
+    groups = wide.version.size - tails
+    assert reader.bytes_read - tails == pytest.approx(groups * len(wanted) / 8, rel=0.1)
+
+
+def test_a_large_pack_is_read_whole_where_most_of_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "LARGE_PACK", 1)
+    place = Place(SIMPLE)
+    place.pack({p: [(MERGE, (n, value(n + p))) for n in range(1000)] for p in range(8)})
+    reader = place.reader()
+    assert all(run_sync(reader.rows(partition)).num_rows == 1000 for partition in range(8))
+    delta = place.chains[0][1]
+    assert delta.tail is not None
+    assert reader.bytes_read == delta.size + delta.tail.length
+
+
+def test_damage_to_a_part_of_a_large_pack_is_noticed_by_whoever_reads_it(wide: Place) -> None:
+    sound = wide.chains[0][1]
+    data = wide.read(sound)
+    assert sound.tail is not None
+    for at, harmed in ((10, [0]), (len(data) - sound.tail.length - 2, [7]), (len(data) - 20, list(range(8)))):
+        changed = bytearray(data)
+        changed[at] ^= 1
+        damaged = wide.put(sound, bytes(changed))
+        for partition in range(8):
+            base, delta = empty_base(damaged), replace(damaged, records=100)
+            broken = Version("t", SIMPLE, 8, {partition: (base, delta)})
+            reader = Reader(wide.store, wide.host, broken)
+            if partition in harmed:
+                with pytest.raises(DigestMismatchError, match=damaged.path):
+                    run_sync(reader.rows(partition))
+            else:
+                assert run_sync(reader.rows(partition)).num_rows == 100
 
 
 def test_an_empty_base_has_no_bytes() -> None:
