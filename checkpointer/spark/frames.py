@@ -10,7 +10,7 @@ from pyspark.sql.types import StructField, StructType
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.table.schema import PARTITION, TableSchema
 from checkpointer.table.schema import Column as TableColumn
-from checkpointer.table.types import is_float
+from checkpointer.table.types import is_float, is_wider, plain_type, show_type
 from manifests.model import Json
 
 
@@ -54,12 +54,19 @@ def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame
 
 
 def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
-    """The key columns of a frame, which must be there."""
+    """The key columns of a frame, which must be there, with the types of the table or narrower ones."""
     missing = [name for name in schema.key if name not in frame.columns]
     if missing:
         raise IllegalArgumentError(
             f"table {table!r}: column {', '.join(missing)} of its key is missing; there are {', '.join(frame.columns)}"
         )
+    given = {field["name"]: plain_type(field["type"]) for field in fields_of(frame)}
+    for column in schema.columns:
+        if column.role == "key" and given[column.name] != column.type and not is_wider(given[column.name], column.type):
+            raise IllegalArgumentError(
+                f"table {table!r}: column {column.name!r} of its key is {show_type(column.type)}, not "
+                f"{show_type(given[column.name])}: cast it, so that it is clear which keys are meant"
+            )
     return frame.select(*(F.col(quote(name)) for name in schema.key))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from checkpointer.client import as_target
 from checkpointer.errors import IllegalArgumentError, StoreNotFoundError
@@ -106,7 +107,7 @@ def _side(frame: DataFrame, key: list[str], name: str) -> DataFrame:
 
 def _differs(old: DataFrame, new: DataFrame, key: list[str]) -> Column:
     """Whether any other column differs; one that only one side has differs where it is not null."""
-    types: dict[str, list[Any]] = {}
+    types: dict[str, list[DataType]] = {}
     for frame in (old, new):
         for field in frame.schema.fields:
             if field.name not in key:
@@ -114,13 +115,40 @@ def _differs(old: DataFrame, new: DataFrame, key: list[str]) -> Column:
     differs = F.lit(False)
     for column, kinds in types.items():
         sides = [
-            F.col(name)[column] if column in frame.columns else F.lit(None)
+            F.col(name)[column] if column in frame.columns else F.lit(None).cast(kinds[0])
             for name, frame in (("before", old), ("after", new))
         ]
-        if any("map" in kind.simpleString() or "variant" in kind.simpleString() for kind in kinds):
-            sides = [F.to_json(F.struct(side)) for side in sides]  # Spark does not compare these
+        sides = [_comparable(side, kinds[0]) for side in sides]
         differs = differs | ~sides[0].eqNullSafe(sides[1])
     return differs
+
+
+def _comparable(value: Column, kind: DataType) -> Column:
+    """Maps and variants, which Spark does not compare, as something that it does."""
+    if isinstance(kind, VariantType):
+        return F.to_json(value)
+    if isinstance(kind, ArrayType):
+        inner = kind.elementType
+        return F.transform(value, lambda element: _comparable(element, inner)) if _has_map(inner) else value
+    if isinstance(kind, MapType):
+        of_key, of_value = kind.keyType, kind.valueType
+        entries = F.transform(
+            F.map_entries(value),
+            lambda entry: F.struct(_comparable(entry["key"], of_key).alias("k"), _comparable(entry["value"], of_value)),
+        )
+        return F.array_sort(entries)
+    if isinstance(kind, StructType) and _has_map(kind):
+        fields = [_comparable(value[field.name], field.dataType).alias(field.name) for field in kind.fields]
+        return F.when(value.isNotNull(), F.struct(*fields))
+    return value
+
+
+def _has_map(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _has_map(kind.elementType)
+    if isinstance(kind, StructType):
+        return any(_has_map(field.dataType) for field in kind.fields)
+    return isinstance(kind, MapType | VariantType)
 
 
 def restore(client: Checkpointer, id: CheckpointId | str | None, epoch: int | None, savepoint: str | None) -> Restored:  # noqa: A002

@@ -58,7 +58,7 @@ class CheckpointerSource(DataSource):
         request = Request.of(self.options)
         if request.view is not None:
             return ViewReader(request)
-        return PruningReader(request, schema.fieldNames()) if _may_push() else TableReader(request, schema.fieldNames())
+        return PruningReader(request, schema) if _may_push() else TableReader(request, schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +132,30 @@ class Slice(InputPartition):
 class TableReader(DataSourceReader):
     """Pins the checkpoint when the scan is planned; the tasks read nothing but what was pinned."""
 
-    def __init__(self, request: Request, columns: list[str]) -> None:
+    def __init__(self, request: Request, schema: StructType) -> None:
         self._request = request
-        self._columns = columns
+        self._schema = schema
+        self._columns = schema.fieldNames()
         self._keys: dict[str, list[Any]] = {}
 
     def partitions(self) -> Sequence[InputPartition]:
         restored = self._request.restore()
         version = version_of(restored, self._request.operator)
+        self._check_schema(version)
         wanted = self._wanted(version)
         return [Slice(restored.id, version.only(group), group) for group in spread(wanted, TASKS)] or [
             Slice(restored.id, version.only([]), [])
         ]
+
+    def _check_schema(self, version: Version) -> None:
+        """A view knows the columns that the table had when it was made."""
+        now = {field.name: field.dataType for field in struct_of(list(version.schema.columns))}
+        for field in self._schema:
+            if now.get(field.name) != field.dataType:
+                raise IllegalArgumentError(
+                    f"table {version.name!r}: column {field.name!r} was {field.dataType.simpleString()} when this "
+                    f"DataFrame or view was made, now the table has {version.schema}: make it again"
+                )
 
     def _wanted(self, version: Version) -> list[int]:
         """The partitions that may hold the keys that filters ask for."""

@@ -30,6 +30,8 @@ class Line:
         self.last: Job | None = restored.job if restored else None
         self.maps: dict[str, KeyedState] = {}
         self.dropped: set[str] = set()
+        self.gathered: set[str] = set()
+        """Tables whose last changes were many."""
         self.begun = False
 
 
@@ -135,7 +137,16 @@ class State:
             raise IllegalArgumentError(f"table {name!r}: was opened in this batch already: use what that returned")
         draft = self._checkpoint._draft
         found = TableState(
-            self._spark, self._line.client, draft, name, key, num_partitions, combine, schema, self._guard
+            self._spark,
+            self._line.client,
+            draft,
+            name,
+            key,
+            num_partitions,
+            combine,
+            schema,
+            self._guard,
+            gather=name in self._line.gathered,
         )
         self._tables[name] = found
         return found
@@ -188,6 +199,8 @@ class State:
         """Leave a map or operator out, from this batch on."""
         self._check_open()
         known = self._line.maps.pop(name, None) or self._tables.pop(name, None)
+        if isinstance(known, TableState):
+            known._close()
         self._line.dropped.add(name)
         try:
             self._checkpoint.drop(name)
@@ -207,6 +220,7 @@ class State:
         for table in self._tables.values():
             table._finish()
         self._checkpoint.commit()
+        self._line.gathered = {name for name, table in self._tables.items() if table._gather}
         self._ended = True
         self._line.last, self._line.begun = self._job, True
 

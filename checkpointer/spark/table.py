@@ -62,11 +62,15 @@ class TableState:
         combine: Mapping[str, Combine] | None,
         schema: StructType | str | None,
         guard: Callable[[], AbstractContextManager[None]],
+        *,
+        gather: bool = False,
     ) -> None:
         self._spark = spark
         self._client = client
         self._draft = draft
         self._guard = guard
+        self._gather = gather
+        """Whether changes are so large that tasks should get all of a partition each, though that is a shuffle more."""
         self._name = name
         self._key = list(key)
         self._combine = dict(combine or {})
@@ -142,6 +146,14 @@ class TableState:
         if self._changed:
             self._draft.put(self._name, self._version.operator())
 
+    def _close(self) -> None:
+        """The table was dropped: nothing more can be done with it."""
+
+        def refuse() -> AbstractContextManager[None]:
+            raise InvalidStateError(f"table {self._name!r}: was dropped in this batch: open it again")
+
+        self._guard = refuse
+
     # ---- within --------------------------------------------------------------------------------------------------
 
     @property
@@ -173,10 +185,12 @@ class TableState:
         # Tasks that have all the rows of a partition can write snapshots, and see every duplicate.
         whole = not chains
         apart = not whole and (change == DELETE or schema.combines or has_unique_keys(rows, schema.key))
-        tasks = keyed if apart else keyed.repartition(PARTITION)
-        root, inline = self._root, DRIVER_BYTES // 8
+        tasks = keyed if apart and not self._gather else keyed.repartition(PARTITION)
+        root, inline = self._root, DRIVER_BYTES // 4
         task = WriteTask(root, self._draft.id, self._name, schema, self._partitions, change, whole, inline)
         written = self._run(tasks, task.run)
+        # Each pack makes the chains of all partitions in it longer: one from each of many tasks is too much.
+        self._gather = sum(bool(found.deltas) for found in written) > (0 if self._gather else 1)
         for found in written:
             chains |= {partition: (snapshot,) for partition, snapshot in found.snapshots.items()}
         for deltas in (*(found.deltas for found in written), self._pack(written, schema)):
@@ -238,8 +252,8 @@ class TableState:
         results = frame.mapInArrow(lambda batches: work(batches), RESULT).collect()
         written = [Written.load(bytes(row["written"])) for row in results]
         for found in written:
-            if found.refused:
-                raise IllegalArgumentError(found.refused)
+            if found.refused is not None:
+                raise found.refused
         twice = [p for p, count in Counter(p for found in written for p in found.snapshots).items() if count > 1]
         if twice:
             raise InvalidStateError(f"table {self._name!r}: partition {twice[0]} was written by two tasks")

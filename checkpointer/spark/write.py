@@ -5,14 +5,15 @@ attempt's id and its own digest; nothing names it, and cleanup removes it.
 """
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from checkpointer.errors import IllegalArgumentError
+from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.table import merge
@@ -27,13 +28,13 @@ RESULT = StructType([StructField("written", BinaryType())])
 
 @dataclass(slots=True)
 class Written:
-    """What one task wrote; `rows` are few enough for the driver to write, `refused` says why nothing was."""
+    """What one task wrote; `rows` are few enough for the driver to write, `refused` is why nothing was."""
 
     snapshots: dict[int, Artifact] = field(default_factory=dict)
     deltas: dict[int, Artifact] = field(default_factory=dict)
     chains: dict[int, Chain] = field(default_factory=dict)
     rows: bytes = b""
-    refused: str = ""
+    refused: CheckpointError | None = None
 
     def dump(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"written": pa.array([pickle.dumps(self)], pa.binary())})
@@ -49,7 +50,8 @@ class WriteTask:
     """Writes the changes of a batch. `whole`: tasks have all the rows of their partitions, with nothing below them.
 
     How many tasks there are is known when they have run, but task k knows of k others: it hands at most
-    `inline / (k + 1)` bytes to the driver. Together those are below eight times `inline` for up to 1,600 tasks.
+    `inline / (k + 1)` bytes to the driver, so that what is below `inline` in all and evenly spread is never written by
+    tasks. The most that the driver gets from 1,000 tasks is 7.5 times `inline`.
     """
 
     root: TaskRoot
@@ -64,10 +66,7 @@ class WriteTask:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [batch for batch in batches if batch.num_rows]
         if found:
-            try:
-                yield self._write(pa.Table.from_batches(found)).dump()
-            except IllegalArgumentError as error:  # no failure of the task: another attempt would end alike
-                yield Written(refused=str(error)).dump()
+            yield _tell(partial(self._write, pa.Table.from_batches(found)))
 
     def _write(self, given: pa.Table) -> Written:
         rows = self._changes(given)
@@ -118,15 +117,24 @@ class CompactTask:
     keep: dict[int, int]
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        session = self.root.open()._session
         for batch in batches:
             for group in batch.column(0).to_pylist():
-                partitions = self.groups[group]
-                version = self.version.only(partitions)
-                reader = Reader(session.store, session.host, version)
-                writer = Writer(session.store, session.host, self.owner, version.name, version.schema)
-                keep = {partition: self.keep[partition] for partition in partitions}
-                yield Written(chains=run_sync(rewrite(reader, writer, version.chains, keep))).dump()
+                yield _tell(partial(self._compact, self.groups[group]))
+
+    def _compact(self, partitions: list[int]) -> Written:
+        session, version = self.root.open()._session, self.version.only(partitions)
+        reader = Reader(session.store, session.host, version)
+        writer = Writer(session.store, session.host, self.owner, version.name, version.schema)
+        keep = {partition: self.keep[partition] for partition in partitions}
+        return Written(chains=run_sync(rewrite(reader, writer, version.chains, keep)))
+
+
+def _tell(work: Callable[[], Written]) -> pa.RecordBatch:
+    """What a task wrote, or why it may not: no failure of the task, as another attempt would end alike."""
+    try:
+        return work().dump()
+    except (IllegalArgumentError, InvalidStateError) as error:
+        return Written(refused=type(error)(str(error))).dump()
 
 
 def _stream(rows: pa.Table) -> bytes:

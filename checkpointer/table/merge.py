@@ -89,18 +89,20 @@ def consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
 
 
 def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> pa.Table:
-    """The rows of `base` once the changes of `deltas`, the oldest first, are put on top of them."""
-    changes = consolidate(deltas, schema, table)
-    untouched = base
-    if base.num_rows and changes.num_rows:
-        touched = _candidates(base, changes, schema.key)
+    """The rows of `base` once the changes of `deltas`, the oldest first, are put on top of them.
+
+    A sum counts once all of it is there: what only some of the changes add up to may be beyond its type.
+    """
+    untouched, changes = base, deltas
+    if base.num_rows and deltas.num_rows:
+        touched = _candidates(base, deltas, schema.key)
         untouched = base.filter(pc.invert(touched))
         if not (schema.replaces and len(schema.key) == 1):  # else what is below a change does not count
             below = base.filter(touched)
             for name, kind, value in ((PARTITION, pa.int32(), 0), (CHANGE, pa.int8(), MERGE)):
                 below = below.append_column(pa.field(name, kind), pa.repeat(pa.scalar(value, kind), below.num_rows))
-            both = pa.concat_tables([below.select(changes.column_names), changes])
-            changes = consolidate(both, schema, table)
+            changes = pa.concat_tables([below.select(deltas.column_names), deltas])
+    changes = consolidate(changes, schema, table)
     living = changes.filter(pc.not_equal(changes[CHANGE], DELETE)).select(base.column_names)
     return pa.concat_tables([untouched, living])
 

@@ -43,8 +43,10 @@ def key_table(version: Version, keys: Keys) -> pa.Table:
     fields = [version.schema.arrow().field(name) for name in version.schema.key]
     try:
         columns = [pa.array([row[field.name] for row in keys], field.type) for field in fields]
-    except (KeyError, TypeError, pa.ArrowException) as error:
+    except (KeyError, TypeError, OverflowError, pa.ArrowException) as error:
         raise IllegalArgumentError(
             f"table {version.name!r}: keys: expected rows with {', '.join(version.schema.key)}: {error}"
         ) from None
+    # No zero below zero, as in the rows.
+    columns = [pc.add(column, 0) if pa.types.is_floating(column.type) else column for column in columns]
     return pa.table(columns, schema=pa.schema(fields))

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from checkpointer import objects
 from checkpointer.codecs.fold import fold_start
+from checkpointer.errors import InvalidStateError
 from checkpointer.host import Host
 from checkpointer.store.base import Store
 from checkpointer.table import parquet
@@ -91,9 +92,9 @@ def rewrites(version: Version, max_chain: int, snapshots: int) -> dict[int, int]
     """For each partition whose chain should be shorter: how many of its artifacts stay. None of them: a snapshot.
 
     As everywhere, a chain that is too long ends in a snapshot if its deltas outweigh half of the old one, else its
-    newest deltas become one. The limit is up to a third lower for some partitions than for others: all of them would
-    reach it in the same batch. Deltas that outweigh the snapshot by many rows do not wait for the limit; those that are
-    due most come first, at most `snapshots` in a batch.
+    newest deltas become one. The limit is up to a third lower for some partitions than for others, as all of them would
+    reach it in the same batch. Deltas that outweigh the snapshot by many rows do not wait for the limit: of those
+    partitions at most `snapshots` are rewritten in a batch, the ones that are due most.
     """
     found, outweighed = {}, []
     steps = max(1, max_chain // 3)
@@ -117,11 +118,11 @@ async def rewrite(
     written: dict[int, Chain] = {}
     folded: list[pa.Table] = []
     for partition, kept in keep.items():
-        if kept == 0:
+        changes = await _fold(reader, partition, chains[partition], kept)
+        if changes is None:
             rows = await writer.in_order(await reader.rows(partition))
             written[partition] = (await writer.snapshot(partition, rows),) if rows.num_rows else ()
             continue
-        changes = await reader.changes(partition, chains[partition][kept:])
         if _is_whole(chains[partition], kept):
             changes = changes.filter(pc.not_equal(changes[CHANGE], DELETE))  # nothing is below that could be deleted
         written[partition] = ()
@@ -131,6 +132,17 @@ async def rewrite(
             chain, kept = chains[partition], keep[partition]
             written[partition] = on_top(() if _is_whole(chain, kept) else chain[:kept], artifact)
     return written
+
+
+async def _fold(reader: Reader, partition: int, chain: Chain, kept: int) -> pa.Table | None:
+    """What the artifacts above `kept` do together. None where all of the chain has to become a snapshot: because that
+    is asked for, or because a sum fits into its type only together with what is below."""
+    if kept == 0:
+        return None
+    try:
+        return await reader.changes(partition, chain[kept:])
+    except InvalidStateError:
+        return None
 
 
 def _is_whole(chain: Chain, kept: int) -> bool:

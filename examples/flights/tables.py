@@ -31,13 +31,15 @@ def sink(root: str) -> stream.Sink:
     @stateful(root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
         new = summarize(batch, "aircraft").persist()
-        flights, tails = new.agg(F.sum("flights"), F.count("*")).collect()[0]
-        emit("computed", batch=batch_id, flights=flights, aircraft=tails)
-        aircraft = state.table("aircraft", key=KEYS["aircraft"], num_partitions=PARTITIONS, combine=COMBINE)
-        routes = state.table("routes", key=KEYS["routes"], num_partitions=PARTITIONS, combine=COMBINE)
-        aircraft.upsert(new)
-        routes.upsert(summarize(batch, "routes"))
-        new.unpersist()
+        try:
+            flights, tails = new.agg(F.sum("flights"), F.count("*")).collect()[0]
+            emit("computed", batch=batch_id, flights=flights, aircraft=tails)
+            aircraft = state.table("aircraft", key=KEYS["aircraft"], num_partitions=PARTITIONS, combine=COMBINE)
+            routes = state.table("routes", key=KEYS["routes"], num_partitions=PARTITIONS, combine=COMBINE)
+            aircraft.upsert(new)
+            routes.upsert(summarize(batch, "routes"))
+        finally:
+            new.unpersist()
 
     return update
 

@@ -1,6 +1,7 @@
 """Tables from anywhere: other sessions, older checkpoints, plain SQL, and without Spark."""
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -206,6 +207,46 @@ def test_a_difference_in_nulls_maps_and_new_columns_is_seen(spark: SparkSession,
     c = put(spark, root, spark.sql("select 2L k, 5 x, map('b', 1) m, 'new' y"))
     assert [row.k for row in diff(spark, root, a, b, "t").collect()] == [1]
     assert [(row.k, row.after.y) for row in diff(spark, root, b, c, "t").collect()] == [(2, "new")]
+
+
+def test_a_difference_inside_maps_is_seen_and_their_order_is_none(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+
+    def state(at: str, order: str, nested: str) -> DataFrame:
+        value = f"map_from_arrays(array({order}), array(timestamp'2024-01-01 00:00:00.{at}', null)) m"
+        return spark.sql(f"select 1L k, {value}, parse_json('1') v, array(named_struct('map', {nested})) n")
+
+    first = put(spark, root, state("000001", "'a', 'b'", "map(1, 2, 3, 4)"))
+    same = put(spark, root, state("000001", "'a', 'b'", "map(3, 4, 1, 2)"))
+    later = put(spark, root, state("000002", "'a', 'b'", "map(1, 2, 3, 4)"))
+    inside = put(spark, root, state("000002", "'a', 'b'", "map(1, 2, 3, 5)"))
+    found = [diff(spark, root, a, b, "t").count() for a, b in itertools.pairwise((first, same, later, inside))]
+    assert found == [0, 1, 1]
+
+
+def test_a_view_says_when_the_columns_have_changed(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    put(spark, root, spark.sql("select 1L k, 1 v, 2 w"))
+    view = load(spark, root, operator="t")
+    put(spark, root, spark.sql("select 2L k, 1 v, 2 w, 3 x"))
+    assert view.count() == 2
+    view = load(spark, root, operator="t")
+    put(spark, root, spark.sql("select 3L k, 1L v, 2 w"))
+    with pytest.raises(PySparkException, match="column 'v' was int when this DataFrame or view was made"):
+        view.count()
+
+
+def test_keys_without_spark_are_compared_as_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    put(spark, root, spark.sql("select 0D k union all select double('nan')"))
+    restored = Checkpointer(root).restore()
+    assert restored is not None
+    assert restored.table("t", keys=[{"k": -0.0}, {"k": float("nan")}]).num_rows == 2
+    put(spark, str(tmp_path / "other"), spark.range(3).toDF("k"))
+    other = Checkpointer(str(tmp_path / "other")).restore()
+    assert other is not None
+    with pytest.raises(IllegalArgumentError, match="keys: expected rows with k"):
+        other.table("t", keys=[{"k": 2**70}])
 
 
 def test_a_table_opens_without_spark(store: Any) -> None:

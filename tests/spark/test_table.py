@@ -1,5 +1,6 @@
 """`state.table` on real queries: rows are combined, visible to the batch that wrote them, and committed together."""
 
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from checkpointer import Checkpointer
-from checkpointer.errors import CheckpointError, IllegalArgumentError
+from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.spark import State, read_state, stateful
 from checkpointer.spark import table as table_module
 from checkpointer.table import write
@@ -207,6 +208,87 @@ def test_a_sum_that_overflows_raises_and_a_wider_column_is_the_way_out(job: Job,
         once(job, add("long"))
     job.run(stateful(job.root)(add("decimal(38,0)")))
     assert rows(read_state(spark, job.root, "t")) == [("x", 2**63)]
+
+
+def test_an_overflow_in_a_task_is_an_error_of_the_tree(job: Job) -> None:
+    """In one batch already, and in a task that compacts: neither is tried again, and both say what to do."""
+    caught: list[Exception] = []
+
+    def add(*values: int, compact: bool = False) -> Body:
+        def body(batch: DataFrame, batch_id: int, state: State) -> None:
+            table = state.table("t", ["k"], combine={"v": "sum"})
+            try:
+                table.upsert(
+                    batch.sparkSession.createDataFrame([(1, value) for value in values], "k long, v long").coalesce(1)
+                )
+                if compact:
+                    table.compact()
+            except CheckpointError as error:
+                caught.append(error)
+                raise
+
+        return body
+
+    once(job, add(2**62))
+    for body in (add(2**62, 2**62), add(2**62, compact=True)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(table_module, "DRIVER_BYTES", 1)
+            with pytest.raises(StreamingQueryException, match="does not fit into its type"):
+                once(job, body)
+        once(job, lambda batch, batch_id, state: None)
+    assert [type(error).__name__ for error in caught] == ["InvalidStateError"] * 2
+
+
+def test_many_changes_are_brought_together_from_the_next_batch_on(
+    job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pack of each task makes all chains longer; that happens once, not in every batch."""
+    monkeypatch.setattr(table_module, "DRIVER_BYTES", 4 << 10)
+    lengths = []
+
+    @stateful(job.root, max_chain=30)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        changed = batch.sparkSession.range(4000).repartition(4).withColumn("n", F.lit(1))
+        state.table("t", ["id"], num_partitions=4, combine={"n": "sum"}).upsert(changed)
+
+    for _ in range(4):
+        job.feed(("x", 1))
+    job.run(update)
+    for checkpoint in Checkpointer(job.root).list_checkpoints():
+        restored = Checkpointer(job.root).restore(checkpoint)
+        assert restored is not None
+        assert restored.manifest is not None
+        lengths.append(max(len(chain) for chain in restored.manifest.operators["t"].chains.values()))
+    assert [later - sooner for sooner, later in itertools.pairwise(lengths)] == [4, 1, 1]
+    assert read_state(spark, job.root, "t").where("n = 4").count() == 4000
+
+
+@pytest.mark.parametrize("keys", ["1.9D k", "'x' k", "timestamp'2024-01-01 12:00:00' k", "1D k"])
+def test_keys_of_another_type_are_refused_and_not_cast(job: Job, keys: str) -> None:
+    def fill(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.table("t", ["k"]).upsert(batch.sparkSession.range(3).toDF("k"))
+
+    once(job, fill)
+    for what in ("delete", "lookup"):
+
+        def use(batch: DataFrame, batch_id: int, state: State, what: str = what) -> None:
+            getattr(state.table("t", ["k"]), what)(batch.sparkSession.sql(f"select {keys}"))
+
+        assert "column 'k' of its key is long, not" in refused(job, use)
+
+
+def test_a_dropped_table_takes_nothing_more(job: Job) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["key"])
+        table.upsert(batch)
+        state.drop("t")
+        with pytest.raises(InvalidStateError, match="table 't': was dropped in this batch"):
+            table.upsert(batch)
+        again = state.table("t", ["key"])
+        again.upsert(batch.withColumn("more", F.lit(1)))
+
+    once(job, body)
+    assert len(artifacts(job.root, "t")) > 0
 
 
 def test_small_changes_of_many_partitions_are_one_object(job: Job, spark: SparkSession) -> None:

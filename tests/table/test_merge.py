@@ -198,6 +198,14 @@ def test_sums_at_the_limits_are_exact(kind: str, values: list[Any]) -> None:
         assert combined(kind, "sum", list(order)) == total
 
 
+@pytest.mark.parametrize("values", [[-(2**62), 2**62, 2**62], [2**62, -(2**63), 2**62, 2**62]])
+def test_a_sum_that_fits_with_what_is_below_is_exact(values: list[int]) -> None:
+    schema = schema_of({"k": "long", "v": "long"}, ["k"], v="sum")
+    base = snapshot_rows(schema, [(1, values[0])])
+    deltas = changes_of(schema, [(MERGE, (1, value)) for value in values[1:]])
+    assert rows_in(apply(base, deltas, schema, "t")) == [(1, sum(values))]
+
+
 @pytest.mark.parametrize(("kind", "values"), DOES_NOT_FIT)
 def test_a_sum_that_does_not_fit_is_refused_by_name(kind: str, values: list[Any]) -> None:
     with pytest.raises(InvalidStateError, match=r"table 't': a sum of column 'v' does not fit into its type"):

@@ -336,6 +336,19 @@ def test_folding_above_nothing_forgets_deletions_but_not_above_a_snapshot() -> N
     assert place.rows(0) == place.rows(1) == []
 
 
+def test_deltas_whose_sum_does_not_fit_alone_end_in_a_snapshot() -> None:
+    place = Place(SIMPLE)
+    for partition in (0, 1):
+        place.snapshot(partition, [(1, -(2**62)), (2, 0)])
+    for _ in range(2):
+        place.pack({p: [(MERGE, (1, 2**62)), (MERGE, (2, 1))] for p in (0, 1)})
+    place.pack({1: [(MERGE, (1, -(2**62)))]})
+    place.rewrite({0: 1, 1: 1})
+    assert [len(place.chains[0]), len(place.chains[1])] == [1, 2]
+    assert place.rows(0) == [(1, 2**62), (2, 2)]
+    assert place.rows(1) == [(1, 0), (2, 2)]
+
+
 def artifact(records: int, kind: Any = DELTA) -> Artifact:
     return Artifact("p", kind, 0, 1, 1, 1, records, "0" * 64)
 
