@@ -76,11 +76,11 @@ def rows(spark: SparkSession, count: int, seed: int = 0) -> DataFrame:
 class Root:
     """A table without a query around it: each call is a checkpoint."""
 
-    def __init__(self, spark: SparkSession, path: Path, partitions: int = PARTITIONS) -> None:
+    def __init__(self, spark: SparkSession, path: Path, partitions: int = PARTITIONS, max_chain: int = 10) -> None:
         self._spark = spark
         self._partitions = partitions
         self.path = path
-        self._client = Checkpointer(path)
+        self._client = Checkpointer(path, max_chain=max_chain)
 
     @contextmanager
     def batch(self) -> Iterator[TableState]:
@@ -103,18 +103,16 @@ class Root:
             table.compact()
 
     def lookup_bytes(self, size: int) -> list[float]:
-        """The share of all bytes that lookups of neighbours, of some and of many random keys read."""
+        """The share of all bytes that lookups of neighbours, of random keys and of one key read."""
         restored = self._client.restore()
         assert restored is not None
         session, version = self._client._session, version_of(restored, "t")
         shares = []
-        for keys in (
-            range(size // 2, size // 2 + 1000),
-            *(random.Random(1).sample(range(size), n) for n in (100, 1000)),
-        ):
+        some = random.Random(1).sample(range(size), 1000)
+        for keys in (range(size // 2, size // 2 + 1000), some, some[:1]):
             wanted = key_table(version, [{"key": key} for key in keys])
             numbers = np.array(partitions_of(wanted, version.schema, version.partitions))
-            reader = Reader(session.store, session.host, version)
+            reader = Reader(session.store, session.host, version.only(sorted(set(numbers.tolist()))))
             found = sum(run_sync(reader.rows(p, wanted.filter(pa.array(numbers == p)))).num_rows for p in set(numbers))
             if found != len(keys):
                 raise AssertionError(f"{len(keys)} keys were written, {found} found")
@@ -189,16 +187,16 @@ def _full(spark: SparkSession, folder: Path, count: int, repetitions: int) -> li
 
 
 def _chain(spark: SparkSession, folder: Path, count: int, repetitions: int) -> list[Target]:
-    chained, compacted = Root(spark, folder / "chained"), Root(spark, folder / "compacted")
+    chained, compacted = (Root(spark, folder / name, max_chain=30) for name in ("chained", "compacted"))
     for root in (chained, compacted):
         root.upsert(rows(spark, count))
-        for step in range(9):
+        for step in range(10):
             root.upsert(rows(spark, count, step + 1).where(F.col("key") % 100 == step))
     compacted.compact()
     if chained.totals() != compacted.totals():
         raise AssertionError("compaction changed the state")
     read = alternate(repetitions, chained=lambda: timed(chained.read), compacted=lambda: timed(compacted.read))
-    question = "table: read with 9 deltas of 1 % each / compacted"
+    question = "table: read with 10 deltas of 1 % each / compacted"
     return [_against(question, read["chained"], read["compacted"], 1.3)]
 
 
@@ -234,8 +232,8 @@ def _upserts(spark: SparkSession, folder: Path, sizes: list[int], quick: bool) -
         ),
         Target("table: slowest / fastest of three sizes, same upsert", spread, 1.3, detail),
         Target(f"table: bytes read for 1,000 neighbours of {sizes[-1]:,} rows / all", fresh[0], 0.02, after(0)),
-        Target(f"table: bytes read for 100 random keys of {sizes[-1]:,} rows / all", fresh[1], None, after(1)),
-        Target(f"table: bytes read for 1,000 random keys of {sizes[-1]:,} rows / all", fresh[2], None, after(2)),
+        Target(f"table: bytes read for 1,000 random keys of {sizes[-1]:,} rows / all", fresh[1], 0.02, after(1)),
+        Target(f"table: bytes read for 1 key of {sizes[-1]:,} rows / all", fresh[2], None, after(2)),
     ]
 
 
