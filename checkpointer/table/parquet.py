@@ -105,7 +105,11 @@ def _groups_of(metadata: pq.FileMetaData, partitions: Sequence[int]) -> list[int
     wanted, groups = sorted(partitions), []
     for group in range(metadata.num_row_groups):
         bounds = metadata.row_group(group).column(leaves.index(PARTITION)).statistics
-        if bounds is None or bisect_left(wanted, bounds.min) < bisect_right(wanted, bounds.max):
+        if (
+            bounds is None
+            or not bounds.has_min_max
+            or bisect_left(wanted, bounds.min) < bisect_right(wanted, bounds.max)
+        ):
             groups.append(group)
     return groups
 
