@@ -1,8 +1,10 @@
 """DataFrames on their way into a table: keys as they are compared, the partition of each row, one task for its rows."""
 
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 from pyspark.sql.types import StructField, StructType
@@ -12,6 +14,9 @@ from checkpointer.table.schema import PARTITION, TableSchema
 from checkpointer.table.schema import Column as TableColumn
 from checkpointer.table.types import is_float, is_wider, plain_type, show_type
 from manifests.model import Json
+
+Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What a task does with the rows it gets."""
 
 
 def fields_of(frame: DataFrame) -> list[Json]:
@@ -51,6 +56,14 @@ def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame
     found = frame.select(*cells)
     number = F.pmod(F.hash(*(F.col(quote(name)) for name in schema.key)), F.lit(partitions))
     return found.withColumn(PARTITION, number)
+
+
+def map_batches(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
+    """`mapInArrow`, which looks columns up by names that it does not quote, for columns of any name."""
+    names = frame.columns
+    numbered = frame.toDF(*(f"_{number}" for number in range(len(names))))
+    # A lambda: Spark looks at the function's own signature, which a bound method hides.
+    return numbered.mapInArrow(lambda batches: work(batch.rename_columns(names) for batch in batches), result)
 
 
 def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
@@ -107,4 +120,4 @@ def _items(sequence: Any) -> list[Any]:
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
-__all__ = ["fields_of", "has_unique_keys", "keys_of", "quote", "rows_of", "struct_of"]
+__all__ = ["Work", "fields_of", "has_unique_keys", "keys_of", "map_batches", "quote", "rows_of", "struct_of"]

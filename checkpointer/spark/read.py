@@ -14,6 +14,7 @@ from checkpointer.spark.frames import quote
 from checkpointer.spark.scan import lookup, scan
 from checkpointer.store import Fencing
 from checkpointer.sync import Checkpointer, Restored
+from checkpointer.table.types import is_wider, plain_type
 from checkpointer.table.version import Version
 from manifests.model import CheckpointId
 
@@ -118,15 +119,24 @@ def _differs(old: DataFrame, new: DataFrame, key: list[str]) -> Column:
             F.col(name)[column] if column in frame.columns else F.lit(None).cast(kinds[0])
             for name, frame in (("before", old), ("after", new))
         ]
-        sides = [_comparable(side, kinds[0]) for side in sides]
-        differs = differs | ~sides[0].eqNullSafe(sides[1])
+        if _are_alike(kinds):
+            sides = [_comparable(side, kinds[0]) for side in sides]
+            differs = differs | ~sides[0].eqNullSafe(sides[1])
+        else:  # dropped, and added again with another type
+            differs = differs | sides[0].isNotNull() | sides[1].isNotNull()
     return differs
+
+
+def _are_alike(kinds: list[DataType]) -> bool:
+    """Whether values of two columns can be compared: of the same type, or of one that was widened."""
+    first, last = plain_type(kinds[0].jsonValue()), plain_type(kinds[-1].jsonValue())
+    return first == last or is_wider(first, last) or is_wider(last, first)
 
 
 def _comparable(value: Column, kind: DataType) -> Column:
     """Maps and variants, which Spark does not compare, as something that it does."""
     if isinstance(kind, VariantType):
-        return F.to_json(value)
+        return F.struct(F.to_json(value), F.schema_of_variant(value))
     if isinstance(kind, ArrayType):
         inner = kind.elementType
         return F.transform(value, lambda element: _comparable(element, inner)) if _has_map(inner) else value

@@ -9,10 +9,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from checkpointer.errors import IllegalArgumentError
 from checkpointer.restore import explaining
 from checkpointer.runtime import run_sync
-from checkpointer.spark.frames import keys_of, rows_of, struct_of
+from checkpointer.spark.frames import keys_of, map_batches, rows_of, struct_of
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.sync import Checkpointer
 from checkpointer.table.merge import in_order
@@ -90,7 +89,7 @@ def lookup(
     schema = version.schema
     wanted = rows_of(keys_of(version.name, keys, schema), schema, version.partitions).distinct()
     task = LookupTask(TaskRoot.of(client, spark), checkpoint, version, None if columns is None else list(columns))
-    return wanted.repartition(PARTITION).mapInArrow(lambda batches: task.run(batches), _shown(version, columns))
+    return map_batches(wanted.repartition(PARTITION), task.run, _shown(version, columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +118,7 @@ class LookupTask:
 
 def _shown(version: Version, columns: Sequence[str] | None) -> StructType:
     """The schema of what is read: all columns, or those asked for in the order asked for."""
-    by_name = {column.name: column for column in version.schema.columns}
-    unknown = [name for name in columns or () if name not in by_name]
-    if unknown:
-        raise IllegalArgumentError(
-            f"table {version.name!r}: no column {', '.join(unknown)}; there are {', '.join(by_name)}"
-        )
-    return struct_of([by_name[name] for name in (by_name if columns is None else columns)])
+    return struct_of(version.schema.choose(version.name, columns))
 
 
 __all__ = ["LookupTask", "ReadTask", "each", "lookup", "scan", "spread"]

@@ -49,10 +49,7 @@ class CheckpointerSource(DataSource):
         if request.view is not None:
             return VIEWS[request.view][0]
         version = version_of(request.restore(), request.operator)
-        names = request.columns or version.schema.names
-        by_name = {column.name: column for column in version.schema.columns}
-        request.check_columns(list(by_name))
-        return struct_of([by_name[name] for name in names])
+        return struct_of(version.schema.choose(version.name, request.columns or None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         request = Request.of(self.options)
@@ -112,13 +109,6 @@ class Request:
     def restore(self) -> Restored:
         return restore(self.client(), self.id, self.epoch, self.savepoint)
 
-    def check_columns(self, names: list[str]) -> None:
-        unknown = [name for name in self.columns or () if name not in names]
-        if unknown:
-            raise IllegalArgumentError(
-                f"table {self.operator!r}: no column {', '.join(unknown)}; there are {', '.join(names)}"
-            )
-
 
 @dataclass
 class Slice(InputPartition):
@@ -167,7 +157,11 @@ class TableReader(DataSourceReader):
             rows = [row | {name: value} for row in rows for value in self._keys[name]]
             if len(rows) > version.partitions * 8:
                 return everything
-        found = set(partitions_of(key_table(version, rows), version.schema, version.partitions))
+        try:
+            keys = key_table(version, rows)
+        except IllegalArgumentError:  # a value of another type than the key's: Spark finds out what equals it
+            return everything
+        found = set(partitions_of(keys, version.schema, version.partitions))
         return [partition for partition in everything if partition in found]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

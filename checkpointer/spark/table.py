@@ -6,7 +6,7 @@ read     chains → tasks GET, verify and merge → rows
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.save import Draft
-from checkpointer.spark.frames import fields_of, has_unique_keys, keys_of, rows_of
+from checkpointer.spark.frames import Work, fields_of, has_unique_keys, keys_of, map_batches, rows_of
 from checkpointer.spark.scan import each, lookup, scan, spread
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.spark.write import RESULT, CompactTask, WriteTask, Written
@@ -43,9 +43,6 @@ PARTITIONS = 16
 
 DRIVER_BYTES = 16 << 20
 """Most bytes of a delta that pass through the driver; what is larger is written by the tasks."""
-
-
-Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class TableState:
@@ -248,8 +245,7 @@ class TableState:
         return TaskRoot.of(self._client, self._spark)
 
     def _run(self, frame: DataFrame, work: Work) -> list[Written]:
-        # Sent as a closure: Spark looks at the function's own signature, which a bound method hides.
-        results = frame.mapInArrow(lambda batches: work(batches), RESULT).collect()
+        results = map_batches(frame, work, RESULT).collect()
         written = [Written.load(bytes(row["written"])) for row in results]
         for found in written:
             if found.refused is not None:

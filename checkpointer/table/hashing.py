@@ -57,6 +57,8 @@ def _plain(values: pa.ChunkedArray, column: Column) -> list[Any]:
         values = values.cast(pa.int32())
     elif pa.types.is_temporal(kind):
         values = values.cast(pa.int64())
+    elif pa.types.is_string(kind):
+        values = values.cast(pa.binary())  # Spark has text that is no UTF-8, too
     return values.to_pylist()  # type: ignore[no-any-return]
 
 
@@ -68,9 +70,7 @@ def _hasher(column: Column) -> Callable[[Any, int], int]:
         return lambda value, seed: _hash_int(_bits("<f", "<i", value), seed)
     if kind == "double":
         return lambda value, seed: _hash_long(_bits("<d", "<q", value), seed)
-    if kind == "string":
-        return lambda value, seed: _hash_bytes(value.encode(), seed)
-    if kind == "binary":
+    if kind in ("string", "binary"):
         return _hash_bytes
     arrow = column.field().type
     if pa.types.is_decimal(arrow):

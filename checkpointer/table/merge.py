@@ -15,8 +15,6 @@ from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.table.schema import CHANGE, DELETE, MERGE, PARTITION, RESET, Column, TableSchema
 from checkpointer.table.types import is_float
 
-_ROW = "__row"
-
 
 def in_order(rows: pa.Table, key: list[str]) -> pa.Table:
     """The rows by partition, where they have one, and by key: the order that objects have them in."""
@@ -52,9 +50,13 @@ def _equals_next(values: pa.Array) -> Any:
 
 
 def _shown(value: pa.ChunkedArray) -> str:
-    """One value, of whatever Spark can hold: Python has no dates beyond the year 9999."""
-    temporal = pa.types.is_date(value.type) or pa.types.is_timestamp(value.type)
-    return f"{(value.cast(pa.string()) if temporal else value)[0].as_py()!r:.80}"
+    """One value, of whatever Spark can hold: dates beyond the year 9999, and text that is no UTF-8."""
+    if pa.types.is_date(value.type) or pa.types.is_timestamp(value.type):
+        value = value.cast(pa.string())
+    try:
+        return f"{value[0].as_py()!r:.80}"
+    except UnicodeDecodeError:
+        return f"{value.cast(pa.binary())[0].as_py()!r:.80}"
 
 
 def consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
@@ -152,8 +154,9 @@ def _positions(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> Any:
 
 def _groups(rows: pa.Table, key: list[str]) -> tuple[Any, int]:
     """For each row the number of its key, from 0, and how many keys there are."""
-    numbered = rows.select(key).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
-    lists = numbered.group_by(key, use_threads=False).aggregate([(_ROW, "list")])[f"{_ROW}_list"].combine_chunks()
+    names = [str(number) for number in range(len(key))]  # whatever the columns are called
+    numbered = rows.select(key).rename_columns(names).append_column("row", pa.array(np.arange(rows.num_rows)))
+    lists = numbered.group_by(names, use_threads=False).aggregate([("row", "list")])["row_list"].combine_chunks()
     groups = np.empty(rows.num_rows, dtype=np.int64)
     groups[lists.flatten().to_numpy()] = pc.list_parent_indices(lists).to_numpy()
     return groups, len(lists)

@@ -42,11 +42,20 @@ def key_table(version: Version, keys: Keys) -> pa.Table:
     """Keys in the types of the key columns."""
     fields = [version.schema.arrow().field(name) for name in version.schema.key]
     try:
-        columns = [pa.array([row[field.name] for row in keys], field.type) for field in fields]
-    except (KeyError, TypeError, OverflowError, pa.ArrowException) as error:
+        columns = [_exact([row[field.name] for row in keys], field.type) for field in fields]
+    except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         raise IllegalArgumentError(
             f"table {version.name!r}: keys: expected rows with {', '.join(version.schema.key)}: {error}"
         ) from None
     # No zero below zero, as in the rows.
     columns = [pc.add(column, 0) if pa.types.is_floating(column.type) else column for column in columns]
     return pa.table(columns, schema=pa.schema(fields))
+
+
+def _exact(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Values as Arrow has them, none of them rounded or cut to its type."""
+    found = pa.array(values, kind)
+    for given, back in zip(values, found.to_pylist(), strict=True):
+        if given != back and given == given:
+            raise TypeError(f"{given!r:.40} is no {kind}")
+    return found

@@ -154,7 +154,7 @@ class RowGroups:
                 at = bisect_left(values, bounds.min)
                 if at == len(values) or values[at] > bounds.max:
                     return False
-            except (TypeError, OverflowError):  # bounds of a narrower type than the keys', or that Python cannot show
+            except (TypeError, OverflowError, UnicodeDecodeError):  # of another type, or that Python cannot show
                 continue
         return True
 
@@ -203,7 +203,7 @@ def _sorted(values: pa.ChunkedArray) -> list[Any] | None:
     """The values in order, or None where one of them stands outside any order of Python's, as null and NaN do."""
     try:
         found = values.to_pylist()
-    except OverflowError:  # a date that Python does not have
+    except (OverflowError, UnicodeDecodeError):  # a date that Python does not have, text that is no UTF-8
         return None
     return None if any(value is None or value != value for value in found) else sorted(found)
 

@@ -76,6 +76,19 @@ class TableSchema:
         """Whether rows of one key can be combined in any order."""
         return bool(self.values) and all(column.role != "last" for column in self.values)
 
+    def choose(self, table: str, columns: Sequence[str] | None) -> list[Column]:
+        """Some columns in the order asked for, or all of them."""
+        by_name = {column.name: column for column in self.columns}
+        wanted = list(by_name) if columns is None else list(columns)
+        unknown = [name for name in wanted if name not in by_name]
+        if unknown or not wanted:
+            raise IllegalArgumentError(
+                f"table {table!r}: no column {', '.join(unknown)}; there are {', '.join(by_name)}"
+            )
+        if len(set(wanted)) < len(wanted):
+            raise IllegalArgumentError(f"table {table!r}: columns {', '.join(wanted)}: one is there twice")
+        return [by_name[name] for name in wanted]
+
     def arrow(self) -> pa.Schema:
         """The stored columns of a snapshot."""
         return pa.schema([column.field() for column in self.columns])
@@ -139,7 +152,7 @@ def _columns(name: str, fields: Sequence[Json], key: Sequence[str], combine: Map
     """Columns without ids, keys first; everything that is wrong with them alone is found here."""
     found: dict[str, Json] = {}
     for field in fields:
-        if field["name"] in (PARTITION, CHANGE):
+        if field["name"].lower() in (PARTITION, CHANGE):
             raise IllegalArgumentError(f"table {name!r}: column {field['name']!r}: the name is taken: rename it")
         if field["name"].lower() in (other.lower() for other in found):
             raise IllegalArgumentError(f"table {name!r}: column {field['name']!r} is there twice: rename one")

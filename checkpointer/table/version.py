@@ -167,10 +167,6 @@ class Reader:
 def _narrow(version: Version, columns: Sequence[str]) -> TableSchema:
     """The schema with its key and the columns asked for: all that merging them needs."""
     schema = version.schema
-    unknown = [name for name in columns if name not in schema.names]
-    if unknown or not columns:
-        raise IllegalArgumentError(
-            f"table {version.name!r}: no column {', '.join(map(repr, unknown))}; there are {', '.join(schema.names)}"
-        )
-    kept = tuple(column for column in schema.columns if column.role == "key" or column.name in columns)
+    shown = schema.choose(version.name, columns)
+    kept = tuple(column for column in schema.columns if column.role == "key" or column in shown)
     return TableSchema(kept, schema.next_id)

@@ -245,8 +245,58 @@ def test_keys_without_spark_are_compared_as_in_spark(spark: SparkSession, tmp_pa
     put(spark, str(tmp_path / "other"), spark.range(3).toDF("k"))
     other = Checkpointer(str(tmp_path / "other")).restore()
     assert other is not None
-    with pytest.raises(IllegalArgumentError, match="keys: expected rows with k"):
-        other.table("t", keys=[{"k": 2**70}])
+    assert other.table("t", keys=[]).num_rows == 0
+    for wrong in (2**70, 1.5, "1", True):
+        with pytest.raises(IllegalArgumentError, match="keys: expected rows with k"):
+            other.table("t", keys=[{"k": wrong}])
+
+
+def test_a_column_that_came_back_with_another_type_differs(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    a = put(spark, root, spark.sql("select 1L k, 'abc' v, parse_json('1') w union all select 2L, null, null"))
+    put(spark, root, spark.sql("select 3L k"))
+    b = put(spark, root, spark.sql("select 1L k, date'2024-01-01' v, parse_json('\"1\"') w"))
+    assert sorted((row.k, row.change) for row in diff(spark, root, a, b, "t").collect()) == [
+        (1, "updated"),
+        (3, "inserted"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.b", "a`b", "a b", "__row", "row", "0", "`", "a.b.c"])
+def test_columns_may_have_any_name(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    root = str(tmp_path / "root")
+    rows = spark.createDataFrame([(1, "x"), (2, "y")], StructType.fromDDL("k long, v string"))
+    put(spark, root, rows.toDF(name, "v"), key=[name])
+    put(spark, root, rows.where("k = 2").toDF(name, "v"), key=[name])
+    found = read_state(spark, root, "t", keys=spark.range(2, 3).toDF(name))
+    assert (found.columns, [tuple(row) for row in found.collect()]) == ([name, "v"], [(2, "y")])
+    put(spark, str(tmp_path / "values"), rows.toDF("k", name))
+    assert read_state(spark, str(tmp_path / "values"), "t").columns == ["k", name]
+
+
+@pytest.mark.parametrize("name", ["__Change", "__PARTITION", "__partition"])
+def test_reserved_names_are_refused_however_they_are_spelled(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    with pytest.raises(IllegalArgumentError, match="the name is taken"):
+        put(spark, str(tmp_path / "root"), spark.range(2).toDF("k").selectExpr("k", f"1 `{name}`"))
+
+
+def test_text_that_is_no_utf8_can_be_a_key(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    rows = spark.sql("select cast(X'C9' as string) k, 1 v union all select 'a', 2")
+    put(spark, root, rows)
+    put(spark, root, rows.where("v = 1").withColumn("v", F.lit(3)))
+    found = read_state(spark, root, "t", keys=rows.where("v = 1").select("k"))
+    assert [(bytes(row.b), row.v) for row in found.selectExpr("cast(k as binary) b", "v").collect()] == [(b"\xc9", 3)]
+    with pytest.raises(IllegalArgumentError, match="several rows have the key"):
+        put(spark, root, rows.where("v = 1").union(rows.where("v = 1")))
+
+
+def test_no_column_is_asked_for_twice(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    put(spark, root, spark.range(2).toDF("k"))
+    for columns in (["k", "k"], []):
+        with pytest.raises(IllegalArgumentError, match=r"is there twice|no column"):
+            read_state(spark, root, "t", columns=columns)
 
 
 def test_a_table_opens_without_spark(store: Any) -> None:
