@@ -12,6 +12,7 @@ from checkpointer.client import Client, as_bytes, as_id, as_target
 from checkpointer.errors import CheckpointError, InvalidStateError
 from checkpointer.keyed import KeyedState
 from checkpointer.lineage import Savepoint
+from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import bridge
 from checkpointer.views import OperatorView, RestoredView
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Kind, Manifest
@@ -124,6 +125,19 @@ class AsyncCheckpointer(Client):
     async def read_latest(self) -> CheckpointId | None:
         """The committed checkpoint's id, as it is now."""
         return await self._run(restore.read_latest(self._session))
+
+    async def verify(
+        self,
+        id: CheckpointId | str | None = None,  # noqa: A002
+        *,
+        operator: str | None = None,
+        share: float = 1.0,
+    ) -> Verification:
+        """Compare what is stored with what `_latest` and the manifests say; damage is reported, not raised.
+
+        All live checkpoints, or one; all operators, or one; every object, or a random `share` of them. Only reads.
+        """
+        return await self._run(verify_store(self._session, None if id is None else as_id(id), operator, share))
 
     async def list_checkpoints(self) -> list[CheckpointId]:
         """Every live checkpoint, oldest first."""

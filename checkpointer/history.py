@@ -55,7 +55,7 @@ async def _read_chain(store: Store, head: Head, down_to: int = 1) -> tuple[tuple
     boundary, ref = max(head.pointer.boundary, down_to), head.committed
     found: dict[Ref, Manifest] = {}
     if ref.id.sequence - boundary >= NEAR:
-        found = await _list_manifests(store, boundary, ref.id.sequence)
+        found = await list_manifests(store, boundary, ref.id.sequence)
     chain = []
     while True:
         manifest = found.get(ref) or await read_manifest_alone(store, ref)
@@ -65,7 +65,7 @@ async def _read_chain(store: Store, head: Head, down_to: int = 1) -> tuple[tuple
         ref = manifest.parent
 
 
-async def _list_manifests(store: Store, oldest: int, newest: int) -> dict[Ref, Manifest]:
+async def list_manifests(store: Store, oldest: int, newest: int) -> dict[Ref, Manifest]:
     """The manifests that are there and readable. The chain decides which of them count."""
     owners = [
         owner

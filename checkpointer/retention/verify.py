@@ -1,0 +1,254 @@
+"""Is a store what it says it is? Every link from `_latest` to the last artifact, and what a broken one hurts.
+
+Only reads: nothing is repaired, nobody is fenced, and a job may go on writing meanwhile.
+
+_latest → manifests of the chain, the catalog's and the prepared one → segments → objects → slices and tails
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from checkpointer import objects
+from checkpointer.errors import CheckpointNotFoundError, CorruptionError, IllegalArgumentError
+from checkpointer.history import list_manifests, read_history
+from checkpointer.pointer import Head, read_head
+from checkpointer.session import Session
+from checkpointer.store.base import ObjectNotFoundError
+from manifests import layout
+from manifests.digest import sha256, verify
+from manifests.model import Artifact, CheckpointId, Manifest, Operator, Ref, Segment
+
+AT_ONCE = 16
+"""Objects that are read at the same time; each is in memory as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be. `problem` says what was expected and what was found."""
+
+    path: str
+    problem: str
+    checkpoints: tuple[CheckpointId, ...]
+    """Those that cannot be restored as a whole because of it, oldest first."""
+    missing: bool = False
+    and_older: bool = False
+    """Whether all older ones of the history are out of reach too, but for savepoints."""
+
+    def __str__(self) -> str:
+        hurt = ", ".join(map(str, self.checkpoints)) or "no checkpoint"
+        return f"{self.problem}; hurts {hurt}{' and all older ones but savepoints' if self.and_older else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was looked at, and what was found. True where nothing is wrong."""
+
+    checkpoints: int
+    objects: int
+    """Objects that were read and compared, manifests among them."""
+    bytes: int
+    skipped: int
+    """Objects that were left out of the sample."""
+    findings: tuple[Finding, ...]
+
+    def __bool__(self) -> bool:
+        return not self.findings
+
+    def __str__(self) -> str:
+        left = f", {self.skipped} left out" if self.skipped else ""
+        seen = f"{self.checkpoints} checkpoints, {self.objects} objects with {self.bytes} bytes verified{left}"
+        return "\n".join([f"{seen}: {len(self.findings) or 'no'} findings", *map(str, self.findings)])
+
+
+async def verify_store(
+    session: Session, checkpoint: CheckpointId | None, operator: str | None, share: float
+) -> Verification:
+    """Verify all live checkpoints and the prepared one, or one of them; all operators, or one; or a share of objects.
+
+    `share` is the chance of each object to be read, from 0 (only what names objects) to 1; each call draws anew.
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise IllegalArgumentError(f"share={share!r:.40}: expected a number from 0 to 1")
+    check = _Check(session, operator, share)
+    head = None
+    with check.noting(layout.LATEST):
+        head = await read_head(session.store)
+    if head is not None and head.pointer is not None:
+        check.objects += 1
+        await check.run(head, checkpoint)
+        await check.forget_retired(head)
+    elif checkpoint is not None and head is not None:
+        raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
+    findings = sorted(check.findings, key=lambda finding: finding.path)
+    return Verification(len(check.manifests), check.objects, check.bytes, check.skipped, tuple(findings))
+
+
+class _Check:
+    """One run: what it has seen so far."""
+
+    def __init__(self, session: Session, operator: str | None, share: float) -> None:
+        self._session = session
+        self._store, self._host = session.store, session.host
+        self._operator = operator
+        self._share = share
+        self._seed = session.host.token(16).encode()
+        self._loaded: dict[tuple[str, ...], Operator] = {}
+        self._segments: dict[str, bool] = {}
+        self.manifests: dict[Ref, Manifest] = {}
+        self.findings: list[Finding] = []
+        self.objects = self.bytes = self.skipped = 0
+
+    @contextmanager
+    def noting(self, path: str, *known: CheckpointId, and_older: bool = False) -> Iterator[None]:
+        """Turns the error of a damaged or missing object into a finding, and goes on after the block.
+
+        It hurts the checkpoints that are `known`, else those that name it.
+        """
+        try:
+            yield
+        except ObjectNotFoundError:
+            problem = f"{path}: expected an object, found none"
+            self.findings.append(Finding(path, problem, tuple(sorted(known or self._naming(path))), True, and_older))
+        except CorruptionError as error:
+            hurt = tuple(sorted(known or self._naming(path)))
+            self.findings.append(Finding(path, str(error), hurt, False, and_older))
+
+    async def run(self, head: Head, checkpoint: CheckpointId | None) -> None:
+        await self._read_manifests(head)
+        if checkpoint is not None:
+            self.manifests = {ref: manifest for ref, manifest in self.manifests.items() if ref.id == checkpoint}
+            broken = [finding for finding in self.findings if checkpoint in finding.checkpoints or finding.and_older]
+            if not self.manifests and not broken:
+                raise CheckpointNotFoundError(f"{self._store.url}: no live checkpoint {checkpoint}")
+            self.findings = broken
+        if self._operator is not None and not any(self._operator in m.operators for m in self.manifests.values()):
+            raise IllegalArgumentError(f"operator {self._operator!r:.80}: no checkpoint that was looked at has it")
+        for ref, manifest in self.manifests.items():
+            self.manifests[ref] = await self._with_chains(ref, manifest)
+        await self._read_objects()
+
+    async def _read_manifests(self, head: Head) -> None:
+        """All that `head` makes live, as far as it can be read and proven."""
+        assert head.pointer is not None
+        boundary, ref = head.pointer.boundary, head.committed
+        listed = await list_manifests(self._store, boundary, head.sequence) if ref else {}
+        while ref is not None and ref.id.sequence >= boundary:
+            manifest = listed.get(ref)
+            if manifest is None:
+                with self.noting(layout.manifest(ref.id), ref.id, and_older=ref.id.sequence > boundary):
+                    manifest = await objects.read_manifest_alone(self._store, ref)
+            if manifest is None:
+                break
+            self._add(ref, manifest)
+            ref = manifest.parent
+        others = [] if head.prepared is None else [head.prepared]
+        catalog = head.pointer.catalog
+        with self.noting("" if catalog is None else catalog.path):
+            found = await objects.read_catalog(self._store, catalog)
+            self.objects += found is not None
+            others += [] if found is None else [entry.ref for entry in found.entries]
+        for ref in dict.fromkeys(others):
+            if ref not in self.manifests:
+                with self.noting(layout.manifest(ref.id), ref.id):
+                    self._add(ref, await objects.read_manifest_alone(self._store, ref))
+
+    def _add(self, ref: Ref, manifest: Manifest) -> None:
+        self.manifests[ref] = manifest
+        self.objects += 1
+
+    async def _with_chains(self, ref: Ref, manifest: Manifest) -> Manifest:
+        """The manifest with the operators that were asked for, and their chains; without those that are damaged."""
+        operators = {}
+        for name, operator in manifest.operators.items():
+            if self._operator not in (None, name):
+                continue
+            key = (name, *(segment.path for segment in operator.segments))
+            if operator.segments and key not in self._loaded:
+                sound = [await self._read_segment(segment) for segment in operator.segments]
+                if not all(sound):
+                    continue
+                with self.noting(key[-1]):
+                    whole = replace(manifest, operators={name: operator})
+                    self._loaded[key] = (await objects.load_operators(self._store, self._host, whole)).operators[name]
+            if not operator.segments or key in self._loaded:
+                operators[name] = self._loaded.get(key, operator)
+        return replace(manifest, operators=operators)
+
+    async def _read_segment(self, segment: Segment) -> bool:
+        """Whether a segment is as it should be; each is looked at once."""
+        path = segment.path
+        if path not in self._segments:
+            self._segments[path] = False
+            with self.noting(path):
+                data = (await self._store.get(path, limit=segment.size)).data
+                await objects.check(self._host, path, data, segment.size, layout.digest_of(path))
+                self._segments[path] = True
+                self.objects += 1
+                self.bytes += segment.size
+        return self._segments[path]
+
+    def _naming(self, path: str) -> Iterator[CheckpointId]:
+        """The checkpoints that need an object."""
+        for ref, manifest in self.manifests.items():
+            if path in objects.objects_of(ref, manifest):
+                yield ref.id
+
+    async def _read_objects(self) -> None:
+        named: dict[str, set[Artifact]] = {}
+        for manifest in self.manifests.values():
+            for operator in manifest.operators.values():
+                for artifact in (artifact for chain in operator.chains.values() for artifact in chain):
+                    named.setdefault(artifact.path, set()).add(artifact)
+        drawn = {path: artifacts for path, artifacts in named.items() if self._draws(path)}
+        self.skipped += len(named) - len(drawn)
+        queue = iter(sorted(drawn.items()))
+
+        async def work() -> None:
+            for path, artifacts in queue:
+                await self._read_object(path, artifacts)
+
+        workers = [asyncio.ensure_future(work()) for _ in range(AT_ONCE)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+
+    def _draws(self, path: str) -> bool:
+        return int(sha256(self._seed + path.encode())[:13], 16) < self._share * 16**13
+
+    async def _read_object(self, path: str, artifacts: set[Artifact]) -> None:
+        size = min(artifact.size for artifact in artifacts)
+        with self.noting(path):
+            data = memoryview((await self._store.get(path, limit=size)).data)
+            await self._host.run(lambda: _compare(path, data, size, artifacts))
+            self.objects += 1
+            self.bytes += size
+
+    async def forget_retired(self, head: Head) -> None:
+        """Leave out what is missing because it was deleted meanwhile, together with the checkpoints that needed it."""
+        if not any(finding.missing for finding in self.findings):
+            return
+        now = await read_head(self._store)
+        if now.version == head.version:
+            return
+        try:
+            live = set((await read_history(self._store, now)).refs())
+        except (CorruptionError, ObjectNotFoundError):
+            return  # nothing proves that anything was retired
+        live |= {now.prepared.id} if now.prepared else set()
+        kept = [replace(f, checkpoints=tuple(c for c in f.checkpoints if c in live)) for f in self.findings]
+        self.findings = [finding for finding in kept if finding.checkpoints or not finding.missing]
+
+
+def _compare(path: str, data: memoryview, size: int, artifacts: set[Artifact]) -> None:
+    """The whole object with its own name, and its parts with what manifests say of them."""
+    verify(path, data, size=size, digest=layout.digest_of(path))
+    for part in artifacts:
+        if (part.length, part.digest) != (size, layout.digest_of(path)):
+            found = data[part.offset : part.offset + part.length]
+            verify(f"{path} (from byte {part.offset})", found, size=part.length, digest=part.digest)
+        if part.tail is not None:
+            verify(f"{path} (tail)", data[size - part.tail.length :], size=part.tail.length, digest=part.tail.digest)

@@ -1,0 +1,226 @@
+"""Verify finds every damage that a restore would meet, says which checkpoints it hurts, and nothing else."""
+
+import asyncio
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpointer import AsyncCheckpointer, Checkpointer, runtime
+from checkpointer.errors import CheckpointError, CheckpointNotFoundError, IllegalArgumentError
+from checkpointer.history import live_objects, read_history
+from checkpointer.pointer import read_head
+from checkpointer.retention.verify import Verification
+from checkpointer.store.base import Blob
+from manifests import layout
+from manifests.model import CheckpointId
+from manifests.segments import INLINE
+from tests.core.world import World, contents, put
+
+MANY = INLINE + 1
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five checkpoints and a prepared one: packs, chains, segments, a savepoint whose history is gone, and garbage."""
+    root = tmp_path_factory.mktemp("verify") / "root"
+    with Checkpointer(root) as ck:
+        for number in range(5):
+            with ck.begin(epoch=number) as cp:
+                cp.snapshot("own", 0, random.Random(number).randbytes(2000))
+                cp.snapshot("pack", 0, b"pack 0 %d" % number)
+                cp.snapshot("pack", 1, b"pack 1 %d" % number)
+                for partition in range(MANY) if number == 1 else [number]:
+                    cp.snapshot("many", partition, b"%d %d" % (partition, number))
+            if number == 1:
+                ck.savepoint("early")
+                early = cp.id
+        ck.delete_checkpoint(next(known for known in ck.list_checkpoints() if known.sequence == 3))
+        assert early in ck.list_checkpoints()
+        ck.save_snapshot(ck.new_id(), "own", 0, b"garbage")
+        cp = ck.begin(epoch=6)
+        cp.snapshot("own", 0, b"prepared" * 300)
+        cp.prepare()
+    return root
+
+
+@pytest.fixture
+def root(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "root"))
+
+
+def live_paths(root: Path) -> set[str]:
+    session = Checkpointer(root)._session
+
+    async def read() -> set[str]:
+        return await live_objects(session.store, session.host, await read_head(session.store))
+
+    return runtime.run_sync(read())
+
+
+def live_ids(root: Path) -> list[CheckpointId]:
+    session = Checkpointer(root)._session
+
+    async def read() -> list[CheckpointId]:
+        return list((await read_history(session.store, await read_head(session.store))).refs())
+
+    return runtime.run_sync(read())
+
+
+def unreadable(root: Path, ids: list[CheckpointId]) -> list[CheckpointId]:
+    """The checkpoints of which not every byte can be restored: the truth that findings are compared with."""
+    found = []
+    for known in ids:
+        try:
+            contents(Checkpointer(root).restore(known))
+        except CheckpointError:
+            found.append(known)
+    return found
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+DAMAGE: list[Callable[[Path], Any]] = [flip, shorten, lengthen, Path.unlink]
+
+
+def test_a_sound_store_has_no_findings_and_everything_live_was_looked_at(root: Path) -> None:
+    found = Checkpointer(root).verify()
+    assert found
+    assert found.findings == ()
+    assert found.objects == len(live_paths(root))
+    assert found.checkpoints == len(live_ids(root)) + 1
+    assert found.skipped == 0
+    assert "no findings" in str(found)
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_damage_to_any_live_object_is_found_with_the_checkpoints_that_it_hurts(root: Path, damage: Any) -> None:
+    ids = live_ids(root)
+    with Checkpointer(root) as ck:
+        prepared = ck.restore().prepared.id  # type: ignore[union-attr]
+    for path in sorted(live_paths(root) - {layout.LATEST}):
+        if damage is not flip and random.Random(path).random() > 0.3:
+            continue  # they are found as the others are, and reading everything each time takes long
+        sound = (root / path).read_bytes()
+        damage(root / path)
+        findings = Checkpointer(root).verify().findings
+        assert [finding.path for finding in findings] == [path]
+        (finding,) = findings
+        assert finding.missing == (damage is Path.unlink)
+        assert path in finding.problem
+        assert "expected" in finding.problem
+        if not path.startswith(layout.CATALOGS) and not finding.and_older:
+            hurt = [known for known in finding.checkpoints if known != prepared]
+            # Whoever reads a slice does not see that its object has become longer; it is damage all the same.
+            assert hurt == unreadable(root, ids) or (damage is lengthen and not unreadable(root, ids))
+        if finding.and_older:
+            assert path.startswith(layout.MANIFESTS)
+            assert max(finding.checkpoints) == max(unreadable(root, ids))
+        (root / path).write_bytes(sound)
+    assert Checkpointer(root).verify()
+
+
+def test_a_damaged_pointer_is_a_finding(root: Path) -> None:
+    flip(root / layout.LATEST)
+    (finding,) = Checkpointer(root).verify().findings
+    assert finding.path == layout.LATEST
+
+
+def test_what_nothing_names_is_not_looked_at(root: Path) -> None:
+    garbage = {path for path in (root / "artifacts").rglob("*") if path.is_file()}
+    garbage -= {root / path for path in live_paths(root)}
+    assert garbage
+    for path in garbage:
+        path.write_bytes(b"")
+    assert Checkpointer(root).verify()
+
+
+def test_one_checkpoint_or_one_operator_alone(root: Path) -> None:
+    ck = Checkpointer(root)
+    newest, oldest = live_ids(root)[-1], live_ids(root)[0]
+    restored = ck.restore(newest)
+    assert restored is not None
+    assert restored.manifest is not None
+    (own,) = restored.manifest.operators["own"].chains[0]
+    flip(root / own.path)
+    assert [finding.checkpoints for finding in ck.verify().findings] == [(newest,)]
+    assert not ck.verify(newest)
+    assert ck.verify(oldest)
+    assert ck.verify(operator="pack")
+    assert not ck.verify(operator="own")
+    assert ck.verify(newest, operator="pack").checkpoints == 1
+    with pytest.raises(CheckpointNotFoundError):
+        ck.verify("0000000099-00000000")
+    with pytest.raises(IllegalArgumentError, match="operator 'nothing'"):
+        ck.verify(operator="nothing")
+
+
+def test_a_share_of_the_objects_is_drawn_anew_each_time(root: Path) -> None:
+    ck = Checkpointer(root)
+    whole = ck.verify()
+    artifacts = sum(path.startswith(layout.ARTIFACTS) for path in live_paths(root))
+    found = [ck.verify(share=0.5) for _ in range(8)]
+    assert all(one.objects + one.skipped == whole.objects for one in found)
+    assert len({one.bytes for one in found}) > 1
+    assert 0.2 < sum(one.skipped for one in found) / 8 / artifacts < 0.8
+    assert ck.verify(share=0).skipped == artifacts
+    for wrong in (-0.1, 1.1, True, "all"):
+        with pytest.raises(IllegalArgumentError, match="share="):
+            ck.verify(share=wrong)  # type: ignore[arg-type]
+
+
+def test_an_empty_root_is_sound(tmp_path: Path) -> None:
+    assert Checkpointer(tmp_path / "nothing").verify()
+    with pytest.raises(CheckpointNotFoundError):
+        Checkpointer(tmp_path / "nothing").verify("0000000001-00000000")
+
+
+def test_what_was_deleted_meanwhile_is_no_finding() -> None:
+    world = World()
+    writer = world.actor()
+    old, new = put(writer, b"1" * 5000), put(writer, b"2" * 5000)
+    reader = world.actor()
+    inner, deleted = reader.faults.get, []
+
+    async def get(path: str, *, limit: int | None = None) -> Blob:
+        if path.startswith("artifacts/") and not deleted:
+            deleted.append(path)
+            await asyncio.to_thread(world.actor().delete_checkpoint, old)
+        return await inner(path, limit=limit)
+
+    reader.faults.get = get  # type: ignore[method-assign]
+    assert reader.verify().findings == ()
+    assert deleted
+    assert world.actor().list_checkpoints() == [new]
+
+
+def test_a_job_that_writes_is_not_disturbed() -> None:
+    world = World()
+    writer = world.actor()
+    put(writer, b"1")
+    assert world.actor().verify()
+    put(writer, b"2")
+    assert world.actor().verify().checkpoints == 2
+
+
+def test_awaitable(root: Path) -> None:
+    async def verify() -> Verification:
+        async with AsyncCheckpointer(root) as ck:
+            return await ck.verify()
+
+    assert asyncio.run(verify()) == Checkpointer(root).verify()
