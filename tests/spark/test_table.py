@@ -18,6 +18,7 @@ from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidSt
 from checkpointer.spark import State, read_state, stateful
 from checkpointer.spark import table as table_module
 from checkpointer.table import write
+from checkpointer.table.schema import PARTITION
 from tests.spark.conftest import Job
 
 Body = Callable[[DataFrame, int, State], None]
@@ -237,6 +238,18 @@ def test_an_overflow_in_a_task_is_an_error_of_the_tree(job: Job) -> None:
                 once(job, body)
         once(job, lambda batch, batch_id, state: None)
     assert [type(error).__name__ for error in caught] == ["InvalidStateError"] * 2
+
+
+def test_a_task_writes_nothing_where_spark_hashes_otherwise(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = table_module.rows_of
+
+    def shifted(*args: Any) -> DataFrame:
+        return right(*args).withColumn(PARTITION, F.pmod(F.col(PARTITION) + 1, F.lit(8)))
+
+    monkeypatch.setattr(table_module, "rows_of", shifted)
+    with pytest.raises(StreamingQueryException, match="does this version of Spark hash them otherwise"):
+        once(job, lambda batch, _, state: state.table("t", ["key"], num_partitions=8).upsert(batch))
+    assert not list(Path(job.root).rglob("*.parquet"))
 
 
 def test_many_changes_are_brought_together_from_the_next_batch_on(
