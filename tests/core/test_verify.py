@@ -4,19 +4,21 @@ import asyncio
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer, runtime
-from checkpointer.errors import CheckpointError, CheckpointNotFoundError, IllegalArgumentError
+from checkpointer.errors import CheckpointError, CheckpointNotFoundError, DigestMismatchError, IllegalArgumentError
 from checkpointer.history import live_objects, read_history
 from checkpointer.pointer import read_head
-from checkpointer.retention.verify import Verification
+from checkpointer.retention.verify import Verification, _compare
 from checkpointer.store.base import Blob
 from manifests import layout
-from manifests.model import CheckpointId
+from manifests.digest import sha256
+from manifests.model import SNAPSHOT, Artifact, CheckpointId, Tail
 from manifests.segments import INLINE
 from tests.core.world import World, contents, put
 
@@ -182,6 +184,23 @@ def test_a_share_of_the_objects_is_drawn_anew_each_time(root: Path) -> None:
     for wrong in (-0.1, 1.1, True, "all"):
         with pytest.raises(IllegalArgumentError, match="share="):
             ck.verify(share=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["nothing", "slice", "tail"])
+def test_what_manifests_say_of_the_parts_of_an_object_is_compared_too(wrong: str) -> None:
+    data = b"first, second"
+    path = layout.pack("t", CheckpointId(1, "0123abcd"), sha256(data), "raw")
+    slices = {data[:5]: 0, data[5:]: 5}
+    tail = Tail(6, sha256(b"second") if wrong != "tail" else sha256(b"another"))
+    artifacts = {
+        Artifact(
+            path, SNAPSHOT, at, len(part), len(data), len(part), 1, sha256(part if wrong != "slice" else b""), tail
+        )
+        for part, at in slices.items()
+    }
+    message = {"slice": "from byte", "tail": "tail"}.get(wrong)
+    with pytest.raises(DigestMismatchError, match=message) if message else nullcontext():
+        _compare(path, memoryview(data), len(data), artifacts)
 
 
 def test_an_empty_root_is_sound(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from tests.table.tables import schema_of
 SCHEMA = schema_of({"id": "long"}, ["id"])
 
 
-@pytest.mark.parametrize(("shift", "right"), [(0, True), (1, False), (8, False), (-8, False)])
-def test_rows_that_are_not_where_their_key_belongs_are_refused(shift: int, right: bool) -> None:
+@pytest.mark.parametrize(("shift", "wrap", "right"), [(0, 8, True), (1, 8, False), (0, 4, False), (8, 99, False)])
+def test_rows_that_are_not_where_their_key_belongs_are_refused(shift: int, wrap: int, right: bool) -> None:
     keys = pa.table({"id": pa.array(range(100), pa.int64())})
-    numbers = [number + shift for number in partitions_of(keys, SCHEMA, 8)]
+    numbers = [(number + shift) % wrap for number in partitions_of(keys, SCHEMA, 8)]
     rows = in_order(keys.append_column(PARTITION, pa.array(numbers, pa.int32())), ["id"])
     with (
         nullcontext() if right else pytest.raises(InvalidStateError, match="table 't': of 8 partitions Spark put keys")

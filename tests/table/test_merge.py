@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.table.merge import apply, check_unique, consolidate, first_duplicate, in_order, matching
-from checkpointer.table.schema import CHANGE, DELETE, MERGE, RESET, TableSchema
+from checkpointer.table.schema import CHANGE, DELETE, MERGE, PARTITION, RESET, TableSchema
 from checkpointer.table.types import arrow_type
 from tests.table.tables import (
     NAN,
@@ -196,6 +196,21 @@ def test_sums_at_the_limits_are_exact(kind: str, values: list[Any]) -> None:
         total = sum(values)
     for order in itertools.permutations(values):
         assert combined(kind, "sum", list(order)) == total
+
+
+@pytest.mark.parametrize("partitions", [1, 8, 300, 200_000])
+@pytest.mark.parametrize("kinds", [{"a": "long"}, {"a": "string"}, {"a": "long", "b": "integer"}], ids=str)
+def test_rows_in_order_are_by_partition_and_then_by_key(kinds: dict[str, str], partitions: int) -> None:
+    draw = random.Random(partitions)
+    rows = []
+    for _ in range(5000):
+        key = [draw.randrange(10**9) if kind != "string" else f"{draw.random():.9f}" for kind in kinds.values()]
+        rows.append((draw.randrange(partitions), *key))
+    given = pa.table({PARTITION: pa.array([row[0] for row in rows], pa.int32())})
+    for at, name in enumerate(kinds, start=1):
+        given = given.append_column(name, pa.array([row[at] for row in rows]))
+    found = in_order(given, list(kinds))
+    assert list(zip(*(found[name].to_pylist() for name in found.column_names), strict=True)) == sorted(rows)
 
 
 @pytest.mark.parametrize("values", [[-(2**62), 2**62, 2**62], [2**62, -(2**63), 2**62, 2**62]])

@@ -156,8 +156,8 @@ def test_columns_are_given_back_as_asked_for() -> None:
 
 
 def test_names_with_dots_are_names() -> None:
-    schema = schema_of({"k": "long", "a.b": "long", "a": struct(b="long"), "a.b.c": "string"}, ["k"])
-    rows = snapshot_rows(schema, [(1, 2, {"b": 3}, "x")])
+    schema = schema_of({"k": "long", "a.b": "long", "a": struct(b="string"), "a.b.c": "string"}, ["k"])
+    rows = snapshot_rows(schema, [(1, 2, {"b": "y"}, "x")])
     data = encode(rows).data
     assert decode("object", data, schema, schema.names).equals(rows)
     for name in schema.names:
