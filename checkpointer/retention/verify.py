@@ -89,7 +89,6 @@ class _Check:
     """One run: what it has seen so far."""
 
     def __init__(self, session: Session, operator: str | None, share: float) -> None:
-        self._session = session
         self._store, self._host = session.store, session.host
         self._operator = operator
         self._share = share
@@ -166,8 +165,7 @@ class _Check:
                 continue
             key = (name, *(segment.path for segment in operator.segments))
             if operator.segments and key not in self._loaded:
-                sound = [await self._read_segment(segment) for segment in operator.segments]
-                if not all(sound):
+                if not all(await asyncio.gather(*map(self._read_segment, operator.segments))):
                     continue
                 with self.noting(key[-1]):
                     whole = replace(manifest, operators={name: operator})

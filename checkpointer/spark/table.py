@@ -42,7 +42,8 @@ PARTITIONS = 16
 """Partitions of a table unless told otherwise."""
 
 DRIVER_BYTES = 16 << 20
-"""Most bytes of a delta that pass through the driver; what is larger is written by the tasks."""
+"""Stored bytes that the driver reads to shorten chains itself. A quarter of it: changes of a batch, as Arrow, that it
+writes itself. The tasks do whatever is more."""
 
 
 class TableState:
@@ -90,8 +91,7 @@ class TableState:
             if not isinstance(struct, StructType):
                 raise IllegalArgumentError(f"table {name!r}: schema={schema!r:.80}: expected columns")
             fields = [field.jsonValue() for field in struct.fields]
-            combined = {column: how for column, how in self._combine.items() if column in struct.names}
-            self._version = Version(name, first_schema(name, fields, self._key, combined), self._partitions, {})
+            self._version = Version(name, first_schema(name, fields, self._key, self._combine), self._partitions, {})
 
     # ---- what the callback says ----------------------------------------------------------------------------------
 

@@ -290,6 +290,13 @@ def test_keys_of_another_type_are_refused_and_not_cast(job: Job, keys: str) -> N
         assert "column 'k' of its key is long, not" in refused(job, use)
 
 
+def test_a_combined_column_that_the_schema_does_not_have_is_refused(job: Job) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.table("t", ["key"], combine={"amuont": "sum"}, schema="key string, amount long")
+
+    assert "column 'amuont' is missing; there are key, amount" in refused(job, body)
+
+
 def test_a_dropped_table_takes_nothing_more(job: Job) -> None:
     def body(batch: DataFrame, batch_id: int, state: State) -> None:
         table = state.table("t", ["key"])
