@@ -1,21 +1,15 @@
 """The synchronous checkpointer: every verb blocks its caller, from any thread, and runs on the library's event loop."""
 
-from collections.abc import Coroutine, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
 
-from checkpointer import lineage, prepared, restore, save, verbs
+from checkpointer import lineage, restore, save, verbs
 from checkpointer.client import Client, as_bytes, as_id, as_target
-from checkpointer.errors import CheckpointError
-from checkpointer.keyed import KeyedState
 from checkpointer.lineage import Savepoint
 from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import run_sync
-from checkpointer.views import OperatorView, RestoredView
-from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json, Manifest
-
-if TYPE_CHECKING:
-    from checkpointer.table.opening import Table
+from checkpointer.sync_handles import Checkpoint, Restored
+from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Manifest
 
 T = TypeVar("T")
 
@@ -28,7 +22,7 @@ class Checkpointer(Client):
 
     # ---- what people use ----------------------------------------------------------------------------------------
 
-    def begin(self, epoch: int | None = None, *, background: bool = False) -> "Checkpoint":
+    def begin(self, epoch: int | None = None, *, background: bool = False) -> Checkpoint:
         """Begin a checkpoint on top of what was restored; use it as a context manager.
 
         Leaving the block commits it, or leaves nothing visible after an exception. With `background` the block ends
@@ -36,7 +30,7 @@ class Checkpointer(Client):
         """
         return self._begin(epoch, None, background)
 
-    def _begin(self, epoch: int | None, job: Job | None, background: bool = False) -> "Checkpoint":
+    def _begin(self, epoch: int | None, job: Job | None, background: bool = False) -> Checkpoint:
         return Checkpoint(self, self._run(save.begin(self._session, epoch, job)), background)
 
     def restore(
@@ -45,7 +39,7 @@ class Checkpointer(Client):
         *,
         epoch: int | None = None,
         savepoint: str | None = None,
-    ) -> "Restored | None":
+    ) -> Restored | None:
         """The committed checkpoint, or a live one by id, epoch or savepoint. None on an empty root."""
         wanted = None if id is None else as_id(id)
         snapshot = self._run(restore.restore(self._session, wanted, epoch, savepoint))
@@ -133,158 +127,3 @@ class Checkpointer(Client):
     def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
         """Delete a checkpoint and every object that nothing else names."""
         self._run(lineage.delete_checkpoint(self._session, as_id(id)))
-
-
-class Checkpoint:
-    """A checkpoint being made. What is not mentioned stays as it was in the parent."""
-
-    def __init__(self, client: Client, draft: save.Draft, background: bool) -> None:
-        self._client = client
-        self._draft = draft
-        self._background = background
-
-    @property
-    def id(self) -> CheckpointId:
-        """The id of this attempt, which every object it writes carries."""
-        return self._draft.id
-
-    @property
-    def epoch(self) -> int | None:
-        """The epoch given to `begin`: the batch id where Spark calls."""
-        return self._draft.epoch
-
-    @property
-    def parent(self) -> "Restored | None":
-        """The checkpoint that this one goes on top of; None for the first."""
-        manifest = self._draft.base.manifest
-        return None if manifest is None else Restored(restore.Snapshot(self._client._session, manifest, None))
-
-    @property
-    def positions(self) -> dict[str, Json]:
-        """Source positions, those of the parent to begin with. JSON values."""
-        return self._draft.positions
-
-    @property
-    def properties(self) -> dict[str, Json]:
-        """User properties, those of the parent to begin with. JSON values."""
-        return self._draft.properties
-
-    @property
-    def watermark(self) -> Json:
-        """The job's watermark, that of the parent to begin with. A JSON value."""
-        return self._draft.watermark
-
-    @watermark.setter
-    def watermark(self, value: Json) -> None:
-        self._draft.watermark = value
-
-    def snapshot(self, operator: str, partition: int, data: bytes) -> None:
-        """The whole state of a partition, as bytes of the caller's own format."""
-        run_sync(self._draft.add(operator, partition, SNAPSHOT, as_bytes(data)))
-
-    def delta(self, operator: str, partition: int, data: bytes) -> None:
-        """A change on top of the partition's chain, as bytes of the caller's own format."""
-        run_sync(self._draft.add(operator, partition, DELTA, as_bytes(data)))
-
-    def save(self, operator: str, state: KeyedState) -> None:
-        """What changed in a keyed state. It is captured before this returns, and written meanwhile."""
-        run_sync(self._draft.save(operator, self._draft.capture(operator, state)))
-
-    def attach(self, artifact: Artifact) -> None:
-        """An artifact that `save_snapshot` or `save_delta` wrote under this checkpoint's id, on any machine."""
-        run_sync(self._draft.attach(artifact))
-
-    def keep(self, operator: str, partition: int | None = None) -> None:
-        """Say aloud that an operator, or one partition, stays as it was; refused where there is none."""
-        self._draft.keep(operator, partition)
-
-    def drop(self, operator: str, partition: int | None = None) -> None:
-        """Leave an operator, or one partition, out from now on."""
-        self._draft.drop(operator, partition)
-
-    def prepare(self) -> "Prepared":
-        """The first of two phases: durable and protected, not yet committed."""
-        return Prepared(run_sync(self._draft.prepare()))
-
-    def commit(self) -> CheckpointId:
-        """Commit now, for callers without a `with` block."""
-        run_sync(self._draft.commit())
-        return self.id
-
-    def abort(self) -> None:
-        """Give up, leaving nothing visible."""
-        run_sync(self._draft.abort())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            try:
-                self.abort()
-            except CheckpointError as second:
-                error.add_note(f"aborting {self.id} failed too: {second}")
-        elif self._draft.open:
-            if self._background:
-                self._draft.freeze()
-                run_sync(self._client._session.in_background(self._draft.commit()))
-            else:
-                self.commit()
-
-
-class Prepared:
-    """A checkpoint between the two phases."""
-
-    def __init__(self, core: prepared.Prepared) -> None:
-        self._core = core
-
-    @property
-    def id(self) -> CheckpointId:
-        return self._core.id
-
-    @property
-    def epoch(self) -> int | None:
-        return self._core.manifest.epoch
-
-    def commit(self) -> None:
-        """Make it the committed checkpoint. Calling again is no error."""
-        run_sync(self._core.commit())
-
-    def abort(self) -> None:
-        """Drop it."""
-        run_sync(self._core.abort())
-
-    def __repr__(self) -> str:
-        return f"Prepared({self.id})"
-
-
-class Restored(RestoredView):
-    """A checkpoint as it was restored. Artifacts are read, and verified, when they are asked for."""
-
-    @property
-    def prepared(self) -> Prepared | None:
-        """A checkpoint that was prepared and awaits its second phase, or None."""
-        return None if self._snapshot.prepared is None else Prepared(self._snapshot.prepared)
-
-    def operator(self, name: str) -> "RestoredOperator":
-        return RestoredOperator(self._snapshot, name)
-
-    def keyed(self, name: str, partitions: int | None = None) -> KeyedState:
-        """A keyed state, in the partitions it was saved in or in another number of them."""
-        return run_sync(self._snapshot.keyed(name, partitions))
-
-    def table(
-        self, name: str, columns: Sequence[str] | None = None, *, keys: "Sequence[Mapping[str, Any]] | None" = None
-    ) -> "Table":
-        """The rows of a table that Spark wrote, without Spark; with `keys`, only those with one of these keys."""
-        from checkpointer.table import opening  # pyarrow, only for those who use tables
-
-        return run_sync(opening.read(self._snapshot, name, columns, keys))
-
-
-class RestoredOperator(OperatorView):
-    def partition(self, partition: int) -> list[bytes]:
-        """The partition's snapshot, then its deltas, verified."""
-        return run_sync(self._snapshot.partition(self.name, partition))

@@ -96,8 +96,10 @@ LAYERS = (
         (
             "checkpointer.__init__",
             "checkpointer.aio",
+            "checkpointer.aio_handles",
             "checkpointer.client",
             "checkpointer.sync",
+            "checkpointer.sync_handles",
             "checkpointer.views",
         ),
         ("format", "errors", "runtime", "codecs", "mapping", "store", "core", "table"),

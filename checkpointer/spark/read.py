@@ -13,7 +13,8 @@ from checkpointer.errors import IllegalArgumentError, StoreNotFoundError
 from checkpointer.spark.frames import quote
 from checkpointer.spark.scan import lookup, scan
 from checkpointer.store import Fencing
-from checkpointer.sync import Checkpointer, Restored
+from checkpointer.sync import Checkpointer
+from checkpointer.sync_handles import Restored
 from checkpointer.table.types import is_wider, plain_type
 from checkpointer.table.version import Version
 from manifests.model import CheckpointId

@@ -22,7 +22,8 @@ from checkpointer.runtime import run_sync
 from checkpointer.spark.frames import struct_of
 from checkpointer.spark.read import restore, version_of
 from checkpointer.spark.scan import BATCH_ROWS, spread
-from checkpointer.sync import Checkpointer, Restored
+from checkpointer.sync import Checkpointer
+from checkpointer.sync_handles import Restored
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.opening import key_table
 from checkpointer.table.types import whole_variants

@@ -13,7 +13,8 @@ from checkpointer.keyed import PARTITIONS, KeyedState
 from checkpointer.spark.batch import Token
 from checkpointer.spark.partitions import Write, write_partitions
 from checkpointer.spark.table import TableState
-from checkpointer.sync import Checkpoint, Checkpointer, Restored
+from checkpointer.sync import Checkpointer
+from checkpointer.sync_handles import Checkpoint, Restored
 from checkpointer.table.schema import Combine
 from manifests.model import CheckpointId, Job, Json
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, aio, runtime, sync
+from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, aio_handles, runtime, sync_handles
 from checkpointer.errors import (
     CheckpointError,
     DependencyError,
@@ -55,10 +55,10 @@ async def alatest(client: AsyncCheckpointer) -> bytes:
     ("one", "other"),
     [
         (Checkpointer, AsyncCheckpointer),
-        (sync.Checkpoint, aio.AsyncCheckpoint),
-        (sync.Prepared, aio.AsyncPrepared),
-        (sync.Restored, aio.AsyncRestored),
-        (sync.RestoredOperator, aio.AsyncRestoredOperator),
+        (sync_handles.Checkpoint, aio_handles.AsyncCheckpoint),
+        (sync_handles.Prepared, aio_handles.AsyncPrepared),
+        (sync_handles.Restored, aio_handles.AsyncRestored),
+        (sync_handles.RestoredOperator, aio_handles.AsyncRestoredOperator),
     ],
 )
 def test_both_interfaces_have_the_same_verbs_with_the_same_arguments(one: type, other: type) -> None:

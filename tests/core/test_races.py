@@ -17,7 +17,7 @@ from checkpointer.errors import (
     NotFoundError,
     OutcomeUnknownError,
 )
-from checkpointer.sync import Restored
+from checkpointer.sync_handles import Restored
 from tests.core.faults import CrashError
 from tests.core.world import Actor, World, put
 

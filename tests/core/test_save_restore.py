@@ -14,7 +14,7 @@ from checkpointer.errors import (
     InvalidStateError,
     SavepointNotFoundError,
 )
-from checkpointer.sync import Restored
+from checkpointer.sync_handles import Restored
 from manifests import layout
 from manifests.model import DELTA, SNAPSHOT
 from manifests.segments import INLINE

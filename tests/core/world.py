@@ -14,7 +14,7 @@ from checkpointer.store.base import Store
 from checkpointer.store.local import LocalStore
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.retry import RetryingStore
-from checkpointer.sync import Checkpoint, Restored
+from checkpointer.sync_handles import Checkpoint, Restored
 from manifests.model import CheckpointId, Pointer, Ref
 from tests.core.faults import FaultyStore
 
