@@ -19,8 +19,10 @@ from checkpointer.store.base import (
     Blob,
     Entry,
     Leftover,
+    Listing,
     ObjectExistsError,
     ObjectNotFoundError,
+    Page,
     PreconditionFailedError,
     check_path,
 )
@@ -30,6 +32,7 @@ from manifests.digest import Bytes
 
 _ACCOUNT = ("account_name", "connection_string")
 _DELETES = 256
+_PAGE = 5000
 _BLOCKS = 50_000
 _PARALLEL_DELETES = 16
 
@@ -43,7 +46,7 @@ _FORCED = {
 }
 
 
-class AzureStore:
+class AzureStore(Listing):
     """The blobs of a container below a prefix."""
 
     def __init__(self, location: Location, options: Mapping[str, Any], *, fencing: bool, timeout: float) -> None:
@@ -83,8 +86,11 @@ class AzureStore:
             await self._compare(path, expected)
         return await cloud.answer(self._swap(path, data, expected), partial(self._swap_error, name=name))
 
-    async def list(self, prefix: str) -> list[Entry]:
-        return [*await cloud.answer(self._list(prefix), partial(self._error, name=self._name(prefix)))]
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        return await cloud.answer(self._list_page(prefix, more), partial(self._error, name=self._name(prefix)))
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await cloud.answer(self._folders(prefix), partial(self._error, name=self._name(prefix)))
 
     async def delete(self, paths: Sequence[str]) -> None:
         for some in cloud.batches([*paths], _DELETES):
@@ -178,15 +184,24 @@ class AzureStore:
         reply = await blob.upload_blob(data, length=len(data), **condition, **self._limits)
         return str(reply["etag"])
 
-    async def _list(self, prefix: str) -> Sequence[Entry]:
+    async def _list_page(self, prefix: str, more: object | None) -> Page:
         container = await self._containers()
         entries, inside = [], len(self._key(""))
-        found = container.list_blobs(name_starts_with=self._key(prefix) or None, include=["metadata"], **self._limits)
-        async for blob in found:
+        found = container.list_blobs(
+            name_starts_with=self._key(prefix) or None, include=["metadata"], results_per_page=_PAGE, **self._limits
+        )
+        pages = found.by_page(continuation_token=more)
+        async for blob in await anext(pages):
             # Accounts with a hierarchical namespace list their folders as blobs too.
             if (blob.metadata or {}).get("hdi_isfolder") != "true" and not blob.name.endswith("/"):
                 entries.append(Entry(blob.name[inside:], blob.size))
-        return sorted(entries, key=lambda entry: entry.path)
+        return Page(entries, pages.continuation_token or None)
+
+    async def _folders(self, prefix: str) -> Sequence[str]:
+        container = await self._containers()
+        inside = len(self._key(""))
+        found = container.walk_blobs(name_starts_with=self._key(prefix) or None, delimiter="/", **self._limits)
+        return sorted([item.name[inside:] async for item in found if item.name.endswith("/")])
 
     async def _delete(self, paths: Sequence[str]) -> None:
         """One by one, many at a time: the batch request fails for some credentials and some names."""

@@ -55,6 +55,14 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a listing, in no particular order; `more` asks for the next one, and is None after the last."""
+
+    entries: Sequence[Entry]
+    more: object | None
+
+
+@dataclass(frozen=True, slots=True)
 class Leftover:
     """What an interrupted write of `path` left behind: a temporary file, or the parts of an upload."""
 
@@ -68,6 +76,21 @@ def check_path(path: str) -> str:
     if any(part in ("", ".", "..") for part in parts) or "\0" in path or "\\" in path:
         raise IllegalArgumentError(f"{path!r:.200}: not a path inside a store")
     return path
+
+
+class Listing:
+    """Whole listings, for whoever gives pages."""
+
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        raise NotImplementedError
+
+    async def list(self, prefix: str) -> list[Entry]:
+        page = await self.list_page(prefix)
+        entries = [*page.entries]
+        while page.more is not None:
+            page = await self.list_page(prefix, page.more)
+            entries += page.entries
+        return sorted(entries, key=lambda entry: entry.path)
 
 
 class Store(Protocol):
@@ -109,11 +132,18 @@ class Store(Protocol):
         `data` and what it replaces have at most `SWAP_LIMIT` bytes.
         """
 
-    async def list(self, prefix: str) -> list[Entry]:
-        """Every object whose path starts with `prefix` (a folder with its slash, or empty), in order of path.
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        """The next page of the objects whose path starts with `prefix`: the first, or what `more` of a page asks for.
 
-        Never from a cache. Temporary files of writers are left out.
+        Never from a cache. Temporary files of writers are left out. What is written or deleted meanwhile may be there
+        or not. `more` belongs to one listing in one process.
         """
+
+    async def list(self, prefix: str) -> list[Entry]:
+        """All pages, in order of path. For what is known to be little."""
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        """The folders directly in the folder `prefix` (with its slash, or empty), each a prefix itself, in order."""
 
     async def delete(self, paths: Sequence[str]) -> None:
         """Delete objects, in bulk where the store can. What is not there is no error."""

@@ -19,8 +19,10 @@ from checkpointer.store.base import (
     Blob,
     Entry,
     Leftover,
+    Listing,
     ObjectExistsError,
     ObjectNotFoundError,
+    Page,
     PreconditionFailedError,
     check_path,
 )
@@ -58,7 +60,7 @@ def check_protocol(location: Location, fencing: bool) -> None:
         )
 
 
-class GenericStore:
+class GenericStore(Listing):
     """Whole objects through fsspec's synchronous calls, each in a thread."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
@@ -116,7 +118,9 @@ class GenericStore:
 
         return await self._run(check_path(path), swap)
 
-    async def list(self, prefix: str) -> list[Entry]:
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        """One page: fsspec gives a listing as a whole."""
+
         def find(fs: Any, root: str) -> dict[str, Any]:
             folder = f"{root}/{prefix.rpartition('/')[0]}".rstrip("/")
             found: dict[str, Any] = fs.find(folder, detail=True) if fs.exists(folder) else {}
@@ -128,7 +132,14 @@ class GenericStore:
             for path, info in (await self._run("", find)).items()
             if path.startswith(prefix) and not files.is_hidden(path.rpartition("/")[2])
         ]
-        return sorted(entries, key=lambda entry: entry.path)
+        return Page(entries, None)
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        def find(fs: Any, folder: str) -> list[str]:
+            inside = fs.ls(folder, detail=True) if fs.exists(folder) else []
+            return [str(info["name"]).rstrip("/").rpartition("/")[2] for info in inside if info["type"] == "directory"]
+
+        return sorted(f"{prefix}{name}/" for name in await self._run(prefix.rstrip("/"), find))
 
     async def delete(self, paths: Sequence[str]) -> None:
         for path in paths:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from checkpointer import runtime
 from checkpointer.errors import DependencyError, IllegalArgumentError
-from checkpointer.store.base import Blob, Entry, Leftover, Store
+from checkpointer.store.base import Blob, Leftover, Listing, Page, Store
 from manifests.digest import Bytes
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ SLOWEST = 1 << 20
 _UNKNOWN_SIZE = 1 << 30
 
 
-class LimitedStore:
+class LimitedStore(Listing):
     """`inner`, at most `concurrency` requests at a time, each answered in `timeout` seconds or a
     `DependencyError`.
 
@@ -56,8 +56,11 @@ class LimitedStore:
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         return await self._run("swap", path, self._inner.compare_and_swap(path, data, expected), len(data))
 
-    async def list(self, prefix: str) -> list[Entry]:
-        return await self._run("list", prefix, self._inner.list(prefix), _UNKNOWN_SIZE)
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        return await self._run("list", prefix, self._inner.list_page(prefix, more), _UNKNOWN_SIZE)
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await self._run("list", prefix, self._inner.folders(prefix), _UNKNOWN_SIZE)
 
     async def delete(self, paths: Sequence[str]) -> None:
         await self._run("delete", f"{len(paths)} objects", self._inner.delete(paths), _UNKNOWN_SIZE)

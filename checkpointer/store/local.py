@@ -6,6 +6,7 @@ root's lock, so that comparing and renaming are one step for every process of th
 """
 
 import errno
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -19,8 +20,10 @@ from checkpointer.store.base import (
     Blob,
     Entry,
     Leftover,
+    Listing,
     ObjectExistsError,
     ObjectNotFoundError,
+    Page,
     PreconditionFailedError,
     check_path,
 )
@@ -32,9 +35,10 @@ T = TypeVar("T")
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _UNDECIDED = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR}
 _MAX_SETTLED = 65536
+_PAGE = 1000
 
 
-class LocalStore:
+class LocalStore(Listing):
     """The folder `root`, an absolute path. It is made by the first write, like everything in it with mode
     0700."""
 
@@ -77,23 +81,21 @@ class LocalStore:
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         return await self._run(path, self._swap, path, data, expected)
 
-    async def list(self, prefix: str) -> list[Entry]:
-        found = await self._run(prefix, lambda: [*self._walk(prefix)])
-        objects = [Entry(path, size) for path, size in found if not files.is_hidden(path.rpartition("/")[2])]
-        return sorted(objects, key=lambda entry: entry.path)
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        walk = more if isinstance(more, _Walk) else _Walk(self._walk(prefix))
+        found = await self._run(prefix, walk.take, _PAGE)
+        entries = [Entry(path, size) for path, size in found if not files.is_hidden(path.rpartition("/")[2])]
+        return Page(entries, None if walk.ended else walk)
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return sorted(await self._run(prefix, self._folders, prefix))
 
     async def delete(self, paths: Sequence[str]) -> None:
         await self._run("", self._delete, paths)
 
     async def leftovers(self) -> Sequence[Leftover]:
         """Temporary files, each with the object that it was to become."""
-        found = []
-        for path, _ in await self._run("", lambda: [*self._walk("")]):
-            folder, slash, name = path.rpartition("/")
-            target = files.temporary_target(name)
-            if target is not None:
-                found.append(Leftover(folder + slash + target, path))
-        return found
+        return await self._run("", lambda: [*self._leftovers()])
 
     async def discard(self, leftovers: Sequence[Leftover]) -> None:
         await self._run("", self._discard, leftovers)
@@ -247,7 +249,7 @@ class LocalStore:
         if _file_above(self._root):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._root)
         folders = [start]
-        while folders:
+        while folders:  # one folder after the other, each as it is read: memory for its subfolders only
             folder = folders.pop()
             with (
                 suppress(FileNotFoundError, NotADirectoryError),
@@ -256,10 +258,24 @@ class LocalStore:
                 for entry in entries:
                     path = f"{folder}/{entry.name}" if folder else entry.name
                     if entry.is_dir(follow_symlinks=False):
-                        folders.append(path)
+                        if f"{path}/".startswith(prefix) or prefix.startswith(f"{path}/"):
+                            folders.append(path)
                     elif path.startswith(prefix) and entry.is_file(follow_symlinks=False):
                         with suppress(FileNotFoundError):
                             yield path, entry.stat(follow_symlinks=False).st_size
+
+    def _folders(self, prefix: str) -> list[str]:
+        self._locate(prefix + "_")
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(os.path.join(self._root, prefix)) as entries:
+            return [f"{prefix}{entry.name}/" for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return []
+
+    def _leftovers(self) -> Iterator[Leftover]:
+        for path, _ in self._walk(""):
+            folder, slash, name = path.rpartition("/")
+            target = files.temporary_target(name)
+            if target is not None:
+                yield Leftover(folder + slash + target, path)
 
     def _delete(self, paths: Sequence[str]) -> None:
         self._check_mount()
@@ -278,6 +294,26 @@ class LocalStore:
             # lock is dead.
             with self._lock(), suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, own))
+
+
+class _Walk:
+    """A walk that is taken some steps at a time. One that failed fails again: it must not look like one that ended."""
+
+    def __init__(self, steps: Iterator[tuple[str, int]]) -> None:
+        self._steps = steps
+        self._failure: OSError | None = None
+        self.ended = False
+
+    def take(self, number: int) -> list[tuple[str, int]]:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            taken = [*itertools.islice(self._steps, number)]
+        except OSError as failure:
+            self._failure = failure
+            raise
+        self.ended = len(taken) < number
+        return taken
 
 
 def _version(data: bytes, status: os.stat_result) -> str:

@@ -1,6 +1,7 @@
 """Objects in the memory of this process: for tests, and for trying things out. Nothing survives the
 process."""
 
+import heapq
 import itertools
 import threading
 from collections.abc import Sequence
@@ -11,12 +12,16 @@ from checkpointer.store.base import (
     Blob,
     Entry,
     Leftover,
+    Listing,
     ObjectExistsError,
     ObjectNotFoundError,
+    Page,
     PreconditionFailedError,
     check_path,
 )
 from manifests.digest import Bytes
+
+_PAGE = 1000
 
 
 class _Space:
@@ -31,7 +36,7 @@ _spaces: dict[str, _Space] = {}
 _versions = itertools.count(1)
 
 
-class MemoryStore:
+class MemoryStore(Listing):
     """A root named by its URL; `fencing="none"` changes nothing here."""
 
     def __init__(self, url: str, *, fencing: bool = True) -> None:
@@ -78,12 +83,17 @@ class MemoryStore:
             self._space.objects[path] = blob
         return blob.version
 
-    async def list(self, prefix: str) -> list[Entry]:
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
         with self._space.lock:
-            found = [
-                Entry(path, len(blob.data)) for path, blob in self._space.objects.items() if path.startswith(prefix)
-            ]
-        return sorted(found, key=lambda entry: entry.path)
+            found = [path for path in self._space.objects if path.startswith(prefix) and path > str(more or "")]
+            page = heapq.nsmallest(_PAGE, found)
+            entries = [Entry(path, len(self._space.objects[path].data)) for path in page]
+        return Page(entries, page[-1] if len(found) > _PAGE else None)
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        with self._space.lock:
+            inside = [path.removeprefix(prefix) for path in self._space.objects if path.startswith(prefix)]
+        return sorted({f"{prefix}{rest.partition('/')[0]}/" for rest in inside if "/" in rest})
 
     async def delete(self, paths: Sequence[str]) -> None:
         with self._space.lock:

@@ -9,7 +9,15 @@ from typing import TypeVar
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from checkpointer.errors import RetryableError
-from checkpointer.store.base import Blob, Entry, Leftover, ObjectExistsError, ObjectNotFoundError, Store
+from checkpointer.store.base import (
+    Blob,
+    Leftover,
+    Listing,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    Page,
+    Store,
+)
 from manifests.digest import Bytes
 
 T = TypeVar("T")
@@ -17,7 +25,7 @@ T = TypeVar("T")
 _COMPARED = 8 << 20
 
 
-class RetryingStore:
+class RetryingStore(Listing):
     """`inner`, each request tried up to `attempts` times and not begun again after `patience` seconds.
 
     The pauses grow exponentially, at random, up to `longest` seconds. `compare_and_swap` is one attempt,
@@ -78,8 +86,11 @@ class RetryingStore:
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         return await self._inner.compare_and_swap(path, data, expected)
 
-    async def list(self, prefix: str) -> list[Entry]:
-        return await self._retry(lambda: self._inner.list(prefix))
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        return await self._retry(lambda: self._inner.list_page(prefix, more))
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await self._retry(lambda: self._inner.folders(prefix))
 
     async def delete(self, paths: Sequence[str]) -> None:
         await self._retry(lambda: self._inner.delete(paths))

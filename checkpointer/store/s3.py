@@ -17,8 +17,10 @@ from checkpointer.store.base import (
     Blob,
     Entry,
     Leftover,
+    Listing,
     ObjectExistsError,
     ObjectNotFoundError,
+    Page,
     PreconditionFailedError,
     check_path,
 )
@@ -32,7 +34,7 @@ _DELETES = 1000
 _PARTS = 10_000
 
 
-class S3Store:
+class S3Store(Listing):
     """The keys of a bucket below a prefix."""
 
     def __init__(
@@ -98,8 +100,11 @@ class S3Store:
         reply = await cloud.answer(request, partial(self._swap_error, name=name))
         return str(reply["ETag"])
 
-    async def list(self, prefix: str) -> list[Entry]:
-        return [*await cloud.answer(self._list(prefix), partial(self._error, name=self._name(prefix)))]
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        return await cloud.answer(self._list_page(prefix, more), partial(self._error, name=self._name(prefix)))
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await cloud.answer(self._folders(prefix), partial(self._error, name=self._name(prefix)))
 
     async def delete(self, paths: Sequence[str]) -> None:
         for some in cloud.batches([*paths], _DELETES):
@@ -187,14 +192,21 @@ class S3Store:
     async def _abort(self, key: str, upload: str) -> None:
         await self._call("abort_multipart_upload", Key=key, UploadId=upload)
 
-    async def _list(self, prefix: str) -> Sequence[Entry]:
+    async def _list_page(self, prefix: str, more: object | None) -> Page:
+        after = {} if more is None else {"ContinuationToken": more}
+        page = await self._call("list_objects_v2", Prefix=self._key(prefix), **after)
         entries = []
-        async for page in self._pages("list_objects_v2", "NextContinuationToken", prefix):
-            for found in page.get("Contents", []):
-                path = found["Key"].removeprefix(self._key(""))
-                if path and not path.endswith("/"):  # a folder, as consoles make them
-                    entries.append(Entry(path, found["Size"]))
-        return sorted(entries, key=lambda entry: entry.path)
+        for found in page.get("Contents", []):
+            path = found["Key"].removeprefix(self._key(""))
+            if path and not path.endswith("/"):  # a folder, as consoles make them
+                entries.append(Entry(path, found["Size"]))
+        return Page(entries, page["NextContinuationToken"] if page.get("IsTruncated") else None)
+
+    async def _folders(self, prefix: str) -> Sequence[str]:
+        found = []
+        async for page in self._pages("list_objects_v2", "NextContinuationToken", prefix, Delimiter="/"):
+            found += [folder["Prefix"].removeprefix(self._key("")) for folder in page.get("CommonPrefixes", [])]
+        return found
 
     async def _uploads(self) -> Sequence[Leftover]:
         found = []
@@ -203,10 +215,10 @@ class S3Store:
                 found.append(Leftover(upload["Key"].removeprefix(self._key("")), upload["UploadId"]))
         return found
 
-    async def _pages(self, method: str, token: str, prefix: str) -> AsyncIterator[Any]:
+    async def _pages(self, method: str, token: str, prefix: str, **given: str) -> AsyncIterator[Any]:
         more: dict[str, str] = {}
         while True:
-            page = await self._call(method, Prefix=self._key(prefix), **more)
+            page = await self._call(method, Prefix=self._key(prefix), **given, **more)
             yield page
             if not page.get("IsTruncated"):
                 return

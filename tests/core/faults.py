@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from checkpointer import runtime
 from checkpointer.errors import DependencyError
-from checkpointer.store.base import Blob, Entry, Leftover, PreconditionFailedError, Store
+from checkpointer.store.base import Blob, Leftover, Listing, Page, PreconditionFailedError, Store
 from manifests.digest import Bytes
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class Gate:
         self._opened.set()
 
 
-class FaultyStore:
+class FaultyStore(Listing):
     """`inner`, with faults by script (`fail`, `drop_answer`, `delay_swap`, `call`, `hold`, `crash`) or by a seed.
 
     With a seed each request fails with probability `rate`, half of them after they took effect.
@@ -207,8 +207,11 @@ class FaultyStore:
 
         return await self._run("swap", path, swap, size=len(data), data=data, expected=expected)
 
-    async def list(self, prefix: str) -> list[Entry]:
-        return await self._run("list", prefix, lambda: self.inner.list(prefix))
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        return await self._run("list", prefix, lambda: self.inner.list_page(prefix, more))
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await self._run("list", prefix, lambda: self.inner.folders(prefix))
 
     async def delete(self, paths: Sequence[str]) -> None:
         await self._run("delete", " ".join(paths), lambda: self.inner.delete(paths))

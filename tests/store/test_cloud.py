@@ -70,6 +70,20 @@ def test_a_listing_of_s3_goes_on_to_the_last_page(place_of: Callable[[str], Plac
     assert run_sync(store.list("")) == [Entry(f"a/{number}", 1) for number in range(7)]
 
 
+def test_a_listing_of_azure_goes_on_to_the_last_page(
+    place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("checkpointer.store.azure._PAGE", 2)
+    store = place_of("azure").open()
+
+    async def put_all() -> None:
+        await asyncio.gather(*(store.put(f"a/{number}", b"1") for number in range(7)))
+
+    run_sync(put_all())
+    assert len(run_sync(store.list_page("a/")).entries) == 2
+    assert run_sync(store.list("")) == [Entry(f"a/{number}", 1) for number in range(7)]
+
+
 @CLOUDS
 def test_folders_made_by_a_console_are_no_objects(kind: str, place_of: Callable[[str], Place]) -> None:
     place = place_of(kind)

@@ -150,6 +150,38 @@ def test_a_listing_holds_what_starts_with_the_prefix(store: Store) -> None:
         assert run_sync(store.list(prefix)) == expected
 
 
+@pytest.mark.kinds("memory", "local", "s3", "generic")  # azure: test_cloud.py
+def test_a_long_listing_comes_in_pages(place: Place) -> None:
+    store = place.open(concurrency=64)
+    paths = [f"a/{number % 7}/{number:04d}" for number in range(2500)]
+
+    async def write() -> None:
+        await asyncio.gather(*(store.put(path, b"") for path in paths))
+
+    run_sync(write())
+    found, more, pages = [], None, 0
+    while True:
+        page = run_sync(store.list_page("a/", more))
+        found += [entry.path for entry in page.entries]
+        more, pages = page.more, pages + 1
+        assert len(page.entries) <= 1000 or place.kind == "generic"
+        if more is None:
+            break
+    assert sorted(found) == sorted(paths)
+    assert pages >= 3 or place.kind == "generic"
+    assert [entry.path for entry in run_sync(store.list("a/3/"))] == sorted(p for p in paths if p.startswith("a/3/"))
+
+
+def test_folders_are_those_directly_inside(store: Store) -> None:
+    for path in ("a/1/x", "a/2/y/z", "a/file", "b/x", "_latest"):
+        run_sync(store.put(path, b"1"))
+    assert list(run_sync(store.folders(""))) == ["a/", "b/"]
+    assert list(run_sync(store.folders("a/"))) == ["a/1/", "a/2/"]
+    assert list(run_sync(store.folders("a/2/"))) == ["a/2/y/"]
+    assert list(run_sync(store.folders("a/1/"))) == []
+    assert list(run_sync(store.folders("none/"))) == []
+
+
 def test_a_listing_is_never_stale(place: Place) -> None:
     one, other = place.open(), place.open()
     for number in range(3):

@@ -10,7 +10,7 @@ from checkpointer import runtime
 from checkpointer.errors import DependencyError, InvalidStateError, RetryableError, ThrottlingError
 from checkpointer.runtime import run_sync
 from checkpointer.store import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
-from checkpointer.store.base import Blob
+from checkpointer.store.base import Blob, Page
 from checkpointer.store.limit import LimitedStore
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.probe import probe
@@ -63,8 +63,11 @@ class Faulty(MemoryStore):
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         return await self._maybe(super().compare_and_swap(path, data, expected))
 
-    async def list(self, prefix: str) -> list[Any]:
-        return await self._maybe(super().list(prefix))
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        return await self._maybe(super().list_page(prefix, more))
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await self._maybe(super().folders(prefix))
 
     async def delete(self, paths: Sequence[str]) -> None:
         await self._maybe(super().delete(paths))
@@ -79,6 +82,7 @@ CALLS = {
     "get_range": lambda store: store.get_range("there", 0, 2),
     "put": lambda store: store.put("new", b"1"),
     "list": lambda store: store.list(""),
+    "folders": lambda store: store.folders(""),
     "delete": lambda store: store.delete(["there"]),
 }
 
@@ -166,12 +170,12 @@ class Slow(MemoryStore):
         super().__init__(f"memory://{id(self)}")
         self.seconds, self.now, self.most = seconds, 0, 0
 
-    async def list(self, prefix: str) -> list[Any]:
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
         self.now += 1
         self.most = max(self.most, self.now)
         try:
             await asyncio.sleep(self.seconds)
-            return []
+            return Page([], None)
         finally:
             self.now -= 1
 
