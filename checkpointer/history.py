@@ -4,6 +4,7 @@ Liveness is by id on the chain, never by sequence alone: an abandoned attempt ca
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from checkpointer.errors import OutcomeUnknownError
@@ -16,6 +17,9 @@ from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
 
 NEAR = 4
 """Checkpoints so close to the committed one that walking down to them costs less than listing."""
+
+TOGETHER = 256
+"""Manifests that are fetched at once, and in memory at once where the caller does not keep them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +54,47 @@ async def read_history(store: Store, head: Head) -> History:
 
 
 async def _read_chain(store: Store, head: Head, down_to: int = 1) -> tuple[tuple[Ref, Manifest], ...]:
-    if head.pointer is None or head.committed is None:
+    if head.pointer is None:
         return ()
-    boundary, ref = max(head.pointer.boundary, down_to), head.committed
+    return tuple([pair async for pair in walk(store, head, max(head.pointer.boundary, down_to))])
+
+
+async def walk(store: Store, head: Head, oldest: int) -> AsyncIterator[tuple[Ref, Manifest]]:
+    """The chain from the committed checkpoint down to sequence `oldest`, each link proven.
+
+    Manifests are fetched many at a time, and come without the chains that stand in segments.
+    """
+    ref = head.committed
+    if ref is None or ref.id.sequence < oldest:
+        return
+    far = ref.id.sequence - oldest >= NEAR
+    waiting = await list_ids(store, oldest, ref.id.sequence) if far else []
     found: dict[Ref, Manifest] = {}
-    if ref.id.sequence - boundary >= NEAR:
-        found = await list_manifests(store, boundary, ref.id.sequence)
-    chain = []
-    while True:
-        manifest = found.get(ref) or await read_manifest_alone(store, ref)
-        chain.append((ref, manifest))
-        if manifest.parent is None or manifest.parent.id.sequence < boundary:
-            return tuple(chain)
+    while ref is not None and ref.id.sequence >= oldest:
+        while ref not in found and waiting and waiting[-1].sequence >= ref.id.sequence:
+            found |= await read_found(store, waiting[-TOGETHER:])
+            del waiting[-TOGETHER:]
+        manifest = found.pop(ref, None) or await read_manifest_alone(store, ref)
+        yield ref, manifest
         ref = manifest.parent
+
+
+async def list_ids(store: Store, oldest: int, newest: int) -> list[CheckpointId]:
+    """The ids of the manifests that are there, in order. Nothing says which of them count."""
+    owners = [
+        owner
+        for entry in await store.list(layout.MANIFESTS)
+        if (owner := layout.owner(entry.path)) is not None and entry.path == layout.manifest(owner)
+    ]
+    return [owner for owner in owners if oldest <= owner.sequence <= newest]
 
 
 async def list_manifests(store: Store, oldest: int, newest: int) -> dict[Ref, Manifest]:
     """The manifests that are there and readable. The chain decides which of them count."""
-    owners = [
-        owner
-        for entry in await store.list(layout.MANIFESTS)
-        if (owner := layout.owner(entry.path)) is not None
-        and entry.path == layout.manifest(owner)
-        and oldest <= owner.sequence <= newest
-    ]
+    return await read_found(store, await list_ids(store, oldest, newest))
+
+
+async def read_found(store: Store, owners: Sequence[CheckpointId]) -> dict[Ref, Manifest]:
     found = await asyncio.gather(*(find_manifest(store, owner) for owner in owners), return_exceptions=True)
     # What could not be read matters only if the chain leads there; reading it again then says what is wrong.
     return dict(pair for pair in found if not isinstance(pair, BaseException))
