@@ -7,6 +7,7 @@ for foreachBatch is `checkpointer.spark.stateful`.
 from checkpointer import errors
 from checkpointer.aio import AsyncCheckpointer
 from checkpointer.keyed import KeyedState
+from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.sync import Checkpointer
 
-__all__ = ["AsyncCheckpointer", "Checkpointer", "KeyedState", "errors"]
+__all__ = ["AsyncCheckpointer", "Checkpointer", "KeyedState", "RetentionPolicy", "errors"]

@@ -16,6 +16,7 @@
     │   ├─ ShutdownError                 this writer or owner is finished: stop it
     │   │   ├─ FencedError
     │   │   └─ LeaseLostError
+    │   ├─ OutrunError                   a cleanup plan would take what is needed now
     │   └─ RetiredError                  the checkpoint was retired meanwhile
     ├─ InvalidStateError                 what the store or the job holds does not allow this
     │   ├─ BatchResetError               Spark's progress and the state do not belong together
@@ -84,6 +85,10 @@ class LeaseLostError(ShutdownError):
     """The lease now belongs to another owner."""
 
 
+class OutrunError(ConflictError):
+    """What a plan would retire or delete came to be needed since it was made. Make a new plan."""
+
+
 class RetiredError(ConflictError):
     """The checkpoint was retired while it was being used."""
 
@@ -120,6 +125,7 @@ __all__ = [
     "MalformedError",
     "NotFoundError",
     "OutcomeUnknownError",
+    "OutrunError",
     "RetiredError",
     "RetryableError",
     "SavepointNotFoundError",

@@ -65,7 +65,7 @@ async def savepoint(session: Session, name: str, checkpoint: CheckpointId | None
             raise RetiredError(f"{session.store.url}: {kept.id} was retired before it became savepoint {name!r}")
         if kept is None:
             raise CheckpointNotFoundError(f"{session.store.url}: no checkpoint {checkpoint or 'at all'} to keep")
-        return await _recatalogue(session, head, (*history.entries, CatalogEntry(kept, name, created, nonce)))
+        return await recatalogue(session, head, (*history.entries, CatalogEntry(kept, name, created, nonce)))
 
     await advance(session.store, await read_head(session.store), step)
     assert kept is not None
@@ -86,7 +86,7 @@ async def delete_savepoint(session: Session, name: str) -> None:
         rest = tuple(entry for entry in history.entries if entry.nonce != meant.nonce)
         if len(rest) == len(history.entries):
             return None
-        return await _recatalogue(session, head, rest)
+        return await recatalogue(session, head, rest)
 
     await advance(session.store, await read_head(session.store), step)
 
@@ -128,7 +128,7 @@ async def _without(session: Session, head: Head, history: History, gone: Ref) ->
     chain = [ref for ref, _ in history.chain]
     assert head.pointer is not None
     if gone not in chain:
-        return await _recatalogue(session, head, tuple(entries))
+        return await recatalogue(session, head, tuple(entries))
     kept = {entry.ref for entry in entries}
     now = session.host.now()
     for older in chain[chain.index(gone) + 1 :]:
@@ -137,10 +137,10 @@ async def _without(session: Session, head: Head, history: History, gone: Ref) ->
     boundary = max(head.pointer.boundary, gone.id.sequence + 1)
     if tuple(entries) == history.entries:
         return replace(head.pointer, boundary=boundary, nonce=session.host.token(32))
-    return replace(await _recatalogue(session, head, tuple(entries)), boundary=boundary)
+    return replace(await recatalogue(session, head, tuple(entries)), boundary=boundary)
 
 
-async def _recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry, ...]) -> Pointer:
+async def recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry, ...]) -> Pointer:
     """The pointer with a new catalog, under a newly drawn id: no stalled sweep can take it for an old one."""
     assert head.pointer is not None
     ordered = tuple(sorted(entries, key=lambda entry: (entry.ref.id, entry.name or "")))

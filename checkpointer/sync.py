@@ -6,6 +6,10 @@ from typing import Any, Self, TypeVar
 from checkpointer import lineage, restore, save, verbs
 from checkpointer.client import Client, as_bytes, as_id, as_target
 from checkpointer.lineage import Savepoint
+from checkpointer.retention import sweep
+from checkpointer.retention.plan import Plan
+from checkpointer.retention.policies import RetentionPolicy
+from checkpointer.retention.sweep import Cleaned, Progress
 from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import run_sync
 from checkpointer.sync_handles import Checkpoint, Restored
@@ -56,6 +60,24 @@ class Checkpointer(Client):
     def delete_savepoint(self, name: str) -> None:
         """Take a savepoint's name away."""
         self._run(lineage.delete_savepoint(self._session, name))
+
+    def plan(self, policy: RetentionPolicy | None = None) -> Plan:
+        """What cleanup would do: every object of the store, with its size, who names it, and what becomes of it.
+
+        Without a policy nothing is retired. Only reads.
+        """
+        return self._run(sweep.make_plan(self._session, policy))
+
+    def apply(self, plan: Plan, *, progress: Progress | None = None) -> Cleaned:
+        """Do what a plan says; or raise `OutrunError`, having done nothing, where that came to be needed since."""
+        return self._run(sweep.apply_plan(self._session, plan, progress))
+
+    def clean(self, policy: RetentionPolicy | None = None, *, progress: Progress | None = None) -> Cleaned:
+        """Retire what the policy does not keep, and delete what nothing needs: `plan` and `apply` in one.
+
+        Safe beside a running job, readers, and other cleanups; fences nobody. Without a policy it only deletes garbage.
+        """
+        return self._run(sweep.clean(self._session, policy, progress))
 
     def rollback(self, to: CheckpointId | str) -> CheckpointId:
         """Commit an older checkpoint's content, by id or savepoint name, on top of the history. Returns the new id."""

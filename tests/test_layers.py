@@ -82,6 +82,7 @@ LAYERS = (
             "checkpointer.verbs",
         ),
         ("format", "errors", "runtime", "codecs", "mapping", "store"),
+        ("zstandard",),
     ),
     Layer(
         "table",

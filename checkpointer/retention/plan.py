@@ -1,0 +1,207 @@
+"""What cleanup would do: every object of a store, with what would become of it and why. Making a plan deletes nothing.
+
+Rows go to a compressed temporary file as the listing comes in, so a plan takes no more memory for a million objects
+than for a thousand. It can be saved, looked at, and applied later (`sweep.py`).
+"""
+
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
+from datetime import timedelta
+from typing import Any, Self
+
+import zstandard
+
+from checkpointer.errors import MalformedError, UnsupportedFormatError
+from checkpointer.retention.live import DELETE, KEEP, Action, Index
+from manifests import layout
+from manifests.model import CheckpointId, Ref
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One object. `named_by` is the strongest of the `namers` live checkpoints that name it, None where there is none.
+
+    `action` is "keep", "delete", or "later": once the grace period for readers is over. For what an interrupted write
+    has left behind, `leftover` is the store's own name of it, and `size` is 0: stores do not tell.
+    """
+
+    path: str
+    size: int
+    action: Action
+    reason: str
+    named_by: str | None = None
+    namers: int = 0
+    leftover: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    objects: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCheckpoint:
+    """A live checkpoint, and what the policy makes of it."""
+
+    id: CheckpointId
+    keep: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """What becomes of an object, by its path alone; the same wherever the object was listed."""
+
+    sequence: int
+    """The committed one of the reading that `index` was made from. What is above it may be about to become live."""
+    index: Index
+
+    def __call__(self, path: str, size: int) -> PlanRow:
+        named = self.index.who(path)
+        if named is not None:
+            namer, count = named
+            by = None if namer.id is None else str(namer.id)
+            return PlanRow(path, size, namer.action, namer.reason, by, count)
+        owner = layout.owner(path)
+        if owner is None:
+            return PlanRow(path, size, KEEP, "not of the format: never touched")
+        if owner.sequence > self.sequence:
+            return PlanRow(path, size, KEEP, "newer than the committed checkpoint: may be in the making")
+        return PlanRow(path, size, DELETE, "no live checkpoint names it")
+
+    def leftover(self, path: str, token: str) -> PlanRow:
+        """What became of an interrupted write of `path`: it obeys the sequence of what it was to be."""
+        owner = layout.owner(path)
+        if path != layout.LATEST and (owner is None or owner.sequence > self.sequence):
+            return PlanRow(path, 0, KEEP, "a write that may be under way", leftover=token)
+        return PlanRow(path, 0, DELETE, "left behind by an interrupted write", leftover=token)
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Plan:
+    """What cleanup would do to a store, as it was at one moment. Iterating gives the rows.
+
+    `totals` has objects and bytes by action and reason; `checkpoints` what the policy keeps and retires.
+    """
+
+    root: str
+    nonce: str | None
+    """Of the `_latest` that the plan was made on; None where there was none."""
+    grace: timedelta
+    checkpoints: tuple[PlannedCheckpoint, ...] = ()
+    retired: tuple[Ref, ...] = ()
+    totals: dict[tuple[Action, str], Total] = field(default_factory=dict)
+    note: str | None = None
+    """Why nothing is retired although the policy would, or None."""
+    _file: str | None = field(default=None, repr=False)
+
+    def __iter__(self) -> Iterator[PlanRow]:
+        """The rows, in the order of the listing, as often as wanted."""
+        if self._file is None:
+            return
+        with open(self._file, "rb") as file:
+            try:
+                for line in _lines(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)):
+                    yield PlanRow(*json.loads(line))
+            except (ValueError, TypeError, zstandard.ZstdError) as error:
+                raise MalformedError(f"a saved plan of {self.root}: expected rows, found {error!r:.100}") from None
+
+    def total(self, action: Action) -> Total:
+        """Objects and bytes of one action."""
+        some = [total for (of, _), total in self.totals.items() if of == action]
+        return Total(sum(t.objects for t in some), sum(t.bytes for t in some))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to a file, for `load`."""
+        header = {
+            "plan_version": PLAN_VERSION,
+            "root": self.root,
+            "nonce": self.nonce,
+            "grace": self.grace.total_seconds(),
+            "note": self.note,
+            "checkpoints": [[str(c.id), c.keep, c.reason] for c in self.checkpoints],
+            "retired": [[str(ref.id), ref.digest] for ref in self.retired],
+            "totals": [[action, reason, *astuple(total)] for (action, reason), total in self.totals.items()],
+        }
+        with open(path, "wb") as out:
+            out.write(json.dumps(header).encode() + b"\n")
+            if self._file is not None:
+                with open(self._file, "rb") as rows:
+                    shutil.copyfileobj(rows, out)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """A plan that was saved. Raises `MalformedError` for a file that is none."""
+        with open(path, "rb") as file:
+            try:
+                header = json.loads(file.readline())
+                if header["plan_version"] != PLAN_VERSION:
+                    raise UnsupportedFormatError(f"{path}: a plan of version {header['plan_version']}: make it anew")
+                plan = cls(
+                    root=header["root"],
+                    nonce=header["nonce"],
+                    grace=timedelta(seconds=header["grace"]),
+                    checkpoints=tuple(
+                        PlannedCheckpoint(CheckpointId.parse(i), k, r) for i, k, r in header["checkpoints"]
+                    ),
+                    retired=tuple(Ref(CheckpointId.parse(i), digest) for i, digest in header["retired"]),
+                    totals={(action, reason): Total(*total) for action, reason, *total in header["totals"]},
+                    note=header["note"],
+                )
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise MalformedError(f"{path}: expected a saved plan, found {error!r:.100}") from None
+            with Spool() as spool:
+                shutil.copyfileobj(file, spool.file)
+            plan.attach(spool)
+            return plan
+
+    def attach(self, spool: "Spool") -> None:
+        """Take over the file of rows; it goes when the plan goes."""
+        self._file = spool.path
+        weakref.finalize(self, _remove, spool.path)
+
+
+class Spool:
+    """Rows on their way into a file, with their totals. Removed after an error; else it belongs to a plan."""
+
+    def __init__(self) -> None:
+        self.totals: dict[tuple[Action, str], Total] = {}
+        descriptor, self.path = tempfile.mkstemp(prefix="checkpointer-plan-")
+        self.file = os.fdopen(descriptor, "wb")
+        self._packer: Any = zstandard.ZstdCompressor(level=1).stream_writer(self.file, closefd=False)
+
+    def add(self, row: PlanRow) -> None:
+        before = self.totals.get((row.action, row.reason), Total())
+        self.totals[row.action, row.reason] = Total(before.objects + 1, before.bytes + row.size)
+        self._packer.write(json.dumps(astuple(row)).encode() + b"\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._packer.close()
+        self.file.close()
+        if kind is not None:
+            _remove(self.path)
+
+
+def _lines(reader: Any) -> Iterator[bytes]:
+    rest = b""
+    while piece := reader.read(1 << 20):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)

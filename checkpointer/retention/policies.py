@@ -1,0 +1,104 @@
+"""Which checkpoints to keep. A policy is a value; what it keeps is a function of the history and the time."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from checkpointer.errors import IllegalArgumentError
+from manifests.model import CheckpointId, Manifest
+
+GRACE = timedelta(hours=1)
+
+Keep = Callable[[Manifest], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPolicy:
+    """Keeps what any of its rules keeps; without rules, everything. Safe rules add up, so no rule can take away.
+
+    The committed checkpoint, a prepared one and savepoints stay in any case. Checkpoints without a creation time count
+    as just made.
+
+    Args:
+        keep_last: The newest so many.
+        keep_younger: Those made less than this ago.
+        hourly, daily, weekly: The newest of each hour, day or week (in UTC, weeks begin on Monday) that began less than
+            this ago.
+        every_epoch: Those whose epoch is a multiple of it.
+        keep_if: Those of whose manifest this is true. Chains of operators with segments are not loaded.
+        grace: How long the objects of a checkpoint stay after it was retired, for readers that are using it.
+    """
+
+    keep_last: int | None = None
+    keep_younger: timedelta | None = None
+    hourly: timedelta | None = None
+    daily: timedelta | None = None
+    weekly: timedelta | None = None
+    every_epoch: int | None = None
+    keep_if: Keep | None = None
+    grace: timedelta = GRACE
+
+    def __post_init__(self) -> None:
+        for name in ("keep_last", "every_epoch"):
+            number = getattr(self, name)
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+                raise IllegalArgumentError(f"{name}={number!r:.40}: expected an integer of at least 1")
+        for name in ("keep_younger", "hourly", "daily", "weekly", "grace"):
+            span = getattr(self, name)
+            if span is None and name != "grace":
+                continue
+            if not isinstance(span, timedelta) or span < timedelta(0) or (not span and name != "grace"):
+                raise IllegalArgumentError(f"{name}={span!r:.60}: expected a timedelta above zero")
+        if self.keep_if is not None and not callable(self.keep_if):
+            raise IllegalArgumentError(f"keep_if={self.keep_if!r:.60}: expected a function of a manifest")
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether there is no rule, so that nothing is ever retired."""
+        rules = (self.keep_last, self.keep_younger, self.every_epoch, self.keep_if, *self._periods().values())
+        return all(rule is None for rule in rules)
+
+    def _periods(self) -> Mapping[str, timedelta | None]:
+        return {"hourly": self.hourly, "daily": self.daily, "weekly": self.weekly}
+
+    def kept(self, checkpoints: Iterable[Manifest], now: datetime) -> dict[CheckpointId, str]:
+        """The checkpoints to keep, each with the rule that keeps it. Takes them one by one, newest first."""
+        kept: dict[CheckpointId, str] = {}
+        seen: set[tuple[str, datetime]] = set()
+        for index, manifest in enumerate(checkpoints):
+            rules = [rule for rule in self._rules(manifest, index, now, seen) if rule]
+            if rules:
+                kept[manifest.id] = rules[0]
+        return kept
+
+    def _rules(
+        self, manifest: Manifest, index: int, now: datetime, seen: set[tuple[str, datetime]]
+    ) -> list[str | None]:
+        """What each rule says. All of them are asked: a period's newest one is remembered whatever else keeps it."""
+        made = manifest.created or now
+        found: list[str | None] = []
+        if self.keeps_all:
+            found.append("no rule retires anything")
+        if self.keep_last is not None and index < self.keep_last:
+            found.append(f"among the newest {self.keep_last}")
+        if self.keep_younger is not None and now - made < self.keep_younger:
+            found.append(f"younger than {self.keep_younger}")
+        for name, span in self._periods().items():
+            start = _start(name, made)
+            if span is not None and now - start < span and (name, start) not in seen:
+                seen.add((name, start))
+                found.append(f"{name}: newest since {start:%Y-%m-%dT%H:%MZ}")
+        if self.every_epoch is not None and manifest.epoch is not None and manifest.epoch % self.every_epoch == 0:
+            found.append(f"epoch {manifest.epoch} is a multiple of {self.every_epoch}")
+        if self.keep_if is not None and self.keep_if(manifest):
+            found.append("keep_if says so")
+        return found
+
+
+def _start(period: str, time: datetime) -> datetime:
+    """When the hour, day or week began that a time lies in."""
+    hour = time.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    if period == "hourly":
+        return hour
+    day = hour.replace(hour=0)
+    return day if period == "daily" else day - timedelta(days=day.weekday())

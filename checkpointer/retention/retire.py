@@ -1,0 +1,102 @@
+"""Retiring checkpoints: one swap that raises the boundary and replaces the catalog. Nothing is deleted here.
+
+The chain's newest run of kept checkpoints stays history; what else is kept goes into the catalog.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from checkpointer import objects
+from checkpointer.history import walk
+from checkpointer.lineage import recatalogue
+from checkpointer.pointer import Head
+from checkpointer.retention.policies import RetentionPolicy
+from checkpointer.session import Session
+from manifests.model import Catalog, CatalogEntry, Manifest, Pointer, Ref, Retired
+
+EIGHTH = 8
+"""Retire at most every eighth of the grace period: that keeps the list of what was retired lately short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What is live in one version of `_latest`, by reference only: the chain, newest first, and the catalog."""
+
+    chain: tuple[Ref, ...]
+    catalog: Catalog | None
+
+    @property
+    def entries(self) -> tuple[CatalogEntry, ...]:
+        return () if self.catalog is None else self.catalog.entries
+
+    @property
+    def savepoints(self) -> dict[Ref, str]:
+        """The checkpoints that a savepoint keeps, with one of its names."""
+        return {entry.ref: entry.name for entry in self.entries if entry.name is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a policy makes of one version of `_latest`: what it keeps and why, and what it retires."""
+
+    lineage: Lineage
+    kept: dict[Ref, str]
+    retired: tuple[Ref, ...]
+
+
+async def decide(session: Session, head: Head, policy: RetentionPolicy) -> Decision:
+    """Ask the policy about every live checkpoint. Newest first, with few manifests in memory at once."""
+    assert head.pointer is not None
+    catalog = await objects.read_catalog(session.store, head.pointer.catalog)
+    light: dict[Ref, Manifest] = {}
+    async for ref, manifest in walk(session.store, head, head.pointer.boundary):
+        light[ref] = manifest if policy.keep_if else replace(manifest, operators={}, positions={}, properties={})
+    lineage = Lineage(tuple(light), catalog)
+    for entry in lineage.entries:
+        if entry.ref not in light:
+            light[entry.ref] = await objects.read_manifest_alone(session.store, entry.ref)
+    newest_first = sorted(light, key=lambda ref: ref.id, reverse=True)
+    chosen = policy.kept((light[ref] for ref in newest_first), session.host.now())
+    kept: dict[Ref, str] = {}
+    for ref in newest_first:
+        if ref == head.committed:
+            kept[ref] = "committed"
+        elif ref in lineage.savepoints:
+            kept[ref] = f"savepoint {lineage.savepoints[ref]!r}"
+        elif ref.id in chosen:
+            kept[ref] = chosen[ref.id]
+    retired = tuple(ref for ref in reversed(newest_first) if ref not in kept)
+    return Decision(lineage, kept, retired)
+
+
+def too_soon(head: Head, grace: timedelta, now: datetime) -> bool:
+    """Whether something was retired so lately that the next time has to wait."""
+    assert head.pointer is not None
+    return any(timedelta(0) <= now - old.at < grace / EIGHTH for old in head.pointer.retired)
+
+
+async def without(session: Session, head: Head, lineage: Lineage, gone: Collection[Ref], grace: timedelta) -> Pointer:
+    """The pointer once some checkpoints are retired. Never the committed one."""
+    assert head.pointer is not None
+    old, now = head.pointer, session.host.now()
+    run = 0
+    while run < len(lineage.chain) and lineage.chain[run] not in gone:
+        run += 1
+    boundary = max(old.boundary, lineage.chain[run - 1].id.sequence) if run < len(lineage.chain) else old.boundary
+    entries = [entry for entry in lineage.entries if entry.name is not None or entry.ref not in gone]
+    listed = {entry.ref for entry in entries}
+    for ref in lineage.chain[run:]:
+        if ref not in gone and ref not in listed:
+            entries.append(CatalogEntry(ref, None, now, session.host.token(32)))
+    young = tuple(former for former in old.retired if now - former.at < grace)
+    planned = replace(old, nonce=session.host.token(32))
+    if tuple(entries) != lineage.entries:
+        planned = await recatalogue(session, head, tuple(entries))
+    return replace(planned, boundary=boundary, retired=(*young, Retired(old.boundary, old.catalog, now)))
+
+
+def protected(head: Head, lineage: Lineage, refs: Collection[Ref]) -> Ref | None:
+    """One of `refs` that must not be retired in this version, whatever an older version said."""
+    never = {head.committed, head.prepared, *lineage.savepoints}
+    return next((ref for ref in refs if ref in never), None)

@@ -1,0 +1,197 @@
+"""Cleanup: plan, then apply. Nothing that is or may become live is deleted, whoever else is at work meanwhile.
+
+Everything that is dead at or below the committed sequence stays dead, so a plan does not go stale by waiting. It is
+outrun only where what it would retire or delete came to be needed: `apply_plan` looks at that again, in `_latest` as it
+is by then.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from checkpointer.errors import IllegalArgumentError, OutrunError
+from checkpointer.pointer import Head, advance, read_head, reading
+from checkpointer.retention.live import DELETE, index_live
+from checkpointer.retention.plan import Judge, Plan, PlannedCheckpoint, PlanRow, Spool, Total
+from checkpointer.retention.policies import RetentionPolicy
+from checkpointer.retention.retire import Decision, decide, protected, too_soon, without
+from checkpointer.session import Session
+from checkpointer.store.base import Leftover
+from manifests import layout
+from manifests.model import CheckpointId, Pointer, Ref
+
+BULK = 1000
+"""Objects that are deleted together: what S3 takes in one request."""
+
+AT_ONCE = 4
+"""Bulks that are deleted at the same time."""
+
+ROUNDS = 5
+"""How often `clean` plans again because its plan was outrun."""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of objects deleted so far, and of all that are to be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What a cleanup did."""
+
+    retired: tuple[CheckpointId, ...]
+    deleted: Total
+    later: Total
+    """What goes once the grace period for readers is over."""
+    note: str | None = None
+
+    def __str__(self) -> str:
+        text = (
+            f"{len(self.retired)} checkpoints retired, {self.deleted.objects} objects with {self.deleted.bytes} bytes "
+            f"deleted, {self.later.objects} with {self.later.bytes} bytes to go after the grace period"
+        )
+        return f"{text}; {self.note}" if self.note else text
+
+
+async def make_plan(session: Session, policy: RetentionPolicy | None) -> Plan:
+    """What cleanup would do now. Reads only."""
+    policy = policy or RetentionPolicy()
+    if not isinstance(policy, RetentionPolicy):
+        raise IllegalArgumentError(f"expected a RetentionPolicy, got {type(policy).__name__}")
+
+    async def judge(head: Head) -> tuple[Plan, Judge | None]:
+        if head.pointer is None:
+            return Plan(session.store.url, None, policy.grace), None
+        decision, note = await _decide(session, head, policy)
+        plan = Plan(
+            root=session.store.url,
+            nonce=head.pointer.nonce,
+            grace=policy.grace,
+            checkpoints=_checkpoints(decision),
+            retired=decision.retired,
+            note=note,
+        )
+        return plan, Judge(head.sequence, await index_live(session, head, decision, policy.grace))
+
+    plan, judged = await reading(session.store, judge)
+    if judged is None:
+        plan.note = "there is no _latest: nothing is a store here, and nothing is touched"
+        return plan
+    with Spool() as spool:
+        more: object | None = None
+        while True:
+            page = await session.store.list_page("", more)
+            for entry in page.entries:
+                spool.add(judged(entry.path, entry.size))
+            more = page.more
+            if more is None:
+                break
+        for leftover in await session.store.leftovers():
+            spool.add(judged.leftover(leftover.path, leftover.token))
+    plan.attach(spool)
+    plan.totals = spool.totals
+    return plan
+
+
+async def _decide(session: Session, head: Head, policy: RetentionPolicy) -> tuple[Decision, str | None]:
+    """What the policy keeps and retires; nothing where something was retired a moment ago."""
+    decision = await decide(session, head, policy)
+    if decision.retired and too_soon(head, policy.grace, session.host.now()):
+        kept = decision.kept | dict.fromkeys(decision.retired, "to be retired with the next cleanup")
+        note = f"nothing more is retired now: that is done every eighth of the grace period of {policy.grace} at most"
+        return Decision(decision.lineage, kept, ()), note
+    return decision, None
+
+
+def _checkpoints(decision: Decision) -> tuple[PlannedCheckpoint, ...]:
+    kept = [PlannedCheckpoint(ref.id, True, reason) for ref, reason in decision.kept.items()]
+    gone = [PlannedCheckpoint(ref.id, False, "no rule keeps it") for ref in decision.retired]
+    return tuple(sorted([*kept, *gone], key=lambda checkpoint: checkpoint.id))
+
+
+async def apply_plan(session: Session, plan: Plan, progress: Progress | None = None) -> Cleaned:
+    """Retire what the plan retires, with one swap, then delete what it deletes; or raise `OutrunError` and do neither.
+
+    What an interrupted cleanup has left, the next one deletes.
+    """
+    if not isinstance(plan, Plan):
+        raise IllegalArgumentError(f"expected a Plan, got {type(plan).__name__}")
+    if plan.root != session.store.url:
+        raise IllegalArgumentError(f"this plan was made for {plan.root}, not for {session.store.url}")
+    head = await read_head(session.store)
+    if head.pointer is None and plan.nonce is not None:
+        raise OutrunError(f"{session.store.url}: the store is gone since this plan was made")
+    if head.pointer is not None:
+
+        async def step(head: Head) -> Pointer | None:
+            return await _check(session, head, plan)
+
+        await advance(session.store, head, step)
+    deleted = await _delete(session, plan, progress)
+    return Cleaned(tuple(ref.id for ref in plan.retired), deleted, plan.total("later"), plan.note)
+
+
+async def _check(session: Session, head: Head, plan: Plan) -> Pointer | None:
+    """The swap that retires what the plan retires, None if that is done; raises where the plan was outrun."""
+    assert head.pointer is not None
+    url = session.store.url
+    if head.pointer.nonce == plan.nonce and not plan.retired:
+        return None
+    now = await decide(session, head, RetentionPolicy(grace=plan.grace))
+    needed = protected(head, now.lineage, plan.retired)
+    if needed is not None:
+        raise OutrunError(f"{url}: this plan retires {needed.id}, which is needed now: make a new plan")
+    gone = [ref for ref in plan.retired if ref in now.kept]
+    if head.pointer.nonce != plan.nonce:
+        await _check_rows(session, head, plan, Decision(now.lineage, _left(now, gone), tuple(gone)))
+    return await without(session, head, now.lineage, set(gone), plan.grace) if gone else None
+
+
+def _left(now: Decision, gone: list[Ref]) -> dict[Ref, str]:
+    return {ref: why for ref, why in now.kept.items() if ref not in set(gone)}
+
+
+async def _check_rows(session: Session, head: Head, plan: Plan, decision: Decision) -> None:
+    """The same judgement again, on the version that is there now, of every object that the plan deletes."""
+    judge = Judge(head.sequence, await index_live(session, head, decision, plan.grace))
+    for row in _deletions(plan):
+        now = judge(row.path, row.size) if row.leftover is None else judge.leftover(row.path, row.leftover)
+        if now.action != DELETE:
+            raise OutrunError(
+                f"{session.store.url}: this plan deletes {row.path}, which must stay ({now.reason}): make a new plan"
+            )
+
+
+def _deletions(plan: Plan) -> Iterator[PlanRow]:
+    return (row for row in plan if row.action == DELETE)
+
+
+async def _delete(session: Session, plan: Plan, progress: Progress | None) -> Total:
+    """Delete in bulk: manifests and catalogs first, so that nothing is left that names what is gone."""
+    total, done, size = plan.total(DELETE).objects, 0, 0
+
+    async def delete(bulk: list[PlanRow]) -> None:
+        nonlocal done, size
+        await session.store.delete([row.path for row in bulk if row.leftover is None])
+        left = [Leftover(row.path, row.leftover) for row in bulk if row.leftover is not None]
+        if left:
+            await session.store.discard(left)
+        done += len(bulk)
+        size += sum(row.size for row in bulk)
+        if progress is not None:
+            await session.host.run(lambda: progress(done, total))
+
+    for part in (True, False):
+        rows = (row for row in _deletions(plan) if row.path.startswith(layout.ARTIFACTS) != part)
+        while bulks := [bulk for _ in range(AT_ONCE) if (bulk := [*islice(rows, BULK)])]:
+            await asyncio.gather(*map(delete, bulks))
+    return Total(done, size)
+
+
+async def clean(session: Session, policy: RetentionPolicy | None, progress: Progress | None = None) -> Cleaned:
+    """Plan and apply; plan again where the plan was outrun by a moment."""
+    for _ in range(ROUNDS - 1):
+        try:
+            return await apply_plan(session, await make_plan(session, policy), progress)
+        except OutrunError:
+            continue
+    return await apply_plan(session, await make_plan(session, policy), progress)
