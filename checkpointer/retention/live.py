@@ -78,7 +78,7 @@ async def index_live(session: Session, head: Head, decision: Decision, grace: ti
     index = Index()
     lineage = decision.lineage
     catalog = [] if head.pointer.catalog is None else [head.pointer.catalog.path]
-    index.add(Namer(None, "of _latest", KEEP), [layout.LATEST, *catalog])
+    index.add(Namer(None, "_latest, or its catalog", KEEP), [layout.LATEST, *catalog])
     chain = set(lineage.chain)
 
     def strength(ref: Ref) -> tuple[bool, bool, CheckpointId]:

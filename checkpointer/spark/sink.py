@@ -14,7 +14,9 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 
 from checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
+from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
+from checkpointer.spark.cleaner import Cleaner
 from checkpointer.spark.state import Callback, Line, State
 from checkpointer.store import Fencing
 from checkpointer.sync import Checkpointer
@@ -37,6 +39,8 @@ def stateful(
     on_reset: OnReset = "error",
     fencing: Fencing = "required",
     max_chain: int = 10,
+    retention: RetentionPolicy | None = None,
+    clean_every: int = 100,
 ) -> Callable[[Callback], "StatefulSink"]:
     """Decorate `update(batch, batch_id, state)` for `writeStream.foreachBatch`, keeping its state under `root`.
 
@@ -47,20 +51,29 @@ def stateful(
             lets the first batch of a run begin a new line of batch ids on the old state. Take it out again after that.
         fencing: See `Checkpointer`.
         max_chain: See `Checkpointer`.
+        retention: What to keep of the history. Without it everything is kept, until a cleanup job says otherwise.
+        clean_every: With `retention`, clean up after every so many commits. That runs beside the next batches; what
+            goes wrong with it is logged, and does not fail the job.
     """
+    if isinstance(clean_every, bool) or not isinstance(clean_every, int) or clean_every < 1:
+        raise IllegalArgumentError(f"clean_every={clean_every!r:.40}: expected an integer of at least 1")
+    if retention is not None and not isinstance(retention, RetentionPolicy):
+        raise IllegalArgumentError(f"retention={retention!r:.40}: expected a RetentionPolicy")
     if on_reset not in ("error", "continue"):
         raise IllegalArgumentError(f"on_reset={on_reset!r:.40}: expected 'error' or 'continue'")
     client = Checkpointer(root, storage_options, fencing=fencing, max_chain=max_chain)
-    return lambda callback: StatefulSink(client, callback, on_reset)
+    cleaner = None if retention is None else Cleaner(client, retention, clean_every)
+    return lambda callback: StatefulSink(client, callback, on_reset, cleaner)
 
 
 class StatefulSink:
     """What `stateful` makes of a function: callable by foreachBatch, and the checkpointer of its root."""
 
-    def __init__(self, client: Checkpointer, callback: Callback, on_reset: OnReset) -> None:
+    def __init__(self, client: Checkpointer, callback: Callback, on_reset: OnReset, cleaner: Cleaner | None) -> None:
         self.checkpointer = client
         self._callback = callback
         self._on_reset = on_reset
+        self._cleaner = cleaner
         self._lines: dict[str, Line] = {}
         functools.update_wrapper(self, callback)
 
@@ -84,6 +97,8 @@ class StatefulSink:
                 state._abort()
             raise
         logger.info("%s: batch %d committed as %s", self.checkpointer.root, batch_id, state.id)
+        if self._cleaner is not None:
+            self._cleaner.after(state.id)
 
     def _restore(self, batch: DataFrame, job: Job) -> Line:
         """A client of its own for each run: whoever ran before, in this process too, is fenced by its first commit."""

@@ -7,11 +7,12 @@ it took effect: as a crash that ends the process, as an answer that the session 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer, KeyedState, runtime
+from checkpointer import Checkpointer, KeyedState, RetentionPolicy, runtime
 from checkpointer.errors import CheckpointError, DependencyError, OutcomeUnknownError
 from checkpointer.history import read_history
 from checkpointer.pointer import read_head
@@ -63,6 +64,16 @@ def with_savepoints(client: Checkpointer) -> None:
     ids = client.list_checkpoints()
     client.savepoint("first", ids[0])
     client.savepoint("fourth", ids[3])
+
+
+def with_garbage(client: Checkpointer) -> None:
+    with_savepoints(client)
+    fill(client, LENGTH + 1).prepare().abort()
+    commit(client, LENGTH + 1)
+
+
+NOW = RetentionPolicy(keep_last=2, grace=timedelta(0))
+LATER = RetentionPolicy(keep_last=2)
 
 
 def prepared_by_another(client: Checkpointer) -> None:
@@ -119,6 +130,8 @@ OPERATIONS: dict[str, tuple[Callable[[Checkpointer], None], list[Step]]] = {
     "rollback over a prepared one": (prepared_by_another, [lambda c, _: c.rollback(c.list_checkpoints()[0])]),
     "update_latest": (history, [by_hand]),
     "keyed state": (history, [keyed, keyed]),
+    "clean at once": (with_garbage, [lambda c, _: c.clean(NOW)]),
+    "clean with grace": (with_garbage, [lambda c, _: c.clean(LATER)]),
 }
 
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from checkpointer import Checkpointer, KeyedState
+from checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.spark import State, stateful
+from manifests.model import Manifest
 from tests.spark.conftest import Job
 
 
@@ -399,3 +401,36 @@ def test_a_map_that_was_dropped_begins_empty(job: Job) -> None:
     job.feed(("x", 1))
     job.run(update)
     assert totals(job.root) == {"c": 4}
+
+
+def test_retention_runs_beside_the_job_every_so_many_commits(job: Job) -> None:
+    sink = summing(job.root, retention=RetentionPolicy(keep_last=2, grace=timedelta(0)), clean_every=3)
+    for number in range(7):
+        job.feed(("a", number))
+    job.run(sink)
+    sink._cleaner.wait()
+    assert totals(job.root) == {"a": 21}
+    client = Checkpointer(job.root)
+    assert [checkpoint.sequence for checkpoint in client.list_checkpoints()][-1] == 7
+    assert 2 <= len(client.list_checkpoints()) <= 5
+    assert client.verify()
+
+
+def test_a_cleanup_that_fails_is_logged_and_harms_nothing(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    def keep(manifest: Manifest) -> bool:
+        raise RuntimeError("a mistake of the user")
+
+    sink = summing(job.root, retention=RetentionPolicy(keep_if=keep), clean_every=1)
+    job.feed(("a", 1))
+    with caplog.at_level(logging.WARNING, "checkpointer"):
+        job.run(sink)
+        sink._cleaner.wait()
+    assert totals(job.root) == {"a": 1}
+    assert "the cleanup failed" in caplog.text
+    assert "a mistake of the user" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{"retention": 5}, {"clean_every": 0}, {"clean_every": True}])
+def test_retention_that_cannot_be_right_is_refused(job: Job, options: dict[str, Any]) -> None:
+    with pytest.raises(IllegalArgumentError):
+        stateful(job.root, **options)

@@ -1,0 +1,46 @@
+"""Cleanup from within a job: now and then, beside its work, and never to its harm."""
+
+import logging
+import threading
+from typing import Any
+
+from checkpointer.client import Client
+from checkpointer.errors import CheckpointError
+from checkpointer.retention.policies import RetentionPolicy
+from checkpointer.retention.sweep import clean
+from checkpointer.runtime import run_sync
+from manifests.model import CheckpointId
+
+logger = logging.getLogger("checkpointer")
+
+
+class Cleaner:
+    """Cleans a root after every so many commits, in a thread of its own, one cleanup at a time."""
+
+    def __init__(self, client: Client, policy: RetentionPolicy, every: int) -> None:
+        self._client = client.copy()  # with connections of its own: a slow deletion holds up no commit
+        self._policy = policy
+        self._every = every
+        self._running: threading.Thread | None = None
+
+    def after(self, committed: CheckpointId) -> None:
+        """Start a cleanup where this commit is the one for it. By its sequence: restarts do not put it off."""
+        if committed.sequence % self._every == 0 and not (self._running and self._running.is_alive()):
+            self._running = threading.Thread(target=self._clean, name="checkpointer-clean", daemon=True)
+            self._running.start()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_running": None}
+
+    def wait(self) -> None:
+        """Until a cleanup that is under way has ended."""
+        if self._running is not None:
+            self._running.join()
+
+    def _clean(self) -> None:
+        try:
+            logger.info("%s: %s", self._client.root, run_sync(clean(self._client._session, self._policy)))
+        except CheckpointError as error:
+            logger.warning("%s: the cleanup failed, the next one goes on: %s", self._client.root, error)
+        except Exception:
+            logger.exception("%s: the cleanup failed, the next one goes on", self._client.root)
