@@ -109,9 +109,13 @@ class Plan:
         if self._file is None:
             return
         with open(self._file, "rb") as file:
+            missing = sum(total.objects for total in self.totals.values())
             try:
                 for line in _lines(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)):
                     yield PlanRow(*json.loads(line))
+                    missing -= 1
+                if missing:
+                    raise ValueError(f"{missing} rows fewer than it says")
             except (ValueError, TypeError, zstandard.ZstdError) as error:
                 raise MalformedError(f"a saved plan of {self.root}: expected rows, found {error!r:.100}") from None
 
@@ -140,7 +144,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """A plan that was saved. Raises `MalformedError` for a file that is none."""
+        """A plan that was saved. Raises `CorruptionError` for a file that is none, or is damaged."""
         with open(path, "rb") as file:
             try:
                 header = json.loads(file.readline())
@@ -162,6 +166,8 @@ class Plan:
             with Spool() as spool:
                 shutil.copyfileobj(file, spool.file)
             plan.attach(spool)
+            for _ in plan:  # all of it can be read
+                pass
             return plan
 
     def attach(self, spool: "Spool") -> None:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from checkpointer import objects
 from checkpointer.history import walk
 from checkpointer.lineage import recatalogue
-from checkpointer.pointer import Head
+from checkpointer.pointer import Head, advance, read_head
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.session import Session
 from manifests.model import Catalog, CatalogEntry, Manifest, Pointer, Ref, Retired
@@ -68,6 +68,38 @@ async def decide(session: Session, head: Head, policy: RetentionPolicy) -> Decis
             kept[ref] = chosen[ref.id]
     retired = tuple(ref for ref in reversed(newest_first) if ref not in kept)
     return Decision(lineage, kept, retired)
+
+
+async def retire(session: Session, policy: RetentionPolicy) -> tuple[tuple[Ref, ...], str | None]:
+    """Retire what the policy does not keep, with one swap. What was retired, and why nothing was although it could be.
+
+    Where the pointer moved meanwhile, the policy is asked again about all that is there then.
+    """
+    done: tuple[Ref, ...] = ()
+    note: str | None = None
+
+    async def step(head: Head) -> Pointer | None:
+        nonlocal done, note
+        if head.pointer is None:
+            return None
+        decision, note = await decide_now(session, head, policy)
+        if not decision.retired:
+            return None
+        done = decision.retired
+        return await without(session, head, decision.lineage, done, policy.grace)
+
+    await advance(session.store, await read_head(session.store), step)
+    return done, note
+
+
+async def decide_now(session: Session, head: Head, policy: RetentionPolicy) -> tuple[Decision, str | None]:
+    """Like `decide`; but nothing is retired, and a note says why, where something was a moment ago."""
+    decision = await decide(session, head, policy)
+    if decision.retired and too_soon(head, policy.grace, session.host.now()):
+        kept = decision.kept | dict.fromkeys(decision.retired, "to be retired with a later cleanup")
+        note = f"nothing more is retired now: that is done every eighth of the grace period of {policy.grace} at most"
+        return Decision(decision.lineage, kept, ()), note
+    return decision, None
 
 
 def too_soon(head: Head, grace: timedelta, now: datetime) -> bool:

@@ -12,12 +12,12 @@ from itertools import islice
 
 from checkpointer.errors import IllegalArgumentError, OutrunError
 from checkpointer.pointer import Head, advance, read_head, reading
-from checkpointer.retention.live import DELETE, index_live
+from checkpointer.retention.live import DELETE, LATER, index_live
 from checkpointer.retention.plan import Judge, Plan, PlannedCheckpoint, PlanRow, Spool, Total
 from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.retention.retire import Decision, decide, protected, too_soon, without
+from checkpointer.retention.retire import Decision, decide, decide_now, protected, retire, without
 from checkpointer.session import Session
-from checkpointer.store.base import Leftover
+from checkpointer.store.base import Leftover, pages
 from manifests import layout
 from manifests.model import CheckpointId, Pointer, Ref
 
@@ -26,9 +26,6 @@ BULK = 1000
 
 AT_ONCE = 4
 """Bulks that are deleted at the same time."""
-
-ROUNDS = 5
-"""How often `clean` plans again because its plan was outrun."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of objects deleted so far, and of all that are to be deleted."""
@@ -54,14 +51,30 @@ class Cleaned:
 
 async def make_plan(session: Session, policy: RetentionPolicy | None) -> Plan:
     """What cleanup would do now. Reads only."""
-    policy = policy or RetentionPolicy()
+    plan, judge = await judge_store(session, policy or RetentionPolicy())
+    if judge is None:
+        return plan
+    with Spool() as spool:
+        async for entries in pages(session.store, ""):
+            for entry in entries:
+                spool.add(judge(entry.path, entry.size))
+        for leftover in await session.store.leftovers():
+            spool.add(judge.leftover(leftover.path, leftover.token))
+    plan.attach(spool)
+    plan.totals = spool.totals
+    return plan
+
+
+async def judge_store(session: Session, policy: RetentionPolicy) -> tuple[Plan, Judge | None]:
+    """What the policy makes of the checkpoints: a plan without rows yet, and who makes them; None without a store."""
     if not isinstance(policy, RetentionPolicy):
         raise IllegalArgumentError(f"expected a RetentionPolicy, got {type(policy).__name__}")
 
     async def judge(head: Head) -> tuple[Plan, Judge | None]:
         if head.pointer is None:
-            return Plan(session.store.url, None, policy.grace), None
-        decision, note = await _decide(session, head, policy)
+            nothing = "there is no _latest: nothing is a store here, and nothing is touched"
+            return Plan(session.store.url, None, policy.grace, note=nothing), None
+        decision, note = await decide_now(session, head, policy)
         plan = Plan(
             root=session.store.url,
             nonce=head.pointer.nonce,
@@ -72,34 +85,7 @@ async def make_plan(session: Session, policy: RetentionPolicy | None) -> Plan:
         )
         return plan, Judge(head.sequence, await index_live(session, head, decision, policy.grace))
 
-    plan, judged = await reading(session.store, judge)
-    if judged is None:
-        plan.note = "there is no _latest: nothing is a store here, and nothing is touched"
-        return plan
-    with Spool() as spool:
-        more: object | None = None
-        while True:
-            page = await session.store.list_page("", more)
-            for entry in page.entries:
-                spool.add(judged(entry.path, entry.size))
-            more = page.more
-            if more is None:
-                break
-        for leftover in await session.store.leftovers():
-            spool.add(judged.leftover(leftover.path, leftover.token))
-    plan.attach(spool)
-    plan.totals = spool.totals
-    return plan
-
-
-async def _decide(session: Session, head: Head, policy: RetentionPolicy) -> tuple[Decision, str | None]:
-    """What the policy keeps and retires; nothing where something was retired a moment ago."""
-    decision = await decide(session, head, policy)
-    if decision.retired and too_soon(head, policy.grace, session.host.now()):
-        kept = decision.kept | dict.fromkeys(decision.retired, "to be retired with the next cleanup")
-        note = f"nothing more is retired now: that is done every eighth of the grace period of {policy.grace} at most"
-        return Decision(decision.lineage, kept, ()), note
-    return decision, None
+    return await reading(session.store, judge)
 
 
 def _checkpoints(decision: Decision) -> tuple[PlannedCheckpoint, ...]:
@@ -127,7 +113,7 @@ async def apply_plan(session: Session, plan: Plan, progress: Progress | None = N
 
         await advance(session.store, head, step)
     deleted = await _delete(session, plan, progress)
-    return Cleaned(tuple(ref.id for ref in plan.retired), deleted, plan.total("later"), plan.note)
+    return Cleaned(tuple(ref.id for ref in plan.retired), deleted, plan.total(LATER), plan.note)
 
 
 async def _check(session: Session, head: Head, plan: Plan) -> Pointer | None:
@@ -188,10 +174,9 @@ async def _delete(session: Session, plan: Plan, progress: Progress | None) -> To
 
 
 async def clean(session: Session, policy: RetentionPolicy | None, progress: Progress | None = None) -> Cleaned:
-    """Plan and apply; plan again where the plan was outrun by a moment."""
-    for _ in range(ROUNDS - 1):
-        try:
-            return await apply_plan(session, await make_plan(session, policy), progress)
-        except OutrunError:
-            continue
-    return await apply_plan(session, await make_plan(session, policy), progress)
+    """Retire what the policy does not keep, as it is at the swap, then delete what nothing needs."""
+    policy = policy or RetentionPolicy()
+    retired, note = await retire(session, policy)
+    plan = await make_plan(session, RetentionPolicy(grace=policy.grace))
+    deleted = await _delete(session, plan, progress)
+    return Cleaned(tuple(ref.id for ref in retired), deleted, plan.total(LATER), note or plan.note)

@@ -15,7 +15,7 @@ own, which the layers above turn into an outcome:
 back shows them and proves nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -85,12 +85,17 @@ class Listing:
         raise NotImplementedError
 
     async def list(self, prefix: str) -> list[Entry]:
-        page = await self.list_page(prefix)
-        entries = [*page.entries]
-        while page.more is not None:
-            page = await self.list_page(prefix, page.more)
-            entries += page.entries
-        return sorted(entries, key=lambda entry: entry.path)
+        found = [entry async for entries in pages(self, prefix) for entry in entries]
+        return sorted(found, key=lambda entry: entry.path)
+
+
+async def pages(store: "Listing | Store", prefix: str) -> AsyncIterator[Sequence[Entry]]:
+    """A listing page by page, for what may be too much for memory."""
+    page = await store.list_page(prefix)
+    yield page.entries
+    while page.more is not None:
+        page = await store.list_page(prefix, page.more)
+        yield page.entries
 
 
 class Store(Protocol):
