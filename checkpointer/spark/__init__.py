@@ -1,6 +1,7 @@
 """State for Structured Streaming jobs: `@stateful(root)` around a foreachBatch function, and tables from anywhere."""
 
 from checkpointer.spark.batch import Token
+from checkpointer.spark.cleanup import clean, frame_of, plan_cleanup
 from checkpointer.spark.evolution import Compatibility, can_restore
 from checkpointer.spark.partitions import Delta, Snapshot
 from checkpointer.spark.read import diff, read_state
@@ -18,7 +19,10 @@ __all__ = [
     "TableState",
     "Token",
     "can_restore",
+    "clean",
     "diff",
+    "frame_of",
+    "plan_cleanup",
     "read_state",
     "stateful",
 ]

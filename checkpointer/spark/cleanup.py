@@ -1,0 +1,173 @@
+"""Cleanup of stores with very many objects: the executors list and delete, each its own part of the paths.
+
+The driver asks the policy, retires with one swap, and sends everybody the index of what is live. What is dead stays dead, so
+the tasks need not know of each other, and one that runs twice does no harm.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from checkpointer.client import Client
+from checkpointer.retention.live import DELETE, LATER
+from checkpointer.retention.plan import Judge, Plan, PlanRow, Total
+from checkpointer.retention.policies import RetentionPolicy
+from checkpointer.retention.retire import retire
+from checkpointer.retention.sweep import BULK, Cleaned, judge_store
+from checkpointer.runtime import run_sync
+from checkpointer.spark.tasks import TaskRoot
+from checkpointer.store.base import Store
+from checkpointer.sync import Checkpointer
+from manifests import layout
+
+SHARES = 64
+"""About as many parts as the objects of an operator are listed in."""
+
+_ROW = "path string, size bigint, action string, reason string, named_by string, namers int, leftover string"
+_ARROW_ROW = pa.schema(
+    [
+        ("path", pa.string()),
+        ("size", pa.int64()),
+        ("action", pa.string()),
+        ("reason", pa.string()),
+        ("named_by", pa.string()),
+        ("namers", pa.int32()),
+        ("leftover", pa.string()),
+    ]
+)
+_COUNT = "action string, objects bigint, bytes bigint"
+
+
+def plan_cleanup(
+    spark: SparkSession,
+    root: str | os.PathLike[str],
+    policy: RetentionPolicy | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> DataFrame:
+    """What cleanup would do, as rows: one for each object in a folder of the root. Listed when the DataFrame is read.
+
+    Columns are those of `PlanRow`. What interrupted writes left behind is not among them. Deletes nothing.
+    """
+    client = Checkpointer(root, storage_options)
+    _, judge = run_sync(judge_store(client._session, policy or RetentionPolicy()))
+    return _over_objects(spark, client, judge, lambda _, rows: _as_batch(rows), _ROW)
+
+
+def frame_of(spark: SparkSession, plan: Plan) -> DataFrame:
+    """A plan's rows as a DataFrame, by way of the driver's memory."""
+    return spark.createDataFrame([astuple(row) for row in plan], _ROW)
+
+
+def clean(
+    spark: SparkSession,
+    root: str | os.PathLike[str],
+    policy: RetentionPolicy | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Cleaned:
+    """`Checkpointer.clean`, with listing and deleting spread over the executors."""
+    policy = policy or RetentionPolicy()
+    client = Checkpointer(root, storage_options)
+    session = client._session
+    retired, note = run_sync(retire(session, policy))
+    plan, judge = run_sync(judge_store(session, RetentionPolicy(grace=policy.grace)))
+    totals = {DELETE: Total(), LATER: Total()}
+    for action, objects, size in _over_objects(spark, client, judge, _delete, _COUNT).collect():
+        totals[action] = Total(totals[action].objects + objects, totals[action].bytes + size)
+    if judge is not None:
+        left = run_sync(session.store.leftovers())
+        dead = [found for found in left if judge.leftover(found.path, found.token).action == DELETE]
+        run_sync(session.store.discard(dead))
+    client.close()
+    return Cleaned(tuple(ref.id for ref in retired), totals[DELETE], totals[LATER], note or plan.note)
+
+
+Work = Callable[[Store, Iterator[PlanRow]], Iterator[pa.RecordBatch]]
+
+
+def _over_objects(spark: SparkSession, client: Checkpointer, judge: Judge | None, work: Work, schema: str) -> DataFrame:
+    """What `work` makes of all objects, each part of the paths in some task."""
+    shares = [] if judge is None else run_sync(_shares(client, judge.sequence))
+    root = TaskRoot.of(client, spark)
+    sent = spark.sparkContext.broadcast(judge)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        store = root.open()._session.store
+        for batch in batches:
+            for prefix in batch.column("prefix").to_pylist():
+                yield from work(store, _rows(store, prefix, sent.value))
+
+    frame = spark.createDataFrame([(share,) for share in shares], "prefix string")
+    return frame.repartition(max(1, min(len(shares), 4 * spark.sparkContext.defaultParallelism))).mapInArrow(
+        run, schema
+    )
+
+
+def _rows(store: Store, prefix: str, judge: Judge) -> Iterator[PlanRow]:
+    more: object | None = None
+    while True:
+        page = run_sync(store.list_page(prefix, more))
+        yield from (judge(entry.path, entry.size) for entry in page.entries)
+        more = page.more
+        if more is None:
+            return
+
+
+def _as_batch(rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
+    for some in _bulks(rows):
+        yield pa.RecordBatch.from_pylist([asdict(row) for row in some], _ARROW_ROW)
+
+
+def _bulks(rows: Iterator[PlanRow]) -> Iterator[list[PlanRow]]:
+    while some := [*islice(rows, BULK)]:
+        yield some
+
+
+def _delete(store: Store, rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
+    """Delete what is to go; tell how much that was, and how much is to go later."""
+    later = Total()
+
+    def dead() -> Iterator[PlanRow]:
+        nonlocal later
+        for row in rows:
+            if row.action == LATER:
+                later = Total(later.objects + 1, later.bytes + row.size)
+            if row.action == DELETE:
+                yield row
+
+    deleted = Total()
+    for some in _bulks(dead()):
+        run_sync(store.delete([row.path for row in some]))
+        deleted = Total(deleted.objects + len(some), deleted.bytes + sum(row.size for row in some))
+    yield pa.RecordBatch.from_pydict(
+        {"action": [DELETE, LATER], "objects": [deleted.objects, later.objects], "bytes": [deleted.bytes, later.bytes]}
+    )
+
+
+async def _shares(client: Client, sequence: int) -> Sequence[str]:
+    """Prefixes that cover, each once, all that the format puts into folders and all other folders of the root."""
+    store = client._session.store
+    ids = _ids(sequence + 1)  # what is being written now has the next sequence
+    shares: list[str] = []
+    for folder in await store.folders(""):
+        if folder == layout.ARTIFACTS:
+            for operator in await store.folders(folder):
+                shares += [f"{operator}{part}" for part in (*_PARTITIONS, *(f"packs/{start}" for start in ids))]
+        elif folder == layout.MANIFESTS:
+            shares += [layout.SEGMENTS, *(f"{folder}{start}" for start in ids)]
+        else:
+            shares.append(folder)
+    return shares
+
+
+_PARTITIONS = (*(f"{digit}/" for digit in range(10)), *map(str, range(10, 100)))
+
+
+def _ids(newest: int) -> Sequence[str]:
+    """The beginnings of all ids up to a sequence: as many digits as make about `SHARES` of them."""
+    digits = next((d for d in range(1, 10) if int(f"{newest:010d}"[:d]) >= SHARES // 4), 10)
+    return [f"{number:0{digits}d}" for number in range(int(f"{newest:010d}"[:digits]) + 1)]

@@ -1,0 +1,76 @@
+"""Cleanup by executors does what cleanup by one process does."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from checkpointer import Checkpointer, RetentionPolicy
+from checkpointer.retention.plan import PlanRow
+from checkpointer.runtime import run_sync
+from checkpointer.spark import clean, frame_of, plan_cleanup
+from checkpointer.spark.cleanup import SHARES, _ids, _shares
+
+NOW = RetentionPolicy(keep_last=2, grace=timedelta(0))
+
+
+def fill(root: str) -> Checkpointer:
+    """A history in which every kind of object is live, retired, and left by an attempt that was given up."""
+    client = Checkpointer(root)
+    for number in range(1, 13):
+        with client.begin(number) as cp:
+            for partition in (0, 7, 10, 123):
+                cp.snapshot("wide name", partition, b"%d %d" % (number, partition) * 20_000)
+            if number in (1, 6):
+                for partition in range(600):
+                    cp.snapshot("many", partition, b"%d" % number)
+        if number % 4 == 0:
+            client.begin().prepare().abort()
+            client.restore()
+    client.savepoint("first", client.list_checkpoints()[0])
+    run_sync(client._session.store.put("progress/group/0", b"7"))
+    return client
+
+
+def test_shares_cover_every_object_once(tmp_path: Path) -> None:
+    client = fill(str(tmp_path))
+    paths = [entry.path for entry in run_sync(client._session.store.list("")) if "/" in entry.path]
+    shares = run_sync(_shares(client, 12))
+    for path in paths:
+        assert len([share for share in shares if path.startswith(share)]) == 1, path
+    for newest in (0, 1, 9, 15, 16, 99, 1234, 10**7, 10**10 - 1):
+        starts = _ids(newest)
+        assert len(starts) <= max(SHARES * 4, 16)
+        for sequence in {0, newest // 3, newest - 1, newest} - {-1}:
+            assert len([start for start in starts if f"{sequence:010d}".startswith(start)]) == 1
+
+
+def test_a_plan_by_executors_is_the_plan_of_one_process(spark: SparkSession, tmp_path: Path) -> None:
+    client = fill(str(tmp_path))
+    plan = client.plan(NOW)
+    rows = {PlanRow(*row) for row in plan_cleanup(spark, str(tmp_path), NOW).collect()}
+    assert rows == {row for row in plan if "/" in row.path}
+    frame = frame_of(spark, plan)
+    assert frame.count() == len([*plan])
+    assert frame.where("action = 'delete'").count() == plan.total("delete").objects > 100
+
+
+def test_a_cleanup_by_executors_leaves_what_one_process_leaves(spark: SparkSession, tmp_path: Path) -> None:
+    one, other = fill(str(tmp_path / "a")), fill(str(tmp_path / "b"))
+    alone = one.clean(NOW)
+    temporary = tmp_path / "b/artifacts/many/packs" / f".0000000003-00000000.{'0' * 64}.raw.{'a' * 16}.tmp"
+    temporary.write_bytes(b"half")
+    spread = clean(spark, str(tmp_path / "b"), NOW)
+    assert (spread.deleted, spread.later, len(spread.retired)) == (alone.deleted, alone.later, len(alone.retired))
+    assert not temporary.exists()
+    assert other.verify()
+    assert other.plan(RetentionPolicy(grace=timedelta(0))).total("delete").objects == 0
+    assert len(other.list_checkpoints()) == 3
+    assert (tmp_path / "b/progress/group/0").read_bytes() == b"7"
+
+
+def test_where_nothing_is_nothing_is_done(spark: SparkSession, tmp_path: Path) -> None:
+    done = clean(spark, str(tmp_path / "none"), NOW)
+    assert done.deleted.objects == 0
+    assert "no _latest" in str(done.note)
+    assert plan_cleanup(spark, str(tmp_path / "none")).count() == 0
