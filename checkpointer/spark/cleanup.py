@@ -1,7 +1,7 @@
 """Cleanup of stores with very many objects: the executors list and delete, each its own part of the paths.
 
-The driver asks the policy, retires with one swap, and sends everybody the index of what is live. What is dead stays dead, so
-the tasks need not know of each other, and one that runs twice does no harm.
+The driver asks the policy, retires with one swap, and sends everybody the index of what is live. What is dead stays dead,
+so the tasks need not know of each other, and one that runs twice does no harm.
 """
 
 import os
@@ -91,7 +91,9 @@ Work = Callable[[Store, Iterator[PlanRow]], Iterator[pa.RecordBatch]]
 
 def _over_objects(spark: SparkSession, client: Checkpointer, judge: Judge | None, work: Work, schema: str) -> DataFrame:
     """What `work` makes of all objects, each part of the paths in some task."""
-    shares = [] if judge is None else run_sync(_shares(client, judge.sequence))
+    if judge is None:
+        return spark.createDataFrame([], schema)
+    shares = run_sync(_shares(client, judge.sequence))
     root = TaskRoot.of(client, spark)
     sent = spark.sparkContext.broadcast(judge)
 
@@ -102,9 +104,8 @@ def _over_objects(spark: SparkSession, client: Checkpointer, judge: Judge | None
                 yield from work(store, _rows(store, prefix, sent.value))
 
     frame = spark.createDataFrame([(share,) for share in shares], "prefix string")
-    return frame.repartition(max(1, min(len(shares), 4 * spark.sparkContext.defaultParallelism))).mapInArrow(
-        run, schema
-    )
+    parts = min(len(shares), 4 * spark.sparkContext.defaultParallelism)
+    return frame.repartition(max(1, parts)).mapInArrow(run, schema)
 
 
 def _rows(store: Store, prefix: str, judge: Judge) -> Iterator[PlanRow]:
