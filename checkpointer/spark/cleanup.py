@@ -1,7 +1,7 @@
 """Cleanup of stores with very many objects: the executors list and delete, each its own part of the paths.
 
-The driver asks the policy, retires with one swap, and sends everybody the index of what is live. What is dead stays dead,
-so the tasks need not know of each other, and one that runs twice does no harm.
+The driver asks the policy, retires with one swap, and sends everybody the index of what is live. Dead stays dead, so
+the tasks need not know of each other, and one that runs twice does no harm.
 """
 
 import os
