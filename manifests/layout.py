@@ -6,6 +6,7 @@ no name can leave the root or meet a path of another purpose.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from manifests.errors import IllegalArgumentError, MalformedError
@@ -115,6 +116,7 @@ def parse_artifact(path: str) -> ArtifactName:
     )
 
 
+@lru_cache(maxsize=1024)
 def _is_canonical(encoded: str) -> bool:
     """Whether a part of a path is just what `encode_name` makes of some name: `..` and `%2e%2e` are not."""
     try:

@@ -9,11 +9,11 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import zstandard
 
@@ -25,8 +25,7 @@ from manifests.model import CheckpointId, Ref
 PLAN_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class PlanRow:
+class PlanRow(NamedTuple):
     """One object. `named_by` is the strongest of the `namers` live checkpoints that name it, None where there is none.
 
     `action` is "keep", "delete", or "later": once the grace period for readers is over. For what an interrupted write
@@ -188,7 +187,11 @@ class Spool:
     def add(self, row: PlanRow) -> None:
         before = self.totals.get((row.action, row.reason), Total())
         self.totals[row.action, row.reason] = Total(before.objects + 1, before.bytes + row.size)
-        self._packer.write(json.dumps(astuple(row)).encode() + b"\n")
+        self._packer.write(json.dumps(row).encode() + b"\n")
+
+    def extend(self, rows: Iterable[PlanRow]) -> None:
+        for row in rows:
+            self.add(row)
 
     def __enter__(self) -> Self:
         return self

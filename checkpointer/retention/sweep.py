@@ -56,8 +56,7 @@ async def make_plan(session: Session, policy: RetentionPolicy | None) -> Plan:
         return plan
     with Spool() as spool:
         async for entries in pages(session.store, ""):
-            for entry in entries:
-                spool.add(judge(entry.path, entry.size))
+            await session.host.run(lambda some=entries: spool.extend(judge(e.path, e.size) for e in some))  # type: ignore[misc]
         for leftover in await session.store.leftovers():
             spool.add(judge.leftover(leftover.path, leftover.token))
     plan.attach(spool)

@@ -6,7 +6,6 @@ the tasks need not know of each other, and one that runs twice does no harm.
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple
 from itertools import islice
 from typing import Any
 
@@ -60,7 +59,7 @@ def plan_cleanup(
 
 def frame_of(spark: SparkSession, plan: Plan) -> DataFrame:
     """A plan's rows as a DataFrame, by way of the driver's memory."""
-    return spark.createDataFrame([astuple(row) for row in plan], _ROW)
+    return spark.createDataFrame([*plan], _ROW)
 
 
 def clean(
@@ -120,7 +119,7 @@ def _rows(store: Store, prefix: str, judge: Judge) -> Iterator[PlanRow]:
 
 def _as_batch(rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
     for some in _bulks(rows):
-        yield pa.RecordBatch.from_pylist([asdict(row) for row in some], _ARROW_ROW)
+        yield pa.RecordBatch.from_pylist([row._asdict() for row in some], _ARROW_ROW)
 
 
 def _bulks(rows: Iterator[PlanRow]) -> Iterator[list[PlanRow]]:

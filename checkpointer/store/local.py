@@ -279,9 +279,13 @@ class LocalStore(Listing):
 
     def _delete(self, paths: Sequence[str]) -> None:
         self._check_mount()
+        folders: dict[str, str] = {}  # many objects stand in few folders
         for path in paths:
+            folder, _, name = check_path(path).rpartition("/")
+            if folder not in folders or files.is_hidden(name):
+                folders[folder] = os.path.dirname(self._locate(path))
             with suppress(FileNotFoundError, NotADirectoryError):
-                os.unlink(self._locate(path))
+                os.unlink(os.path.join(folders[folder], name))
 
     def _discard(self, leftovers: Sequence[Leftover]) -> None:
         self._check_mount()
