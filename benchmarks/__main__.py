@@ -9,12 +9,12 @@ import platform
 import sys
 from pathlib import Path
 
-from benchmarks import driver_state, table_state
+from benchmarks import cleanup, driver_state, table_state
 from benchmarks.measure import Target
 
 RESULTS = Path(__file__).parent / "results"
 
-PARTS = {"driver": driver_state.run, "table": table_state.run}
+PARTS = {"driver": driver_state.run, "table": table_state.run, "cleanup": cleanup.run}
 
 
 def markdown(targets: list[Target]) -> str:

@@ -116,7 +116,7 @@ async def without(session: Session, head: Head, lineage: Lineage, gone: Collecti
     while run < len(lineage.chain) and lineage.chain[run] not in gone:
         run += 1
     boundary = max(old.boundary, lineage.chain[run - 1].id.sequence) if run < len(lineage.chain) else old.boundary
-    entries = [entry for entry in lineage.entries if entry.name is not None or entry.ref not in gone]
+    entries = [entry for entry in lineage.entries if entry.ref not in gone]
     listed = {entry.ref for entry in entries}
     for ref in lineage.chain[run:]:
         if ref not in gone and ref not in listed:

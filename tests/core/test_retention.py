@@ -120,7 +120,10 @@ def test_the_committed_and_the_prepared_one_and_savepoints_stay_whatever_the_pol
     ids = line(client, 4)
     client.savepoint("second", ids[1])
     prepared = attempt(client, b"prepared").prepare()
-    client.clean(RetentionPolicy(keep_if=lambda _: False, grace=timedelta(0)))
+    policy = RetentionPolicy(keep_if=lambda _: False, grace=timedelta(0))
+    (row,) = [row for row in client.plan(policy) if row.path == layout.manifest(prepared.id)]
+    assert (row.action, row.reason) == ("keep", "prepared")
+    client.clean(policy)
     assert client.list_checkpoints() == [ids[1], ids[3]]
     assert got(world.actor().restore(savepoint="second")) == b"2"
     prepared.commit()
@@ -389,13 +392,17 @@ def test_a_plan_is_for_one_store(world: World) -> None:
         client.plan(5)  # type: ignore[arg-type]
 
 
-def test_a_plan_for_a_store_that_went_back_in_time_is_refused(world: World) -> None:
+@pytest.mark.parametrize("retired_before", [False, True])
+def test_a_plan_for_a_store_that_went_back_in_time_is_refused(world: World, retired_before: bool) -> None:
     """A backup was put back: what was dead is live again, and what was written since looks as if in the making."""
     client = world.actor()
     line(client, 3)
     backup = world.latest(), world.objects(), {path: world.read(path) for path in world.objects()}
     line(client, 3)
-    plan = client.plan(LAST_TWO)
+    if retired_before:
+        client.clean(RetentionPolicy(keep_last=2))
+    plan = client.plan(AT_ONCE if retired_before else LAST_TWO)
+    assert plan.total("delete").objects >= 6
     world.delete(*world.objects())
     for path, data in backup[2].items():
         runtime.run_sync(world.store.compare_and_swap(path, data, None))

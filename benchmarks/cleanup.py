@@ -1,0 +1,205 @@
+"""Cleanup of 100,000 objects of which nine in ten go: requests, time against doing it by hand, and memory.
+
+By hand is a walk and an unlink of each file that is known to be dead, with nothing asked and nothing proven: the limit
+of the disk. On S3 it is a listing and bulk deletions on the same server, of a tenth as many objects, for each of them.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from benchmarks.driver_state import folder
+from benchmarks.measure import Target
+from checkpointer import Checkpointer, RetentionPolicy
+from checkpointer.runtime import run_sync
+from checkpointer.store.base import Entry, Page, Store
+from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
+from tests.servers import ServerUnavailableError, start_minio
+
+POLICY = RetentionPolicy(grace=timedelta(0))
+PARTITIONS = 100
+DEAD = 9
+"""Dead objects for each live one."""
+
+BULKS = 900
+"""Objects that a request has to delete at least, on average."""
+
+
+def objects(client: Checkpointer, live: int) -> Iterator[tuple[CheckpointId, dict[str, bytes], list[str]]]:
+    """Commit checkpoints that need `live` objects in all. Gives the live and dead ones of each, to be put there first."""
+    for number in range(live // PARTITIONS):
+        checkpoint = client.new_id()
+        chains, found, dead = {}, {}, []
+        for partition in range(PARTITIONS):
+            data = b"%d %d" % (number, partition)
+            digest = hashlib.sha256(data).hexdigest()
+            path = f"artifacts/op/{partition}/{checkpoint}.snapshot.{digest}.raw"
+            found[path] = data
+            chains[partition] = (Artifact(path, SNAPSHOT, 0, len(data), len(data), len(data), 1, digest),)
+            for copy in range(DEAD):
+                wrong = hashlib.sha256(data + b"%d" % copy).hexdigest()
+                dead.append(f"artifacts/op/{partition}/{checkpoint.sequence:010d}-0badcafe.snapshot.{wrong}.raw")
+        yield checkpoint, found, dead
+        base = client._session._base
+        operators = {"op": Operator(PARTITIONS, "explicit", "raw", chains)}
+        client.save_manifest(Manifest(checkpoint, parent=base.parent if base else None, operators=operators))
+        client.update_latest(checkpoint)
+
+
+def fill_folder(root: Path, live: int) -> Checkpointer:
+    client = Checkpointer(root)
+    for _, found, dead in objects(client, live):
+        for path in (*found, *dead):
+            file = root / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(found.get(path, b"dead"))
+    return client
+
+
+def fill_store(client: Checkpointer, live: int) -> list[str]:
+    store, all_dead = client._session.store, []
+
+    async def put(some: dict[str, bytes]) -> None:
+        await asyncio.gather(*(store.put(path, data) for path, data in some.items()))
+
+    for _, found, dead in objects(client, live):
+        run_sync(put(found | dict.fromkeys(dead, b"dead")))
+        all_dead += dead
+    return all_dead
+
+
+class Counting:
+    """Counts the bulk deletions and pages that a backend sends, below everything that retries or waits."""
+
+    def __init__(self, client: Checkpointer) -> None:
+        backend: Any = client._session.store._inner._inner  # type: ignore[attr-defined]
+        self.calls: dict[str, int] = {}
+        real = backend._call
+
+        async def call(method: str, **arguments: Any) -> Any:
+            self.calls[method] = self.calls.get(method, 0) + 1
+            return await real(method, **arguments)
+
+        backend._call = call
+
+
+def on_folder(live: int) -> list[Target]:
+    with folder() as path:
+        client = fill_folder(path / "a", live)
+        start = time.perf_counter()
+        plan = client.plan(POLICY)
+        planned = time.perf_counter()
+        done = client.apply(plan)
+        applied = time.perf_counter()
+        fill_folder(path / "b", live)
+        began = time.perf_counter()
+        for top, _, names in os.walk(path / "b"):
+            for name in names:
+                os.stat(os.path.join(top, name))
+                if "0badcafe" in name:
+                    os.unlink(os.path.join(top, name))
+        hand = time.perf_counter() - began
+        total = live * (DEAD + 1)
+        ours = applied - start
+        share = (planned - start) / ours
+        detail = f"{done.deleted.objects:,} of {total:,} deleted; {share:.0%} of the time is planning"
+        return [Target("cleanup: plan and apply in a folder / walk and unlink by hand", ours / hand, None, detail)]
+
+
+def on_s3(live: int) -> list[Target]:
+    with folder() as path, contextlib.ExitStack() as stack:
+        try:
+            server = start_minio(path)
+        except ServerUnavailableError as unavailable:
+            print(f"cleanup: {unavailable}: not measured on S3", file=sys.stderr)
+            return []
+        stack.callback(server.stop)
+        client = Checkpointer(f"{server.url}/a", server.storage_options, concurrency=32)
+        fill_store(client, live)
+        counting = Counting(client)
+        began = time.perf_counter()
+        done = client.clean(POLICY)
+        ours = time.perf_counter() - began
+        requests = counting.calls["delete_objects"]
+        other = Checkpointer(f"{server.url}/b", server.storage_options, concurrency=32)
+        dead = fill_store(other, max(PARTITIONS, live // 10))
+        began = time.perf_counter()
+        run_sync(_by_hand(other._session.store, dead))
+        hand = (time.perf_counter() - began) * done.deleted.objects / len(dead)
+        allowed = done.deleted.objects / BULKS
+        client.close()
+        other.close()
+        return [
+            Target("cleanup on S3 / listing and deleting by hand, for each object", ours / hand, None, ""),
+            Target(
+                "cleanup on S3: requests to delete / one for 900 objects",
+                requests / allowed,
+                1.0,
+                f"{requests} for {done.deleted.objects:,} objects",
+            ),
+        ]
+
+
+async def _by_hand(store: Store, dead: list[str]) -> None:
+    await store.list("")
+    for start in range(0, len(dead), 4000):
+        some = dead[start : start + 4000]
+        await asyncio.gather(*(store.delete(some[at : at + 1000]) for at in range(0, len(some), 1000)))
+
+
+def memory(total: int) -> int:
+    """Peak memory of a plan over `total` objects, in KiB, in a process of its own."""
+    program = f"from benchmarks.cleanup import plan_made_up; plan_made_up({total})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return int(json.loads(done.stdout))
+
+
+def plan_made_up(total: int) -> None:
+    """Plan on a folder whose listing is made up, so that a million objects need not be written. Prints peak memory."""
+    import resource
+
+    with folder() as path:
+        client = fill_folder(path, PARTITIONS)
+        store: Any = client._session.store
+        real = store.list_page
+
+        async def list_page(prefix: str, more: Any = None) -> Page:
+            if more is None:
+                page: Page = await real(prefix)
+                return Page(page.entries, 0)
+            entries = [
+                Entry(f"artifacts/op/{n % 100}/0000000001-0badcafe.snapshot.{n:064x}.raw", 4)
+                for n in range(more, min(more + 1000, total))
+            ]
+            return Page(entries, more + 1000 if more + 1000 < total else None)
+
+        store.list_page = list_page
+        plan = client.plan(POLICY)
+        rows = sum(1 for _ in plan)
+        assert rows >= total
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def run(quick: bool) -> list[Target]:
+    live = 1_000 if quick else 10_000
+    small, large = (10_000, 100_000) if quick else (10_000, 1_000_000)
+    few, many = memory(small), memory(large)
+    return [
+        *on_folder(live),
+        *on_s3(live),
+        Target(
+            f"cleanup: memory of a plan over {large:,} objects / over {small:,}",
+            many / few,
+            1.1,
+            f"{many >> 10} / {few >> 10} MiB",
+        ),
+    ]
