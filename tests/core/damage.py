@@ -48,7 +48,7 @@ def fill(client: Checkpointer, number: int, *, many: bool = True) -> CheckpointI
         cp.snapshot("own", 0, random.Random(number).randbytes(2000))
         for partition in range(2):
             cp.snapshot("pack", partition, b"pack %d %d" % (partition, number))
-        cp.delta("chain", 0, b"the same") if number else cp.snapshot("chain", 0, b"")
+        cp.delta("chain", 0, b"the same") if number else cp.snapshot("chain", 0, b"first")
         if many:
             for partition in range(MANY) if number == 0 else [number]:
                 cp.snapshot("many", partition, b"%d %d" % (partition, number))

@@ -119,11 +119,13 @@ def test_equal_deltas_of_several_attempts_become_one_object(world: World) -> Non
     client = world.actor()
     for number in range(3):
         with client.begin() as cp:
+            cp.snapshot("empty", 0, b"")
             cp.snapshot("op", 0, b"first") if number == 0 else cp.delta("op", 0, b"the same")
     target = World()
     client.export(None, target.store.url)
     assert target.actor().restore().operator("op").partition(0) == [b"first", b"the same", b"the same"]
-    assert len(target.objects("artifacts/")) == 2
+    assert target.actor().restore().operator("empty").partition(0) == [b""]
+    assert len(target.objects("artifacts/")) == 3
 
 
 def test_awaitable(world: World) -> None:
