@@ -262,8 +262,11 @@ def test_savepoints_are_copied_too(world: World, caplog: Any) -> None:
     spoil(world, own_of(world, ids[2], "artifacts/own/"))
     missing(world)
     with caplog.at_level(logging.WARNING, "checkpointer"):
-        new = world.actor().repair(ids[3])
+        repairer = world.actor()
+        new = repairer.repair(ids[3])
     assert "savepoint 'lost'" in caplog.text
+    puts = repairer.faults.paths("put")
+    assert len(puts) == len(set(puts))
     actor = world.actor()
     assert everything(actor.restore()) == wanted[ids[3]]
     assert everything(actor.restore(savepoint="b")) == wanted[ids[1]]
@@ -278,6 +281,28 @@ def test_savepoints_are_copied_too(world: World, caplog: Any) -> None:
     assert everything(world.actor().restore(savepoint="b")) == wanted[ids[1]]
     actor.delete_savepoint("b")
     actor.savepoint("b")
+
+
+def test_savepoints_that_later_catalogs_do_not_have_stay_deleted(world: World) -> None:
+    client = world.actor()
+    put(client, b"1")
+    client.savepoint("gone")
+    put(client, b"2")
+    client.savepoint("kept")
+    client.delete_savepoint("gone")
+    last = put(client, b"3")
+    client.savepoint("newest")
+    missing(world)
+    world.actor().repair(last)
+    assert [savepoint.name for savepoint in world.actor().savepoints()] == ["kept", "newest"]
+
+
+def test_writes_that_may_still_end_are_below_it_too(folder: World) -> None:
+    ids = line(folder.actor(), 2)
+    unfinished = Path(folder.store.url) / "manifests" / ".0000000090-0badcafe.json.0123456789abcdef.tmp"
+    unfinished.write_bytes(b"")
+    missing(folder)
+    assert folder.actor().repair(ids[1]).sequence == 91
 
 
 def test_a_savepoint_can_be_repaired_to(world: World) -> None:
