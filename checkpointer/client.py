@@ -67,18 +67,22 @@ class Client:
             logger.warning("%s: fencing is off: two writers of this root can overwrite each other", self._url)
 
     def _open_session(self) -> Session:
+        self._current = self._connect(self._config.root, self._config.storage_options)
+        self._pid = os.getpid()
+        self._url = self._current.store.url
+        return self._current
+
+    def _connect(self, root: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Session:
+        """A session of this configuration, here or on another root."""
         config = self._config
         store = open_store(
-            config.root,
-            config.storage_options,
+            root,
+            options,
             fencing=config.fencing,
             concurrency=config.concurrency,
             timeout=config.timeout,
         )
-        self._pid = os.getpid()
-        self._url = store.url
-        self._current = Session(store, SystemHost(), max_chain=config.max_chain)
-        return self._current
+        return Session(store, SystemHost(), max_chain=config.max_chain)
 
     @property
     def _session(self) -> Session:

@@ -173,10 +173,8 @@ async def _sweep_one(session: Session, gone: Ref) -> None:
 async def rollback(session: Session, to: CheckpointId | str) -> CheckpointId:
     """Commit an older live checkpoint's or a savepoint's content on top of the history. Drops a prepared one."""
     async with session.lock:
-        if session.viewing:
-            session.view(None)  # said aloud: on top of whatever is committed now
-        base = await session.base()
-        target, old = await reading(session.store, lambda head: _target(session, head, to))
+        base = await session.ground()  # whatever is committed now, if that is not what was restored
+        target, old = await reading(session.store, lambda head: find_target(session, head, to))
         manifest = replace(
             old,
             id=session.draw_id(base.head.sequence),
@@ -195,8 +193,13 @@ async def rollback(session: Session, to: CheckpointId | str) -> CheckpointId:
         return ref.id
 
 
-async def _target(session: Session, head: Head, to: CheckpointId | str) -> tuple[Ref, Manifest]:
-    if isinstance(to, CheckpointId):
+async def find_target(session: Session, head: Head, to: CheckpointId | str | None) -> tuple[Ref, Manifest]:
+    """A live checkpoint by id or savepoint name, the committed one by default."""
+    if to is None:
+        ref = head.committed
+        if ref is None:
+            raise CheckpointNotFoundError(f"{session.store.url}: nothing is committed")
+    elif isinstance(to, CheckpointId):
         ref = await is_live(session.store, head, to)
         if ref is None:
             raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {to}")

@@ -14,8 +14,9 @@ from checkpointer.errors import (
     CorruptionError,
     OutcomeUnknownError,
     RetryableError,
+    UnsupportedFormatError,
 )
-from checkpointer.store.base import ObjectNotFoundError, PreconditionFailedError, Store
+from checkpointer.store.base import SWAP_LIMIT, Blob, ObjectNotFoundError, PreconditionFailedError, Store
 from manifests import layout
 from manifests.model import Pointer, Ref, Writer
 from manifests.wire import decode_pointer, encode_pointer
@@ -64,11 +65,42 @@ Called again, on the new version, whenever the old one is gone; it checks everyt
 
 
 async def read_head(store: Store) -> Head:
+    return _decode(await _get(store))
+
+
+async def read_damaged(store: Store) -> tuple[Head, bytes]:
+    """What is there of `_latest`, with its bytes. Where they say nothing the head has their version alone, to swap on.
+
+    A newer format is no damage: `UnsupportedFormatError`.
+    """
+    blob = await _get(store)
     try:
-        blob = await store.get(layout.LATEST, limit=MAX_POINTER)
+        return _decode(blob), b"" if blob is None else blob.data
+    except UnsupportedFormatError:
+        raise
+    except CorruptionError:
+        assert blob is not None
+        return Head(None, blob.version), blob.data
+
+
+async def _get(store: Store) -> Blob | None:
+    try:
+        return await store.get(layout.LATEST, limit=SWAP_LIMIT)
     except ObjectNotFoundError:
+        return None
+
+
+def _decode(blob: Blob | None) -> Head:
+    if blob is None:
         return Head()
-    return Head(decode_pointer(blob.data), blob.version)
+    try:
+        if len(blob.data) > MAX_POINTER:
+            raise CorruptionError(f"{layout.LATEST}: expected at most {MAX_POINTER} bytes, found {len(blob.data)}")
+        return Head(decode_pointer(blob.data), blob.version)
+    except UnsupportedFormatError:
+        raise
+    except CorruptionError as error:
+        raise type(error)(f"{error}: repair_candidates() lists what the root can be repaired to") from None
 
 
 async def advance(store: Store, head: Head, step: Step) -> Head:
@@ -109,11 +141,11 @@ async def _swap(store: Store, head: Head, planned: Pointer) -> Head:
                 raise _unknown(store, planned) from error
             raise
         try:
-            now = await read_head(store)
+            blob = await _get(store)
         except RetryableError as error:
             raise _unknown(store, planned) from error
-        if now.version != head.version:
-            return now
+        if (None if blob is None else blob.version) != head.version:  # what was there before, repair cannot decode
+            return _decode(blob)
     raise _unknown(store, planned)
 
 

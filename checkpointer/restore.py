@@ -7,8 +7,9 @@ reader looks at `_latest` again and says which it was.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from checkpointer import objects
 from checkpointer.codecs import keyed_codec
@@ -19,10 +20,12 @@ from checkpointer.errors import (
     RetiredError,
     SavepointNotFoundError,
 )
+from checkpointer.fallback import find_intact
 from checkpointer.history import find_savepoint, is_live, read_history
 from checkpointer.keyed import KeyedState
 from checkpointer.pointer import Head, read_head, reading
 from checkpointer.prepared import Prepared
+from checkpointer.retention.verify import Finding
 from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
@@ -30,13 +33,24 @@ from manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator, R
 
 T = TypeVar("T")
 
+logger = logging.getLogger("checkpointer")
+
+OnCorruption = Literal["error", "previous"]
+
 
 class Snapshot:
     """One checkpoint as it was restored, or an empty store that holds nothing but a prepared checkpoint."""
 
-    def __init__(self, session: Session, manifest: Manifest | None, prepared: Prepared | None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        manifest: Manifest | None,
+        prepared: Prepared | None,
+        skipped: tuple[Finding, ...] = (),
+    ) -> None:
         self.manifest = manifest
         self.prepared = prepared
+        self.skipped = skipped
         self.session = session
 
     def operator(self, name: str) -> Operator:
@@ -129,12 +143,18 @@ def _merge(
 
 
 async def restore(
-    session: Session, checkpoint: CheckpointId | None, epoch: int | None, savepoint: str | None
+    session: Session,
+    checkpoint: CheckpointId | None,
+    epoch: int | None,
+    savepoint: str | None,
+    on_corruption: OnCorruption = "error",
 ) -> Snapshot | None:
     """The committed checkpoint, or a live one by id, epoch or savepoint; None on an empty root.
 
     The session goes on from the committed checkpoint; after another one was restored it may only read, or roll back.
     """
+    if on_corruption not in ("error", "previous"):
+        raise IllegalArgumentError(f"on_corruption={on_corruption!r:.40}: expected 'error' or 'previous'")
     if sum(wanted is not None for wanted in (checkpoint, epoch, savepoint)) > 1:
         raise IllegalArgumentError("restore by one of id, epoch and savepoint, not by several")
     if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int)):
@@ -142,7 +162,11 @@ async def restore(
     if savepoint is not None and not isinstance(savepoint, str):
         raise IllegalArgumentError(f"savepoint {savepoint!r:.40}: expected a name")
     if checkpoint is None and epoch is None and savepoint is None:
-        return await _restore_latest(session)
+        return await (_restore_latest(session) if on_corruption == "error" else _restore_intact(session))
+    if on_corruption != "error":
+        raise IllegalArgumentError(
+            f"on_corruption={on_corruption!r}: goes with the latest checkpoint, not with one that was asked for"
+        )
 
     async def load(head: Head) -> tuple[Head, Manifest]:
         ref = await _find(session, head, checkpoint, epoch, savepoint)
@@ -162,7 +186,22 @@ async def _restore_latest(session: Session) -> Snapshot | None:
         prepared = None if ref is None else await objects.read_manifest(session.store, session.host, ref)
         return await session.base_in(head), prepared
 
-    base, manifest = await reading(session.store, read)
+    return _go_on(session, *await reading(session.store, read))
+
+
+async def _restore_intact(session: Session) -> Snapshot | None:
+    """The committed checkpoint if every byte of it is intact, else the newest older one that is, to look at."""
+    found = await find_intact(session)
+    if found.manifest is None or not found.skipped:
+        return _go_on(session, Base(found.head, found.manifest), found.prepared)
+    session.view(found.manifest.id)
+    problems = "; ".join(map(str, found.skipped))
+    logger.warning("%s: %s was restored instead of a newer one: %s", session.store.url, found.manifest.id, problems)
+    return Snapshot(session, found.manifest, None, found.skipped)
+
+
+def _go_on(session: Session, base: Base, manifest: Manifest | None) -> Snapshot | None:
+    """Stand on the committed checkpoint, with the manifest of the prepared one if there is one."""
     session.stand_on(base)
     ref = base.head.prepared
     if ref is None or manifest is None:

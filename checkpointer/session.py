@@ -17,7 +17,7 @@ from checkpointer.errors import (
     RetiredError,
 )
 from checkpointer.host import Host
-from checkpointer.pointer import Head, advance, reading, successor
+from checkpointer.pointer import Head, advance, read_head, reading, successor
 from checkpointer.store.base import Store
 from checkpointer.store.probe import probe
 from manifests.model import CheckpointId, Manifest, Pointer, Ref, Writer
@@ -58,10 +58,7 @@ class Session:
 
     async def base(self) -> Base:
         """What was restored; the committed checkpoint as it is now if nothing was."""
-        if self._fenced is not None:
-            raise self._fenced
-        if self._must_restore is not None:
-            raise InvalidStateError(f"{self.store.url}: {self._must_restore}")
+        self._check_may_write()
         if self._viewed is not None:
             raise InvalidStateError(
                 f"{self.store.url}: {self._viewed} was restored, which is not the committed checkpoint: rollback(to=…) "
@@ -70,6 +67,17 @@ class Session:
         if self._base is None:
             self._base = await self.read_base()
         return self._base
+
+    async def ground(self) -> Base:
+        """What to roll back from: like `base`, but for a manifest that is not needed, since it may be damaged."""
+        self._check_may_write()
+        return self._base or Base(await read_head(self.store), None)
+
+    def _check_may_write(self) -> None:
+        if self._fenced is not None:
+            raise self._fenced
+        if self._must_restore is not None:
+            raise InvalidStateError(f"{self.store.url}: {self._must_restore}")
 
     async def read_base(self) -> Base:
         """The committed checkpoint as it is now: `_latest`, its manifest and its segments."""
@@ -83,13 +91,9 @@ class Session:
     def stand_on(self, base: Base) -> None:
         self._base, self._must_restore, self._viewed = base, None, None
 
-    def view(self, checkpoint: CheckpointId | None) -> None:
+    def view(self, checkpoint: CheckpointId) -> None:
         """Look at a checkpoint that is not the committed one: nothing can be saved on top of it."""
         self._base, self._must_restore, self._viewed = None, None, checkpoint
-
-    @property
-    def viewing(self) -> bool:
-        return self._viewed is not None
 
     def stand_on_commit(self, head: Head, ref: Ref, manifest: Manifest) -> None:
         """Go on from a checkpoint that was committed, unless more was committed on top of it since."""
@@ -141,7 +145,7 @@ class Session:
         Succeeds once a version shows `attempt` committed, or the planned pointer was written. Whatever else moved the
         pointer meanwhile was retention or a savepoint, or it is the end of this writer.
         """
-        await self._prove_conditions(base.head)
+        await self.prove_conditions(base.head)
 
         async def step(head: Head) -> Pointer | None:
             if head.committed == attempt:
@@ -205,7 +209,7 @@ class Session:
             f"{now} is committed: {attempt.id} was not committed; stop this job"
         )
 
-    async def _prove_conditions(self, head: Head) -> None:
+    async def prove_conditions(self, head: Head) -> None:
         """Refuse a store that ignores conditions, when a root is about to be created on it."""
         if head.pointer is None and self.store.fencing and not self._probed:
             await probe(self.store)

@@ -1,11 +1,15 @@
 """The synchronous checkpointer: every verb blocks its caller, from any thread, and runs on the library's event loop."""
 
-from collections.abc import Coroutine
+import os
+from collections.abc import Coroutine, Mapping
 from typing import Any, Self, TypeVar
 
-from checkpointer import lineage, restore, save, verbs
+from checkpointer import candidates, export, lineage, repair, restore, save, verbs
+from checkpointer.candidates import Candidate
 from checkpointer.client import Client, as_bytes, as_id, as_target
+from checkpointer.export import CopyProgress
 from checkpointer.lineage import Savepoint
+from checkpointer.restore import OnCorruption
 from checkpointer.retention import sweep
 from checkpointer.retention.plan import Plan
 from checkpointer.retention.policies import RetentionPolicy
@@ -43,10 +47,16 @@ class Checkpointer(Client):
         *,
         epoch: int | None = None,
         savepoint: str | None = None,
+        on_corruption: OnCorruption = "error",
     ) -> Restored | None:
-        """The committed checkpoint, or a live one by id, epoch or savepoint. None on an empty root."""
+        """The committed checkpoint, or a live one by id, epoch or savepoint. None on an empty root.
+
+        With `on_corruption="previous"` every byte of the latest is verified first; where it is damaged, the newest
+        older checkpoint that is whole is restored instead, and `skipped` says why. That one can only be read, until
+        `rollback(to=restored.id)` makes it the committed one. Everything is read twice: to verify, and to use.
+        """
         wanted = None if id is None else as_id(id)
-        snapshot = self._run(restore.restore(self._session, wanted, epoch, savepoint))
+        snapshot = self._run(restore.restore(self._session, wanted, epoch, savepoint, on_corruption))
         return None if snapshot is None else Restored(snapshot)
 
     def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
@@ -82,6 +92,44 @@ class Checkpointer(Client):
     def rollback(self, to: CheckpointId | str) -> CheckpointId:
         """Commit an older checkpoint's content, by id or savepoint name, on top of the history. Returns the new id."""
         return self._run(lineage.rollback(self._session, as_target(to)))
+
+    def export(
+        self,
+        what: CheckpointId | str | None,
+        to_root: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        progress: CopyProgress | None = None,
+    ) -> CheckpointId:
+        """Copy a checkpoint, with all that it needs, to an empty root. Returns its id there.
+
+        Args:
+            what: An id or the name of a savepoint; None for the committed one. This root, and its writer, go on as
+                they are.
+            to_root: A folder or URL that holds no store yet. After a failure the same call begins anew.
+            storage_options: Those of `to_root`.
+            progress: Called after each object, from another thread, with the bytes copied so far and in all.
+        """
+        target = self._connect(to_root, storage_options)
+        wanted = None if what is None else as_target(what)
+        return self._run(export.export(self._session, wanted, target, progress))
+
+    def repair_candidates(
+        self,
+        spark_checkpoint: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> list[Candidate]:
+        """What a root without a readable `_latest` could be repaired to, with the evidence for each, best first.
+
+        Args:
+            spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
+            storage_options: Those of `spark_checkpoint`.
+        """
+        return self._run(candidates.candidates(self._session, spark_checkpoint, storage_options))
+
+    def repair(self, to: CheckpointId | str) -> CheckpointId:
+        """Commit a copy of one of `repair_candidates()`, where nothing live is left to roll back to. Returns its id."""
+        return self._run(repair.repair(self._session, as_id(to)))
 
     def close(self) -> None:
         """Wait for a commit in the background, raise what became of it, and release connections."""

@@ -4,6 +4,7 @@ from copy import deepcopy
 from datetime import datetime
 
 from checkpointer.restore import Snapshot
+from checkpointer.retention.verify import Finding
 from manifests.model import Artifact, CheckpointId, Job, Json, Manifest
 
 
@@ -45,6 +46,11 @@ class RestoredView:
     @property
     def watermark(self) -> Json:
         return deepcopy(self._snapshot.manifest.watermark) if self._snapshot.manifest else None
+
+    @property
+    def skipped(self) -> tuple[Finding, ...]:
+        """Why `on_corruption="previous"` gave an older checkpoint: the damage found, and whom it hurts."""
+        return self._snapshot.skipped
 
     @property
     def operators(self) -> list[str]:

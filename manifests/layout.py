@@ -116,6 +116,14 @@ def parse_artifact(path: str) -> ArtifactName:
     )
 
 
+def under(path: str, owner: CheckpointId) -> str:
+    """The path of an artifact's object once an attempt has copied it: the same, with the id of that attempt."""
+    name = parse_artifact(path)
+    if name.partition is None or name.kind is None:
+        return pack(name.operator, owner, name.digest, name.codec)
+    return artifact(name.operator, name.partition, owner, name.kind, name.digest, name.codec)
+
+
 @lru_cache(maxsize=1024)
 def _is_canonical(encoded: str) -> bool:
     """Whether a part of a path is just what `encode_name` makes of some name: `..` and `%2e%2e` are not."""

@@ -71,7 +71,7 @@ async def verify_store(
     """
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
         raise IllegalArgumentError(f"share={share!r:.40}: expected a number from 0 to 1")
-    check = _Check(session, operator, share)
+    check = Check(session, operator, share)
     head = None
     with check.noting(layout.LATEST):
         head = await read_head(session.store)
@@ -85,7 +85,7 @@ async def verify_store(
     return Verification(len(check.manifests), check.objects, check.bytes, check.skipped, tuple(findings))
 
 
-class _Check:
+class Check:
     """One run: what it has seen so far."""
 
     def __init__(self, session: Session, operator: str | None, share: float) -> None:
@@ -95,6 +95,7 @@ class _Check:
         self._seed = session.host.token(16).encode()
         self._loaded: dict[tuple[str, ...], Operator] = {}
         self._segments: dict[str, bool] = {}
+        self._looked_at: set[Artifact] = set()
         self.manifests: dict[Ref, Manifest] = {}
         self.findings: list[Finding] = []
         self.objects = self.bytes = self.skipped = 0
@@ -127,6 +128,21 @@ class _Check:
         for ref, manifest in self.manifests.items():
             self.manifests[ref] = await self._with_chains(ref, manifest)
         await self._read_objects()
+
+    async def whole(self, ref: Ref) -> tuple[Manifest | None, set[str]]:
+        """One checkpoint as far as it can be read, and those objects it needs that are damaged or missing.
+
+        What was looked at for another one is not read again.
+        """
+        path = layout.manifest(ref.id)
+        with self.noting(path, ref.id):
+            manifest = await objects.read_manifest_alone(self._store, ref)
+            self.manifests = {ref: manifest}
+            self.manifests[ref] = await self._with_chains(ref, manifest)
+            await self._read_objects()
+            needed = objects.objects_of(ref, manifest) | objects.objects_of(ref, self.manifests[ref])
+            return self.manifests[ref], needed & {finding.path for finding in self.findings}
+        return None, {path}
 
     async def _read_manifests(self, head: Head) -> None:
         """All that `head` makes live, as far as it can be read and proven."""
@@ -199,6 +215,7 @@ class _Check:
             for operator in manifest.operators.values():
                 for artifact in (artifact for chain in operator.chains.values() for artifact in chain):
                     named.setdefault(artifact.path, set()).add(artifact)
+        named = {path: artifacts for path, artifacts in named.items() if not artifacts <= self._looked_at}
         drawn = {path: artifacts for path, artifacts in named.items() if self._draws(path)}
         self.skipped += len(named) - len(drawn)
         queue = iter(sorted(drawn.items()))
@@ -219,6 +236,7 @@ class _Check:
 
     async def _read_object(self, path: str, artifacts: set[Artifact]) -> None:
         size = min(artifact.size for artifact in artifacts)
+        self._looked_at |= artifacts
         with self.noting(path):
             data = memoryview((await self._store.get(path, limit=size)).data)
             await self._host.run(lambda: _compare(path, data, size, artifacts))

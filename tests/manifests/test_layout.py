@@ -201,3 +201,13 @@ def test_size_is_checked_before_the_digest() -> None:
         verify("obj", b"abc", size=4, digest=sha256(b"abc"))
     with pytest.raises(DigestMismatchError, match=rf"^obj: expected SHA-256 {D}, found {sha256(b'abc')}$"):
         verify("obj", b"abc", size=3, digest=D)
+
+
+@pytest.mark.parametrize("name", ["totals", "na\u00efve"])
+def test_a_copy_differs_in_the_id_alone(name: str) -> None:
+    old, new, digest = CheckpointId(3, "0123abcd"), CheckpointId(9, "89abcdef"), "0" * 64
+    for path in (layout.artifact(name, 7, old, "delta", digest, "raw"), layout.pack(name, old, digest, "parquet")):
+        assert layout.under(path, new) == path.replace(str(old), str(new))
+        assert layout.owner(layout.under(path, new)) == new
+    with pytest.raises(MalformedError):
+        layout.under(layout.manifest(old), new)

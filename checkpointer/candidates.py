@@ -1,0 +1,209 @@
+"""What a root whose `_latest` says nothing can be repaired to: every manifest that is there, and what speaks for it.
+
+Nothing here proves which commit was the last. It is put side by side for somebody to choose.
+"""
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from checkpointer import objects
+from checkpointer.errors import CorruptionError, IllegalArgumentError, UnsupportedFormatError
+from checkpointer.pointer import read_damaged
+from checkpointer.session import Session
+from checkpointer.store import open_store
+from checkpointer.store.base import ObjectNotFoundError
+from manifests import layout
+from manifests.model import CatalogEntry, CatalogRef, CheckpointId, Job, Manifest, Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A manifest that a root could be repaired to, with the evidence that it was once committed."""
+
+    id: CheckpointId
+    problems: tuple[str, ...]
+    """Why it is not whole: what is damaged, missing, or not of its size. Digests are compared by `repair` itself."""
+    epoch: int | None = None
+    created: datetime | None = None
+    job: Job | None = None
+    bytes: int = 0
+    """Stored bytes of all objects it names."""
+    committed: bool = False
+    """Whether what is left of `_latest` names it as the committed one: the strongest evidence."""
+    children: int = 0
+    """Manifests that name it as their parent, by id and digest: it was committed when they were begun."""
+    catalogs: int = 0
+    """Catalogs that name it: it was live when they were written."""
+    savepoints: tuple[str, ...] = ()
+    """The names it has in those catalogs."""
+    batch_done: bool | None = None
+    """Whether Spark's own progress says that its batch was finished; None where that was not looked at."""
+
+    @property
+    def proven(self) -> bool:
+        """Whether anything shows that it was committed. One without proof may be an attempt that never was."""
+        return self.committed or bool(self.children or self.catalogs or self.batch_done)
+
+    def __str__(self) -> str:
+        said = [f"epoch {self.epoch}", f"{self.bytes} bytes"]
+        said += ["committed, says what is left of _latest"] * self.committed
+        said += [f"parent of {self.children}"] * bool(self.children)
+        said += [f"in {self.catalogs} catalogs"] * bool(self.catalogs)
+        said += [f"savepoint {name!r}" for name in self.savepoints]
+        if self.batch_done is not None:
+            said.append(f"its batch was {'' if self.batch_done else 'not '}finished, says Spark")
+        return f"{self.id}: {', '.join([*said, *self.problems])}"
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All that a root holds, whatever its `_latest` says."""
+
+    top: int
+    """The highest sequence in any name."""
+    manifests: Mapping[CheckpointId, tuple[Ref, Manifest]]
+    candidates: Sequence[Candidate]
+    """The best first: whole ones, the one that `_latest` named, the newest, what is proven."""
+    savepoints: Sequence[CatalogEntry]
+    """Those of the newest catalogs that can be read, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkProgress:
+    """Which query a Spark checkpoint belongs to, and the last batch that it records as finished."""
+
+    query_id: str
+    batch_id: int
+
+    def finished(self, job: Job | None) -> bool:
+        return job is not None and job.query_id == self.query_id and job.batch_id <= self.batch_id
+
+
+async def candidates(
+    session: Session,
+    spark_checkpoint: str | os.PathLike[str] | None,
+    storage_options: Mapping[str, Any] | None,
+) -> list[Candidate]:
+    """Every manifest of the root with its evidence, the best first. Only reads."""
+    progress = None if spark_checkpoint is None else await read_progress(spark_checkpoint, storage_options)
+    _, latest = await read_damaged(session.store)
+    return list((await survey(session, latest, progress)).candidates)
+
+
+async def read_progress(location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> SparkProgress:
+    """What a query's `checkpointLocation` says: `metadata` names the query, `commits/` has a file for each batch."""
+    store = open_store(location, storage_options, fencing="none")  # which is only read
+    try:
+        names = [entry.path.rpartition("/")[2] for entry in await store.list("commits/")]
+        metadata = json.loads((await store.get("metadata")).data)
+        return SparkProgress(metadata["id"], max(int(name) for name in names if name.isdecimal()))
+    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+        raise IllegalArgumentError(
+            f"{store.url}: expected a checkpointLocation of Spark, with metadata and commits/ of at least one batch"
+        ) from None
+    finally:
+        await store.close()
+
+
+async def survey(session: Session, latest: bytes, progress: SparkProgress | None = None) -> Survey:
+    """List the root and read every manifest and catalog; of other objects only existence and size are looked at."""
+    store = session.store
+    sizes = {entry.path: entry.size for entry in await store.list("")}
+    owners = {path: owner for path in sizes if (owner := layout.owner(path)) is not None}
+    unfinished = [layout.owner(leftover.path) for leftover in await store.leftovers()]
+    sequences = [owner.sequence for owner in [*owners.values(), *unfinished] if owner is not None]
+
+    found: dict[CheckpointId, tuple[Ref, Manifest]] = {}
+    broken: dict[CheckpointId, str] = {}
+    ids = [owner for path, owner in owners.items() if path == layout.manifest(owner)]
+    for known, one in zip(ids, await asyncio.gather(*(_find(session, i) for i in ids)), strict=True):
+        if isinstance(one, str):
+            broken[known] = one
+        else:
+            found[known] = one
+    entries = await _read_catalogs(session, [path for path in owners if path.startswith(layout.CATALOGS)])
+
+    children = Counter(manifest.parent for _, manifest in found.values())
+    named = {ref for ref in children if ref is not None} | {entry.ref for entry, _ in entries}
+    listed = [Candidate(known, (problem,)) for known, problem in broken.items()]
+    for ref, manifest in found.values():
+        own = [entry for entry, _ in entries if entry.ref == ref]
+        missing, size = await _missing(session, ref, manifest, sizes)
+        others = [other.digest for other in named if other.id == ref.id and other != ref]
+        problems = [f"{layout.manifest(ref.id)}: expected SHA-256 {digest}, found {ref.digest}" for digest in others]
+        listed.append(
+            Candidate(
+                id=ref.id,
+                problems=(*problems, *missing),
+                epoch=manifest.epoch,
+                created=manifest.created,
+                job=manifest.job,
+                bytes=size,
+                committed=f'"committed":{{"id":"{ref.id}","digest":"{ref.digest}"}}'.encode() in latest,
+                children=children[ref],
+                catalogs=len(own),
+                savepoints=tuple(sorted({entry.name for entry in own if entry.name is not None})),
+                batch_done=None if progress is None else progress.finished(manifest.job),
+            )
+        )
+    listed.sort(key=lambda c: (not c.problems, c.committed, c.id.sequence, c.proven, c.id), reverse=True)
+    return Survey(max(sequences, default=0), found, listed, _newest_savepoints(entries))
+
+
+async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manifest] | str:
+    """A manifest, or what is wrong with it. A newer format is for a newer library to repair."""
+    try:
+        return await objects.find_manifest(session.store, checkpoint)
+    except UnsupportedFormatError:
+        raise
+    except (CorruptionError, ObjectNotFoundError) as error:
+        return str(error)
+
+
+async def _read_catalogs(session: Session, paths: Sequence[str]) -> list[tuple[CatalogEntry, int]]:
+    """All entries of all catalogs that can be read, each with the sequence of its catalog."""
+    entries = []
+    for path in paths:
+        try:
+            catalog = await objects.read_catalog(session.store, CatalogRef(path, layout.digest_of(path)))
+        except UnsupportedFormatError:
+            raise
+        except (CorruptionError, ObjectNotFoundError):
+            continue
+        if catalog is not None:
+            entries += [(entry, catalog.id.sequence) for entry in catalog.entries]
+    return entries
+
+
+def _newest_savepoints(entries: Sequence[tuple[CatalogEntry, int]]) -> list[CatalogEntry]:
+    """Those in the catalogs of the highest sequence, of which nothing says which was the last."""
+    newest = max((sequence for _, sequence in entries), default=0)
+    named = sorted((entry for entry, sequence in entries if sequence == newest), key=lambda entry: entry.created)
+    last = {entry.name: entry for entry in named if entry.name is not None}
+    return sorted(last.values(), key=lambda entry: (entry.ref.id, entry.name))
+
+
+async def _missing(session: Session, ref: Ref, manifest: Manifest, sizes: Mapping[str, int]) -> tuple[list[str], int]:
+    """What a checkpoint needs and the listing does not show as it should be; and the bytes of all it needs."""
+    wanted = {segment.path: segment.size for op in manifest.operators.values() for segment in op.segments}
+    problems = []
+    try:
+        whole = await objects.load_operators(session.store, session.host, manifest)
+    except UnsupportedFormatError:
+        raise
+    except ObjectNotFoundError:
+        whole = manifest
+    except CorruptionError as error:
+        whole = manifest
+        problems.append(str(error))
+    wanted |= {a.path: a.size for op in whole.operators.values() for chain in op.chains.values() for a in chain}
+    for path, size in sorted(wanted.items()):
+        if sizes.get(path) != size:
+            problems.append(f"{path}: expected {size} bytes, found {sizes.get(path, 'no object')}")
+    return problems, sum(wanted.values()) + sizes[layout.manifest(ref.id)]

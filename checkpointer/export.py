@@ -1,0 +1,148 @@
+"""Copying a checkpoint with all it needs: to another root, or under a new id of a root that is repaired.
+
+    GET object → size and digest → PUT under the id of this attempt … → PUT manifest → compare-and-swap _latest
+
+A copy is a new commit: every object carries the id of the attempt that writes it, and what the objects hold, their
+digests and the chains they make are what they were. What a crash leaves behind is garbage of the target.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from checkpointer import objects
+from checkpointer.errors import InvalidStateError
+from checkpointer.lineage import find_target
+from checkpointer.pointer import Head, read_head, reading
+from checkpointer.restore import explaining
+from checkpointer.session import Base, Session
+from checkpointer.store.base import Store
+from checkpointer.uploads import IN_FLIGHT, Flight
+from manifests import layout
+from manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
+from manifests.segments import SegmentObject
+
+CopyProgress = Callable[[int, int], object]
+"""Told after each object how many bytes are copied, and how many there are in all."""
+
+AT_ONCE = 16
+"""Objects that are copied at the same time; fewer where they are large, since each is in memory as a whole."""
+
+
+class Copier:
+    """Copies checkpoints from one store to another, or within one. All objects carry the id of `owner`, each once."""
+
+    def __init__(
+        self, source: Store, target: Session, owner: CheckpointId, progress: CopyProgress | None = None
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._owner = owner
+        self._progress = progress
+        self._written: set[str] = set()
+        self._done = self._total = 0
+
+    async def copy(self, manifest: Manifest, checkpoint: CheckpointId) -> tuple[Ref, Manifest]:
+        """Write a checkpoint of this content without a parent, up to its manifest. Nothing is committed."""
+        names = {artifact.path: artifact for op in manifest.operators.values() for artifact in _artifacts(op)}
+        moved = {path: layout.under(path, self._owner) for path in names}
+        await self._copy_objects({moved[path]: artifact for path, artifact in names.items()})
+        store, host = self._target.store, self._target.host
+
+        def renamed() -> tuple[Manifest, list[SegmentObject]]:
+            operators = {name: _renamed(operator, moved) for name, operator in manifest.operators.items()}
+            copied = replace(manifest, id=checkpoint, parent=None, created=host.now(), operators=operators, extra={})
+            return objects.spill(copied, None)
+
+        written, segments = await host.run(renamed)
+        for segment in segments:
+            await objects.put(store, segment.path, segment.data)
+        return await objects.write_manifest(store, host, written), written
+
+    async def _copy_objects(self, wanted: dict[str, Artifact]) -> None:
+        """Equal deltas of several attempts become one object of this one, so there may be fewer than there were."""
+        missing = {path: artifact for path, artifact in wanted.items() if path not in self._written}
+        self._total += sum(artifact.size for artifact in missing.values())
+        self._tell(0)
+        flight = Flight()
+        try:
+            for path, artifact in missing.items():
+                await flight.start(self._copy_object(path, artifact), max(artifact.size, IN_FLIGHT // AT_ONCE))
+            await flight.land()
+        finally:
+            await flight.cancel()
+
+    async def _copy_object(self, path: str, artifact: Artifact) -> None:
+        data = (await self._source.get(artifact.path, limit=artifact.size)).data
+        digest = layout.digest_of(artifact.path)
+        await objects.check(self._target.host, artifact.path, data, artifact.size, digest)
+        await objects.put(self._target.store, path, data)
+        self._written.add(path)
+        self._tell(artifact.size)
+
+    def _tell(self, size: int) -> None:
+        self._done += size
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+def _artifacts(operator: Operator) -> list[Artifact]:
+    return [artifact for chain in operator.chains.values() for artifact in chain]
+
+
+def _renamed(operator: Operator, moved: dict[str, str]) -> Operator:
+    chains = {
+        partition: tuple(replace(artifact, path=moved[artifact.path]) for artifact in chain)
+        for partition, chain in operator.chains.items()
+    }
+    return replace(operator, chains=chains, segments=(), patches=())
+
+
+async def export(
+    session: Session, what: CheckpointId | str | None, target: Session, progress: CopyProgress | None
+) -> CheckpointId:
+    """Copy a live checkpoint, the committed one by default, to an empty root, as its first commit.
+
+    Nothing is written to the source, and nobody is fenced. Raises `RetiredError` where the checkpoint was retired
+    meanwhile, `InvalidStateError` where the target is in use. The session of the target is closed.
+    """
+    try:
+        return await _export(session, what, target, progress)
+    finally:
+        await target.close()
+
+
+async def _export(
+    session: Session, what: CheckpointId | str | None, target: Session, progress: CopyProgress | None
+) -> CheckpointId:
+    await _refuse_used(target)
+    await target.prove_conditions(Head())
+
+    async def load(head: Head) -> tuple[Ref, Manifest]:
+        return await find_target(session, head, what)
+
+    ref, manifest = await reading(session.store, load)
+    checkpoint = target.draw_id(0)
+    copier = Copier(session.store, target, checkpoint, progress)
+    copied, _ = await explaining(session, ref.id, lambda: copier.copy(manifest, checkpoint))
+
+    async def plan(head: Head, pointer: Pointer) -> Pointer:
+        return replace(pointer, committed=copied)
+
+    await target.move(Base(Head(), None), copied, plan)
+    return checkpoint
+
+
+async def _refuse_used(target: Session) -> None:
+    """Only an empty root has no history that a copy would have to continue, or could bury.
+
+    What an export left behind that did not come to its end is of sequence 1, and no obstacle.
+    """
+    url = target.store.url
+    if (await read_head(target.store)).version is not None:
+        raise InvalidStateError(f"{url}: holds a store already: export to an empty root")
+    owners = (layout.owner(entry.path) for entry in await target.store.list(layout.MANIFESTS))
+    if any(owner is not None and owner.sequence > 1 for owner in owners):
+        raise InvalidStateError(
+            f"{url}: holds checkpoints, and no {layout.LATEST}: export to an empty root; if this one was in use, "
+            "repair_candidates() lists what it can be repaired to"
+        )
