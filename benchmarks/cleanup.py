@@ -35,7 +35,7 @@ BULKS = 900
 
 
 def objects(client: Checkpointer, live: int) -> Iterator[tuple[CheckpointId, dict[str, bytes], list[str]]]:
-    """Commit checkpoints that need `live` objects in all. Gives what each needs, and as much again that nothing needs."""
+    """Commit checkpoints that need `live` objects in all. Gives what each needs, and what nothing needs."""
     for number in range(live // PARTITIONS):
         checkpoint = client.new_id()
         chains, found, dead = {}, {}, []
