@@ -12,12 +12,13 @@ from checkpointer.aio_handles import AsyncCheckpoint, AsyncRestored
 from checkpointer.candidates import Candidate
 from checkpointer.client import Client, as_bytes, as_id, as_target
 from checkpointer.export import CopyProgress
+from checkpointer.host import Progress
 from checkpointer.lineage import Savepoint
 from checkpointer.restore import OnCorruption
 from checkpointer.retention import sweep
 from checkpointer.retention.plan import Plan
 from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.retention.sweep import Cleaned, Progress
+from checkpointer.retention.sweep import Cleaned
 from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import bridge
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Kind, Manifest
@@ -196,12 +197,16 @@ class AsyncCheckpointer(Client):
         *,
         operator: str | None = None,
         share: float = 1.0,
+        progress: Progress | None = None,
     ) -> Verification:
         """Compare what is stored with what `_latest` and the manifests say; damage is reported, not raised.
 
         All live checkpoints, or one; all operators, or one; every object, or a random `share` of them. Only reads.
+        `progress` is told bytes: those compared, and those to compare.
         """
-        return await self._run(verify_store(self._session, None if id is None else as_id(id), operator, share))
+        return await self._run(
+            verify_store(self._session, None if id is None else as_id(id), operator, share, progress)
+        )
 
     async def list_checkpoints(self) -> list[CheckpointId]:
         """Every live checkpoint, oldest first."""

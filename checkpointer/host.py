@@ -12,6 +12,9 @@ from checkpointer import runtime
 
 T = TypeVar("T")
 
+Progress = Callable[[int, int], None]
+"""Told how much of something long is done and how much there is of it, from a thread of the library's own."""
+
 
 class Host(Protocol):
     def now(self) -> datetime:

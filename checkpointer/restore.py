@@ -99,6 +99,17 @@ class Snapshot:
 
         return await self.session.host.run(build)
 
+    async def entries(self, name: str, partition: int) -> dict[object, bytes]:
+        """The keys and packed values of one partition of a keyed state."""
+        stored = await self.partition(name, partition)
+        chain = self.operator(name).chains[partition]
+
+        def merge() -> dict[object, bytes]:
+            pairs = zip(chain, stored, strict=True)
+            return _merge(chain, {a: keyed_codec.decode(a.path, data, a.raw_size, a.records) for a, data in pairs})[0]
+
+        return await self.session.host.run(merge)
+
     async def _decode(self, group: list[Artifact], decoded: dict[Artifact, dict[object, bytes | None]]) -> None:
         host = self.session.host
         slices = await objects.read_slices(self.session.store, host, group)

@@ -8,12 +8,13 @@ from checkpointer import candidates, export, lineage, repair, restore, save, ver
 from checkpointer.candidates import Candidate
 from checkpointer.client import Client, as_bytes, as_id, as_target
 from checkpointer.export import CopyProgress
+from checkpointer.host import Progress
 from checkpointer.lineage import Savepoint
 from checkpointer.restore import OnCorruption
 from checkpointer.retention import sweep
 from checkpointer.retention.plan import Plan
 from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.retention.sweep import Cleaned, Progress
+from checkpointer.retention.sweep import Cleaned
 from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import run_sync
 from checkpointer.sync_handles import Checkpoint, Restored
@@ -183,12 +184,14 @@ class Checkpointer(Client):
         *,
         operator: str | None = None,
         share: float = 1.0,
+        progress: Progress | None = None,
     ) -> Verification:
         """Compare what is stored with what `_latest` and the manifests say; damage is reported, not raised.
 
         All live checkpoints, or one; all operators, or one; every object, or a random `share` of them. Only reads.
+        `progress` is told bytes: those compared, and those to compare.
         """
-        return self._run(verify_store(self._session, None if id is None else as_id(id), operator, share))
+        return self._run(verify_store(self._session, None if id is None else as_id(id), operator, share, progress))
 
     def list_checkpoints(self) -> list[CheckpointId]:
         """Every live checkpoint, oldest first."""

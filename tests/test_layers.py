@@ -69,12 +69,16 @@ LAYERS = (
         "The protocol talks to a store through its interface only, whatever cloud is behind it.",
         (
             "checkpointer.candidates",
+            "checkpointer.census",
             "checkpointer.changes",
+            "checkpointer.difference",
             "checkpointer.export",
             "checkpointer.fallback",
             "checkpointer.history",
             "checkpointer.lineage",
+            "checkpointer.measures",
             "checkpointer.objects",
+            "checkpointer.overview",
             "checkpointer.pointer",
             "checkpointer.prepared",
             "checkpointer.repair",
@@ -127,7 +131,8 @@ LAYERS = (
         "commands",
         "A command line calls what a program could call, and holds no logic of its own.",
         ("checkpointer.cli", "checkpointer.__main__"),
-        ("format", "errors", "store", "core", "faces", "progress"),
+        ("format", "errors", "runtime", "codecs", "store", "core", "table", "faces", "progress"),
+        ("click", "rich"),
     ),
 )
 
@@ -217,6 +222,7 @@ def test_a_module_imports_only_what_lies_below_it(module: str) -> None:
         ("checkpointer.pointer", "from checkpointer.sync import Checkpointer"),
         ("checkpointer.pointer", "import importlib"),
         ("checkpointer.sync", "from pyspark.sql import DataFrame"),
+        ("checkpointer.sync", "import click"),
         ("checkpointer.utils", "import os"),
     ],
 )
@@ -246,4 +252,15 @@ def test_importing_the_package_brings_no_cloud_and_no_spark() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
     heavy = {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "s3fs", "adlfs", "azure", "botocore", "aiohttp"}
+    heavy |= {"click", "rich"}
     assert not heavy & set(done.stdout.split())
+
+
+def test_the_command_line_brings_only_what_it_shows() -> None:
+    program = "import sys, checkpointer.cli.app; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(done.stdout.split())
+    assert "click" in loaded
+    assert not {"rich", "pyspark", "pyarrow", "numpy", "s3fs", "adlfs", "azure", "botocore"} & loaded

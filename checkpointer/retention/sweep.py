@@ -6,11 +6,12 @@ is by then.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 from checkpointer.errors import IllegalArgumentError, OutrunError
+from checkpointer.host import Progress
 from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.retention.live import DELETE, LATER, index_live
 from checkpointer.retention.plan import Judge, Plan, PlannedCheckpoint, PlanRow, Spool, Total
@@ -26,9 +27,6 @@ BULK = 1000
 
 AT_ONCE = 4
 """Bulks that are deleted at the same time."""
-
-Progress = Callable[[int, int], None]
-"""Called with the number of objects deleted so far, and of all that are to be deleted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from checkpointer import objects
 from checkpointer.errors import CheckpointNotFoundError, CorruptionError, IllegalArgumentError
 from checkpointer.history import list_manifests, read_history
+from checkpointer.host import Progress
 from checkpointer.pointer import Head, read_head
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
@@ -63,15 +64,20 @@ class Verification:
 
 
 async def verify_store(
-    session: Session, checkpoint: CheckpointId | None, operator: str | None, share: float
+    session: Session,
+    checkpoint: CheckpointId | None,
+    operator: str | None,
+    share: float,
+    progress: Progress | None = None,
 ) -> Verification:
     """Verify all live checkpoints and the prepared one, or one of them; all operators, or one; or a share of objects.
 
     `share` is the chance of each object to be read, from 0 (only what names objects) to 1; each call draws anew.
+    `progress` is told bytes.
     """
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
         raise IllegalArgumentError(f"share={share!r:.40}: expected a number from 0 to 1")
-    check = Check(session, operator, share)
+    check = Check(session, operator, share, progress)
     head = None
     with check.noting(layout.LATEST):
         head = await read_head(session.store)
@@ -88,7 +94,8 @@ async def verify_store(
 class Check:
     """One run: what it has seen so far."""
 
-    def __init__(self, session: Session, operator: str | None, share: float) -> None:
+    def __init__(self, session: Session, operator: str | None, share: float, progress: Progress | None = None) -> None:
+        self._progress = progress
         self._store, self._host = session.store, session.host
         self._operator = operator
         self._share = share
@@ -219,10 +226,15 @@ class Check:
         drawn = {path: artifacts for path, artifacts in named.items() if self._draws(path)}
         self.skipped += len(named) - len(drawn)
         queue = iter(sorted(drawn.items()))
+        done, total = 0, sum(_size(artifacts) for artifacts in drawn.values())
 
         async def work() -> None:
+            nonlocal done
             for path, artifacts in queue:
                 await self._read_object(path, artifacts)
+                done += _size(artifacts)
+                if self._progress is not None:
+                    self._progress(done, total)
 
         workers = [asyncio.ensure_future(work()) for _ in range(AT_ONCE)]
         try:
@@ -235,7 +247,7 @@ class Check:
         return int(sha256(self._seed + path.encode())[:13], 16) < self._share * 16**13
 
     async def _read_object(self, path: str, artifacts: set[Artifact]) -> None:
-        size = min(artifact.size for artifact in artifacts)
+        size = _size(artifacts)
         self._looked_at |= artifacts
         with self.noting(path):
             data = memoryview((await self._store.get(path, limit=size)).data)
@@ -257,6 +269,10 @@ class Check:
         live |= {now.prepared.id} if now.prepared else set()
         kept = [replace(f, checkpoints=tuple(c for c in f.checkpoints if c in live)) for f in self.findings]
         self.findings = [finding for finding in kept if finding.checkpoints or not finding.missing]
+
+
+def _size(artifacts: set[Artifact]) -> int:
+    return min(artifact.size for artifact in artifacts)
 
 
 def _compare(path: str, data: memoryview, size: int, artifacts: set[Artifact]) -> None:

@@ -1,7 +1,7 @@
 """Opening a table of a restored checkpoint without Spark."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ Keys = Sequence[Mapping[str, Any]]
 """Keys as rows: for each key column its value."""
 
 
-__all__ = ["Keys", "Table", "key_table", "read"]
+__all__ = ["Keys", "Table", "key_table", "partition_reader", "read"]
 
 
 async def read(snapshot: Snapshot, name: str, columns: Sequence[str] | None, keys: Keys | None) -> Table:
@@ -36,6 +36,21 @@ async def read(snapshot: Snapshot, name: str, columns: Sequence[str] | None, key
 
     found = await explaining(session, snapshot.manifest.id if snapshot.manifest else None, load)
     return pa.concat_tables(found or [await reader.rows(0)])
+
+
+def partition_reader(
+    snapshot: Snapshot, name: str, partitions: Sequence[int]
+) -> Callable[[int], Coroutine[Any, Any, Table]]:
+    """What reads one partition after the other; an object that several share is fetched once."""
+    session = snapshot.session
+    version = Version.of(name, snapshot.operator(name)).only(partitions)
+    reader = Reader(session.store, session.host, version)
+    checkpoint = snapshot.manifest.id if snapshot.manifest else None
+
+    async def rows(partition: int) -> Table:
+        return await explaining(session, checkpoint, lambda: reader.rows(partition))
+
+    return rows
 
 
 def key_table(version: Version, keys: Keys) -> pa.Table:

@@ -1,0 +1,101 @@
+"""What a whole store holds: every object that a live manifest names, counted once."""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+
+from checkpointer import measures
+from checkpointer.host import Progress
+from checkpointer.measures import OperatorSize, Spread
+from checkpointer.overview import Overview, batched, load_shared, read_overview
+from checkpointer.session import Session
+from manifests import layout
+from manifests.model import Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Objects of one operator and kind: "snapshot", "delta", or "pack" for those that several partitions share."""
+
+    operator: str
+    kind: str
+    objects: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """All that is live and prepared. `current` is what the committed checkpoint's operators hold."""
+
+    checkpoints: int
+    savepoints: int
+    held: tuple[Held, ...]
+    metadata_objects: int
+    """`_latest`, manifests, segments and the catalog."""
+    metadata_bytes: int
+    current: dict[str, OperatorSize]
+    growth: Spread | None
+    """Bytes of artifacts and segments that a commit of the recent history wrote."""
+
+    @property
+    def objects(self) -> int:
+        return self.metadata_objects + sum(held.objects for held in self.held)
+
+    @property
+    def bytes(self) -> int:
+        return self.metadata_bytes + sum(held.bytes for held in self.held)
+
+
+async def take_census(session: Session, progress: Progress | None = None) -> Census:
+    """Count what is live. Reads manifests and segments, and lists those; reads no artifact.
+
+    `progress` is told checkpoints.
+    """
+    overview = await read_overview(session)
+    loaded: dict[tuple[str, ...], Operator] = {}
+    sizes: dict[str, int] = {}
+    current: dict[str, OperatorSize] = {}
+    done = 0
+    for some in batched(overview.checkpoints):
+        manifests = await asyncio.gather(*(load_shared(session, listed.manifest, loaded) for listed in some))
+        for listed, manifest in zip(some, manifests, strict=True):
+            sizes |= measures.object_sizes(manifest)
+            if listed.state == "committed":
+                current = {name: measures.operator_size(op) for name, op in sorted(manifest.operators.items())}
+        done += len(some)
+        if progress is not None:
+            progress(done, len(overview.checkpoints))
+    written = measures.bytes_by_attempt(sizes)
+    metadata = await _metadata(session, overview, set(sizes))
+    return Census(
+        checkpoints=len(overview.checkpoints),
+        savepoints=sum(entry.name is not None for entry in overview.history.entries),
+        held=_held(sizes),
+        metadata_objects=len(metadata),
+        metadata_bytes=sum(metadata.values()),
+        current=current,
+        growth=Spread.of(written.get(str(ref.id), 0) for ref, _ in overview.history.chain),
+    )
+
+
+async def _metadata(session: Session, overview: Overview, known: set[str]) -> dict[str, int]:
+    """The sizes of what is no artifact. Nothing but a listing tells how large a manifest is."""
+    wanted = {layout.LATEST, *(layout.manifest(listed.ref.id) for listed in overview.checkpoints)}
+    wanted |= {path for path in known if path.startswith(layout.SEGMENTS)}
+    sections = await asyncio.gather(*(session.store.list(p) for p in (layout.MANIFESTS, layout.CATALOGS)))
+    sizes = {entry.path: entry.size for section in sections for entry in section}
+    if overview.history.catalog is not None:
+        wanted |= {path for path in sizes if path.startswith(f"{layout.CATALOGS}{overview.history.catalog.id}.")}
+    sizes[layout.LATEST] = len((await session.store.get(layout.LATEST)).data)
+    return {path: size for path, size in sizes.items() if path in wanted}
+
+
+def _held(sizes: dict[str, int]) -> tuple[Held, ...]:
+    count: Counter[tuple[str, str]] = Counter()
+    stored: Counter[tuple[str, str]] = Counter()
+    for path, size in sizes.items():
+        if path.startswith(layout.ARTIFACTS):
+            name = layout.parse_artifact(path)
+            count[name.operator, name.kind or "pack"] += 1
+            stored[name.operator, name.kind or "pack"] += size
+    return tuple(Held(*key, count[key], stored[key]) for key in sorted(count))

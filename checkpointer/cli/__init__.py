@@ -1,0 +1,23 @@
+"""The command `checkpointer`: one verb for each thing that an operator asks of a store.
+
+A verb is one function under `@verb` (`verb.py`) that calls the core and shows what it got (`screen.py`); `app.py` lists
+them. Nothing here is imported by the library, and only showing something on a terminal imports rich.
+"""
+
+import io
+import logging
+import sys
+
+
+def main() -> None:
+    """Run the command line of this process, and exit with its status."""
+    from checkpointer.cli.app import checkpointer
+
+    logging.getLogger().addHandler(logging.NullHandler())  # what matters is said in one sentence at the end
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    checkpointer()
+
+
+__all__ = ["main"]

@@ -1,0 +1,55 @@
+"""`checkpointer list`."""
+
+import click
+
+from checkpointer.cli.documents import listed_document
+from checkpointer.cli.screen import Column, print_json, print_table
+from checkpointer.cli.verb import Opened, verb
+from checkpointer.cli.words import age, size
+from checkpointer.overview import read_overview
+
+_COLUMNS = (
+    Column("ID", whole=True),
+    Column("EPOCH", right=True),
+    Column("CREATED", whole=True),
+    Column("AGE", right=True, extra=True),
+    Column("OPERATORS", right=True, extra=True),
+    Column("PARTITIONS", right=True, extra=True),
+    Column("SIZE", right=True),
+    Column("OWN", right=True, extra=True),
+    Column("STATE"),
+    Column("SAVEPOINTS"),
+)
+
+
+@verb("list", "list /data/orders", "list s3://bucket/jobs/orders --json | jq -r '.[-1].id'")
+@click.option("--sizes", is_flag=True, help="Also read the chains of operators with very many partitions.")
+def command(store: Opened, sizes: bool) -> None:
+    """List the checkpoints, the newest last.
+
+    SIZE is that of all objects which a checkpoint is made of, OWN that of those it wrote itself; `?` where an operator
+    has so many partitions that only --sizes would tell. STATE is `committed` for the one that a restart goes on from,
+    `prepared` for one that awaits its commit, `history` for those before, and `kept` for those that only a savepoint
+    or retention keeps.
+    """
+    overview = store.read(lambda session: read_overview(session, chains=sizes))
+    documents = [listed_document(listed) for listed in overview.checkpoints]
+    if store.json:
+        print_json(documents)
+        return
+    rows = [
+        (
+            document["id"],
+            document["epoch"],
+            document["created"],
+            age(listed.manifest.created, store.now),
+            len(document["operators"]),
+            document["partitions"],
+            size(document["bytes"]),
+            size(document["own_bytes"]),
+            document["state"],
+            ", ".join(document["savepoints"]),
+        )
+        for listed, document in zip(overview.checkpoints, documents, strict=True)
+    ]
+    print_table(_COLUMNS, rows)

@@ -1,0 +1,59 @@
+"""`checkpointer rollback` and `checkpointer delete`: what changes the history of a store."""
+
+import click
+
+from checkpointer.cli.screen import print_json, print_line
+from checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from checkpointer.overview import find
+
+
+@verb(
+    "rollback",
+    "rollback /data/orders 41",
+    "rollback /data/orders before-migration --yes",
+    writes=True,
+    note="Without a terminal to ask on, --yes is needed.",
+)
+@click.argument("checkpoint", type=CHECKPOINT)
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+def rollback(store: Opened, checkpoint: str, yes: bool) -> None:
+    """Go back to an older checkpoint.
+
+    The content of CHECKPOINT is committed anew, on top of the history, which is kept. This takes the store over: a job
+    that is running is fenced, and stops with FencedError at its next commit. Start it again afterwards. A checkpoint
+    that is prepared is dropped.
+    """
+    target = store.read(lambda session: find(session, checkpoint))
+    store.confirm(
+        f"Roll {store.ck.root} back to {target}? A running job is fenced and stops; what is prepared is dropped",
+        yes,
+    )
+    new = store.ck.rollback(target)
+    if store.json:
+        print_json({"id": str(new), "content_of": str(target)})
+    else:
+        print_line(f"{new} is committed, with the content of {target}: start the job again")
+
+
+@verb(
+    "delete",
+    "delete /data/orders 17",
+    "delete /data/orders 0000000017-1a2b3c4d --yes --json",
+    writes=True,
+    note="Without a terminal to ask on, --yes is needed.",
+)
+@click.argument("checkpoint", type=CHECKPOINT)
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+def delete(store: Opened, checkpoint: str, yes: bool) -> None:
+    """Delete a checkpoint for ever.
+
+    CHECKPOINT goes, with every object that no other one needs. The committed one cannot be deleted, nor the prepared
+    one, nor one that a savepoint keeps. A running job goes on undisturbed.
+    """
+    target = store.read(lambda session: find(session, checkpoint))
+    store.confirm(f"Delete {target} of {store.ck.root} for ever?", yes)
+    store.ck.delete_checkpoint(target)
+    if store.json:
+        print_json({"deleted": str(target)})
+    else:
+        print_line(f"{target} is deleted")

@@ -1,0 +1,70 @@
+"""`checkpointer savepoint`: list, create, delete."""
+
+import click
+
+from checkpointer.cli.screen import Column, print_json, print_line, print_table
+from checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from checkpointer.cli.words import age, moment
+from checkpointer.lineage import Savepoint
+from checkpointer.overview import find
+from manifests.model import Json
+
+_COLUMNS = (Column("NAME"), Column("ID", whole=True), Column("CREATED", whole=True), Column("AGE", right=True))
+
+
+@verb(
+    "savepoint",
+    "savepoint /data/orders",
+    "savepoint /data/orders before-migration",
+    "savepoint /data/orders last-good 41",
+    "savepoint /data/orders --delete before-migration --yes",
+    writes=True,
+)
+@click.argument("name", required=False)
+@click.argument("checkpoint", type=CHECKPOINT, required=False)
+@click.option("--delete", "deleted", metavar="NAME", help="Delete this savepoint.")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
+def command(store: Opened, name: str | None, checkpoint: str | None, deleted: str | None, yes: bool) -> None:
+    """List savepoints, make one, or delete one.
+
+    With NAME the committed checkpoint, or another CHECKPOINT, is kept under that name. Retention never touches a
+    savepoint. A name is used once. A running job goes on undisturbed.
+    """
+    if deleted is not None:
+        if name is not None:
+            raise click.UsageError("--delete takes the name, and nothing else is given")
+        _delete(store, deleted, yes)
+    elif name is not None:
+        _create(store, name, checkpoint)
+    else:
+        _list(store)
+
+
+def _list(store: Opened) -> None:
+    savepoints = store.ck.savepoints()
+    if store.json:
+        print_json(list(map(_document, savepoints)))
+        return
+    print_table(_COLUMNS, [(s.name, s.id, moment(s.created), age(s.created, store.now)) for s in savepoints])
+
+
+def _create(store: Opened, name: str, checkpoint: str | None) -> None:
+    wanted = None if checkpoint is None else store.read(lambda session: find(session, checkpoint))
+    made = store.ck.savepoint(name, wanted)
+    if store.json:
+        print_json(_document(made))
+    else:
+        print_line(f"{made.id} is kept as savepoint {made.name}")
+
+
+def _delete(store: Opened, name: str, yes: bool) -> None:
+    store.confirm(f"Delete savepoint {name} of {store.ck.root}? What only it keeps is lost", yes)
+    store.ck.delete_savepoint(name)
+    if store.json:
+        print_json({"deleted": name})
+    else:
+        print_line(f"savepoint {name} is deleted")
+
+
+def _document(savepoint: Savepoint) -> dict[str, Json]:
+    return {"name": savepoint.name, "id": str(savepoint.id), "created": moment(savepoint.created)}

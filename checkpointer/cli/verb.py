@@ -1,0 +1,203 @@
+"""What all verbs share: the root and how to open it, --json, and errors as one sentence."""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from checkpointer.cli.root import require_store
+from checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError
+from checkpointer.runtime import run_sync
+from checkpointer.session import Session
+from checkpointer.store.scrub import scrub
+from checkpointer.store.url import parse
+from checkpointer.sync import Checkpointer
+
+T = TypeVar("T")
+
+Options = Mapping[str, Any] | None
+
+CHECKPOINT_HELP = """CHECKPOINT is an id, its sequence (42), the beginning of an id, the name of a savepoint, epoch=41,
+savepoint=NAME, latest, or prepared."""
+
+
+PIPE_CLOSED = 128 + 13
+"""The status of a program that SIGPIPE ended, as shells show it."""
+
+
+class CheckpointType(click.types.StringParamType):
+    """What `overview.find` understands."""
+
+    name = "checkpoint"
+
+
+CHECKPOINT = CheckpointType()
+
+
+class Failed(click.ClickException):
+    """Ends the run with one sentence and status 1."""
+
+    exit_code = 1
+
+
+class Mistyped(Failed):
+    """The same with status 2: trying again as it was typed cannot help."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The store that a verb was called for."""
+
+    ck: Checkpointer
+    json: bool
+
+    def read(self, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+        """What a function of the core makes of the store."""
+        return run_sync(work(self.ck._session))
+
+    @property
+    def now(self) -> datetime:
+        return self.ck._session.host.now()
+
+    def confirm(self, question: str, yes: bool) -> None:
+        """Go on only if somebody said yes, on the command line or when asked."""
+        if yes:
+            return
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise click.UsageError("There is no terminal to ask on: add --yes to do it", click.get_current_context())
+        try:
+            agreed = click.confirm(question, err=True)
+        except click.Abort as abort:
+            if isinstance(abort.__context__, KeyboardInterrupt):
+                raise
+            agreed = False
+        if not agreed:
+            raise Failed("nothing was changed")
+
+
+def verb(
+    name: str, *examples: str, writes: bool = False, note: str = ""
+) -> Callable[[Callable[..., int | None]], click.Command]:
+    """Make a verb of a function that gets the opened store and its own parameters, and may return an exit status.
+
+    The docstring becomes the help, and `note` what stands below the options. A verb that only reads also opens stores
+    that cannot fence.
+    """
+
+    def decorate(function: Callable[..., int | None]) -> click.Command:
+        @wraps(function)
+        def run(
+            root: str,
+            as_json: bool,
+            storage_options: Options,
+            debug: bool,
+            fencing: Any = "none",
+            **arguments: Any,
+        ) -> int | None:
+            try:
+                options = _for_root(root, storage_options)
+                with Checkpointer(root, options, fencing=fencing) as ck:
+                    store = Opened(ck, as_json)
+                    store.read(lambda session: require_store(session.store, options))
+                    status = function(store, **arguments)
+                sys.stdout.flush()
+                return status
+            except (click.ClickException, click.Abort):
+                raise
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere, silently
+                return PIPE_CLOSED
+            except Exception as error:
+                if debug:
+                    _print_traceback(storage_options)
+                raise _explain(error, storage_options) from error
+
+        command = click.command(name, epilog=_epilog(function, examples, note))(_common(run, writes))
+        command.params.sort(key=lambda parameter: parameter.name != "root")
+        return command
+
+    return decorate
+
+
+def _common(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:
+    if writes:
+        run = click.option(
+            "--fencing",
+            type=click.Choice(["required", "none"]),
+            default="required",
+            show_default=True,
+            help="`none` writes to a store that cannot swap atomically.",
+        )(run)
+    run = click.option("--debug", is_flag=True, help="Show the traceback of an error.")(run)
+    run = click.option(
+        "--storage-options",
+        metavar="JSON|@FILE",
+        envvar="CHECKPOINTER_STORAGE_OPTIONS",
+        show_envvar=True,
+        callback=_parse_options,
+        help="What s3fs, adlfs or another fsspec file system takes.",
+    )(run)
+    run = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")(run)
+    return click.argument("root")(run)
+
+
+def _epilog(function: Callable[..., Any], examples: tuple[str, ...], note: str) -> str:
+    parameters = getattr(function, "__click_params__", ())
+    parts = [CHECKPOINT_HELP] if any(parameter.type is CHECKPOINT for parameter in parameters) else []
+    parts += [note] if note else []
+    return "\n\n".join([*parts, "\b\nExamples:\n" + "\n".join(f"  checkpointer {example}" for example in examples)])
+
+
+def _parse_options(context: click.Context, parameter: click.Parameter, value: str | None) -> Options:
+    """Storage options from JSON or a file of it. What is wrong is said without repeating any of it."""
+    if not value:
+        return None
+    if value.startswith("@"):
+        try:
+            value = Path(value[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "is no text"
+            raise click.BadParameter(f"{value[1:]}: {why}", context, parameter) from None
+    try:
+        options = json.loads(value)
+    except ValueError as error:
+        raise click.BadParameter(f"expected a JSON object, or @FILE: {error}", context, parameter) from None
+    if not isinstance(options, dict):
+        raise click.BadParameter("expected a JSON object, or @FILE", context, parameter)
+    return options
+
+
+def _for_root(root: str, options: Options) -> Options:
+    """A folder takes no options; those of the environment are not meant for it."""
+    source = click.get_current_context().get_parameter_source("storage_options")
+    return None if source is ParameterSource.ENVIRONMENT and parse(root).protocol == "file" else options
+
+
+def _explain(error: Exception, options: Options) -> Failed:
+    if isinstance(error, IllegalArgumentError):
+        return Mistyped(str(error))
+    if isinstance(error, CorruptionError):
+        return Failed(f"{error}; `checkpointer verify` says what that hurts")
+    if isinstance(error, CheckpointError):
+        return Failed(str(error))
+    if isinstance(error, ImportError):
+        return Failed(f"needs a package that is not installed: {scrub(str(error), options or {})}: pip install it")
+    shown = scrub(str(error), options or {})
+    return Failed(f"unexpected {type(error).__name__}: {shown}: please report it, with what --debug shows")
+
+
+def _print_traceback(options: Options) -> None:
+    for line in traceback.format_exc().splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        print(indent + scrub(line, options or {}), file=sys.stderr)

@@ -1,0 +1,61 @@
+"""`checkpointer verify`."""
+
+from dataclasses import asdict
+
+import click
+
+from checkpointer.cli.screen import Column, print_json, print_line, print_table, progress
+from checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from checkpointer.cli.words import count, size
+from checkpointer.overview import find
+from checkpointer.retention.verify import Finding, Verification
+from manifests.model import Json
+
+_COLUMNS = (Column("FINDING"), Column("PROBLEM"), Column("HURTS"))
+
+
+@verb(
+    "verify",
+    "verify /data/orders",
+    "verify s3://bucket/jobs/orders latest --operator totals",
+    "verify s3://bucket/jobs/orders --share 0.05 --json",
+    note="Exit status: 0 where all is well, 1 where something is damaged or missing.",
+)
+@click.argument("checkpoint", type=CHECKPOINT, required=False)
+@click.option("--operator", metavar="NAME", help="Only this operator.")
+@click.option("--share", type=float, default=1.0, help="The chance of each object to be read, from 0 to 1.")
+def command(store: Opened, checkpoint: str | None, operator: str | None, share: float) -> int:
+    """Find what is damaged or missing.
+
+    Every stored byte is compared with what `_latest` and the manifests say of it: for all checkpoints, or for one. Only
+    reads, and may run beside the job. Each finding says what was expected, what was found, and which checkpoints it
+    hurts.
+    """
+    wanted = None if checkpoint is None else store.read(lambda session: find(session, checkpoint))
+    with progress("verifying", "bytes") as told:
+        found = store.ck.verify(wanted, operator=operator, share=share, progress=told)
+    if store.json:
+        print_json(_document(found))
+    else:
+        _print(found)
+    return 0 if found else 1
+
+
+def _document(found: Verification) -> dict[str, Json]:
+    findings = [asdict(f) | {"checkpoints": list(map(str, f.checkpoints))} for f in found.findings]
+    return asdict(found) | {"findings": findings}
+
+
+def _print(found: Verification) -> None:
+    seen = (
+        f"{count(found.checkpoints, 'checkpoint')}, {count(found.objects, 'object')} with {size(found.bytes)} compared"
+    )
+    left = f", {count(found.skipped, 'object')} left out" if found.skipped else ""
+    print_line(f"{seen}{left}: {count(len(found.findings), 'finding') if found.findings else 'all is well'}")
+    if found.findings:
+        print_table(_COLUMNS, [("missing" if f.missing else "damaged", f.problem, _hurt(f)) for f in found.findings])
+
+
+def _hurt(finding: Finding) -> str:
+    hurt = ", ".join(map(str, finding.checkpoints)) or "no checkpoint"
+    return f"{hurt}{' and all older ones but savepoints' if finding.and_older else ''}"

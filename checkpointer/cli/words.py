@@ -1,0 +1,59 @@
+"""Values as people read them, and as scripts do."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_STEPS = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+def size(count: int | None) -> str:
+    """Bytes in binary units: 1.5 MiB. `?` where the chains that would tell were not loaded."""
+    if count is None:
+        return "?"
+    if count < 1024:
+        return f"{count} B"
+    power = 1
+    while power < len(_UNITS) and count / 1024**power >= 1023.95:
+        power += 1
+    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"
+
+
+def moment(at: datetime | None) -> str | None:
+    """Seconds, in UTC: 2026-01-31T03:00:00Z."""
+    return None if at is None else at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def age(at: datetime | None, now: datetime) -> str | None:
+    """How long ago, in the largest unit that fits."""
+    if at is None:
+        return None
+    seconds = int((now - at).total_seconds())
+    if seconds < 0:
+        return "in the future"
+    for length, unit in _STEPS:
+        if seconds >= length:
+            return f"{seconds // length} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """1 object, 2 objects."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def spread(numbers: Mapping[str, int] | None) -> str | None:
+    """1/3/10: the smallest, the median, the largest."""
+    return None if numbers is None else "/".join(str(numbers[name]) for name in ("minimum", "median", "maximum"))
+
+
+def ranges(numbers: Iterable[int], most: int = 8) -> str:
+    """0-2, 5, 7-9; the first `most` of these."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:most]]
+    return ", ".join(shown) + (", …" if len(runs) > most else "")

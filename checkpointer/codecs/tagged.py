@@ -1,0 +1,74 @@
+"""Stored values as JSON for people and scripts, in a form that says of each value which one it was.
+
+What JSON has stands as itself. Anything else is an object with one name that begins with `$`:
+
+    tuple       {"$tuple": […]}                 bytes      {"$bytes": "base64"}
+    set         {"$set": […]}                   Decimal    {"$decimal": "1.10"}
+    frozenset   {"$frozenset": […]}             UUID       {"$uuid": "…"}
+    date        {"$date": "2024-02-29"}         time       {"$time": "02:30:00"}
+    datetime    {"$datetime": "2024-01-02T03:04:05+01:00"}
+    timedelta   {"$timedelta": [days, seconds, microseconds]}
+    float       {"$float": "nan"}, also "inf" and "-inf"
+    dict        {"$map": [[key, value], …]} where a key is no text, or begins with `$`
+
+A time or datetime of a repeated hour has "fold": 1 beside it, and a datetime in a named zone has "zone".
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from manifests.model import Json
+
+
+def to_json(value: Any) -> Json:
+    """The value as JSON can carry it. Members of sets are in an order that depends on them alone."""
+    kind = type(value)
+    if kind in (str, int, bool, type(None)):
+        return value
+    if kind is float:
+        return value if isfinite(value) else {"$float": repr(value)}
+    if kind is list:
+        return [to_json(member) for member in value]
+    if kind is dict:
+        return _mapping(value)
+    tagged = _TAGGED.get(kind)
+    return {"$repr": repr(value)} if tagged is None else tagged(value)
+
+
+def _mapping(value: dict[Any, Any]) -> Json:
+    if all(type(key) is str and not key.startswith("$") for key in value):
+        return {key: to_json(member) for key, member in value.items()}
+    return {"$map": [[to_json(key), to_json(member)] for key, member in value.items()]}
+
+
+def _members(value: Iterable[Any]) -> list[Json]:
+    return sorted(map(to_json, value), key=repr)
+
+
+def _moment(tag: str, value: datetime | time) -> Json:
+    marks: dict[str, Json] = {tag: value.isoformat()}
+    if value.fold:
+        marks["fold"] = 1
+    if isinstance(value.tzinfo, ZoneInfo):
+        marks["zone"] = value.tzinfo.key
+    return marks
+
+
+_TAGGED: dict[type, Callable[[Any], Json]] = {
+    tuple: lambda value: {"$tuple": [to_json(member) for member in value]},
+    set: lambda value: {"$set": _members(value)},
+    frozenset: lambda value: {"$frozenset": _members(value)},
+    bytes: lambda value: {"$bytes": b64encode(value).decode()},
+    Decimal: lambda value: {"$decimal": str(value)},
+    UUID: lambda value: {"$uuid": str(value)},
+    date: lambda value: {"$date": value.isoformat()},
+    time: lambda value: _moment("$time", value),
+    datetime: lambda value: _moment("$datetime", value),
+    timedelta: lambda value: {"$timedelta": [value.days, value.seconds, value.microseconds]},
+}

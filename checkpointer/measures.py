@@ -1,0 +1,109 @@
+"""How large a checkpoint is, and how much of it each operator, partition and commit has. Functions of manifests."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from statistics import median_low
+
+from manifests import layout
+from manifests.model import SNAPSHOT, Artifact, Manifest, Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The smallest, the middle and the largest of some numbers."""
+
+    minimum: int
+    median: int
+    maximum: int
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> "Spread | None":
+        values = sorted(numbers)
+        return cls(values[0], median_low(values), values[-1]) if values else None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSize:
+    """What one operator's chains hold. Bytes are stored bytes; what several partitions share counts once."""
+
+    partitions: int
+    chain: Spread | None
+    snapshot_bytes: int
+    delta_bytes: int
+    records: int
+    objects: int
+    object_bytes: int
+    """Whole objects, with what they hold for others."""
+
+
+def is_loaded(operator: Operator) -> bool:
+    """Whether the chains are known: those that stand in segments are read only when somebody asks."""
+    return len(operator.patches) == len(operator.segments)
+
+
+def partitions(operator: Operator) -> int:
+    """Partitions that have state; where the chains are not loaded, partitions that could have."""
+    return len(operator.chains) if is_loaded(operator) else operator.partitions
+
+
+def operator_size(operator: Operator) -> OperatorSize:
+    artifacts = [artifact for chain in operator.chains.values() for artifact in chain]
+    slices = {(a.path, a.offset, a.length): a for a in artifacts}.values()
+    whole = {artifact.path: artifact.size for artifact in artifacts}
+    return OperatorSize(
+        partitions=len(operator.chains),
+        chain=Spread.of(map(len, operator.chains.values())),
+        snapshot_bytes=sum(a.length for a in slices if a.kind == SNAPSHOT),
+        delta_bytes=sum(a.length for a in slices if a.kind != SNAPSHOT),
+        records=sum(artifact.records for artifact in artifacts),
+        objects=len(whole),
+        object_bytes=sum(whole.values()),
+    )
+
+
+def partition_bytes(operator: Operator) -> dict[int, int]:
+    """Stored bytes of each partition. Bytes that several share are divided by the records each has in them."""
+    records: Counter[tuple[str, int]] = Counter()
+    sharers: Counter[tuple[str, int]] = Counter()
+    for artifact in _artifacts(operator):
+        records[artifact.path, artifact.offset] += artifact.records
+        sharers[artifact.path, artifact.offset] += 1
+
+    def share(artifact: Artifact) -> float:
+        place = artifact.path, artifact.offset
+        if sharers[place] == 1 or not records[place]:
+            return artifact.length / sharers[place]
+        return artifact.length * artifact.records / records[place]
+
+    return {partition: round(sum(map(share, chain))) for partition, chain in operator.chains.items()}
+
+
+def _artifacts(operator: Operator) -> Iterator[Artifact]:
+    for chain in operator.chains.values():
+        yield from chain
+
+
+def object_sizes(manifest: Manifest) -> dict[str, int]:
+    """Every artifact's object and every segment that the checkpoint is made of, with its size in bytes."""
+    sizes: dict[str, int] = {}
+    for operator in manifest.operators.values():
+        sizes.update((segment.path, segment.size) for segment in operator.segments)
+        sizes.update((artifact.path, artifact.size) for artifact in _artifacts(operator))
+    return sizes
+
+
+def bytes_by_attempt(sizes: dict[str, int]) -> dict[str, int]:
+    """Bytes of objects by the id, as text, of the attempt that wrote them."""
+    written: defaultdict[str, int] = defaultdict(int)
+    for path, size in sizes.items():
+        written[str(layout.owner(path))] += size
+    return written
+
+
+def checkpoint_bytes(manifest: Manifest) -> tuple[int, int] | None:
+    """Bytes of all objects of a checkpoint, and of those it wrote itself; None where chains are not loaded."""
+    if not all(map(is_loaded, manifest.operators.values())):
+        return None
+    sizes, own = object_sizes(manifest), f"/{manifest.id}."
+    return sum(sizes.values()), sum(size for path, size in sizes.items() if own in path)

@@ -1,0 +1,211 @@
+"""Which checkpoints a store has, and which of them somebody means, as far as manifests and the catalog tell."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Literal
+
+from checkpointer import objects
+from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, NotFoundError, SavepointNotFoundError
+from checkpointer.history import History, is_live, read_history
+from checkpointer.pointer import Head, reading
+from checkpointer.session import Session
+from manifests.model import CheckpointId, Manifest, Operator, Ref
+
+State = Literal["committed", "prepared", "history", "kept"]
+"""`history`: on the chain below the committed one. `kept`: below the boundary, by the catalog alone."""
+
+LATEST, PREPARED = "latest", "prepared"
+
+_ID_START = re.compile(r"[0-9]{1,10}(-[0-9a-f]{0,8})?")
+
+AT_ONCE = 8
+"""Manifests whose chains are loaded at the same time."""
+
+_SHOWN = 5
+"""How many of those that could be meant an error names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A checkpoint, what it is to the store, and the savepoints that keep it, by name."""
+
+    ref: Ref
+    manifest: Manifest
+    state: State
+    savepoints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Every live checkpoint and the prepared one, oldest first. Chains that stand in segments are not loaded."""
+
+    checkpoints: tuple[Listed, ...]
+    history: History
+
+
+async def read_overview(session: Session, *, chains: bool = False) -> Overview:
+    """All manifests at once, in few round trips however many there are; with `chains`, the segments too."""
+
+    async def read(head: Head) -> Overview:
+        overview = await _overview(session, head)
+        if not chains:
+            return overview
+        loaded: dict[tuple[str, ...], Operator] = {}
+        checkpoints: list[Listed] = []
+        for some in batched(overview.checkpoints):
+            manifests = await asyncio.gather(*(load_shared(session, listed.manifest, loaded) for listed in some))
+            checkpoints += (replace(listed, manifest=m) for listed, m in zip(some, manifests, strict=True))
+        return replace(overview, checkpoints=tuple(checkpoints))
+
+    return await reading(session.store, read)
+
+
+def batched(checkpoints: tuple[Listed, ...]) -> Iterator[tuple[Listed, ...]]:
+    """So many at a time as have their chains loaded together."""
+    for start in range(0, len(checkpoints), AT_ONCE):
+        yield checkpoints[start : start + AT_ONCE]
+
+
+async def load_shared(session: Session, manifest: Manifest, loaded: dict[tuple[str, ...], Operator]) -> Manifest:
+    """The manifest with its chains. What has the same segments in several checkpoints is read once, into `loaded`."""
+    operators = dict(manifest.operators)
+    for name, operator in operators.items():
+        key = (name, *(segment.path for segment in operator.segments))
+        if operator.segments and key not in loaded:
+            alone = replace(manifest, operators={name: operator})
+            loaded[key] = (await objects.load_operators(session.store, session.host, alone)).operators[name]
+        operators[name] = loaded.get(key, operator) if operator.segments else operator
+    return replace(manifest, operators=operators)
+
+
+async def _overview(session: Session, head: Head) -> Overview:
+    history = await read_history(session.store, head)
+    known = dict(history.chain)
+    refs = {**history.refs(), **({head.prepared.id: head.prepared} if head.prepared else {})}
+    others = [ref for ref in refs.values() if ref not in known]
+    known.update(
+        zip(others, await asyncio.gather(*(objects.read_manifest_alone(session.store, r) for r in others)), strict=True)
+    )
+    names = _names(history)
+    listed = (Listed(r, known[r], _state(head, r), names.get(r, ())) for _, r in sorted(refs.items()))
+    return Overview(tuple(listed), history)
+
+
+def _names(history: History) -> dict[Ref, tuple[str, ...]]:
+    names: dict[Ref, tuple[str, ...]] = {}
+    for entry in history.entries:
+        if entry.name is not None:
+            names[entry.ref] = (*names.get(entry.ref, ()), entry.name)
+    return names
+
+
+def _state(head: Head, ref: Ref) -> State:
+    if ref == head.committed:
+        return "committed"
+    if ref == head.prepared:
+        return "prepared"
+    return "kept" if head.pointer is not None and ref.id.sequence < head.pointer.boundary else "history"
+
+
+async def read_listed(session: Session, wanted: str) -> Listed:
+    """One checkpoint with all its chains; see `find` for `wanted`."""
+
+    async def read(head: Head) -> Listed:
+        ref = await _find(session, head, wanted)
+        catalog = await objects.read_catalog(session.store, None if head.pointer is None else head.pointer.catalog)
+        manifest = await objects.read_manifest(session.store, session.host, ref)
+        return Listed(ref, manifest, _state(head, ref), _names(History((), catalog)).get(ref, ()))
+
+    return await reading(session.store, read)
+
+
+async def find(session: Session, wanted: str) -> CheckpointId:
+    """The checkpoint that `wanted` means.
+
+    "latest", "prepared", an id, its sequence, the beginning of an id, the name of a savepoint, "epoch=41", or
+    "savepoint=NAME". An id and a savepoint are found without reading the history, so damage elsewhere does not matter.
+    """
+    return (await reading(session.store, lambda head: _find(session, head, wanted))).id
+
+
+async def _find(session: Session, head: Head, wanted: str) -> Ref:
+    url = session.store.url
+    if wanted in (LATEST, PREPARED):
+        ref = head.committed if wanted == LATEST else head.prepared
+        if ref is None:
+            what = "is committed yet" if wanted == LATEST else "is prepared"
+            raise CheckpointNotFoundError(f"{url}: no checkpoint {what}")
+        return ref
+    key, equals, value = wanted.partition("=")
+    if equals and key == "epoch":
+        return await _of_epoch(session, head, value)
+    if equals and key == "savepoint":
+        return await _of_name(session, head, value)
+    if _ID_START.fullmatch(wanted):
+        return await _of_id(session, head, wanted)
+    return await _of_name(session, head, wanted)
+
+
+async def _of_name(session: Session, head: Head, name: str) -> Ref:
+    catalog = await objects.read_catalog(session.store, None if head.pointer is None else head.pointer.catalog)
+    entries = {entry.name: entry.ref for entry in (catalog.entries if catalog else ()) if entry.name is not None}
+    if name in entries:
+        return entries[name]
+    close = get_close_matches(name, entries, n=1, cutoff=0.4)
+    known = ", ".join(map(repr, sorted(entries)[:_SHOWN])) or "none"
+    hint = f"did you mean {close[0]!r}?" if close else f"the savepoints are {known}"
+    raise SavepointNotFoundError(f"{session.store.url}: {name!r:.80} is no id and no savepoint: {hint}")
+
+
+async def _of_epoch(session: Session, head: Head, text: str) -> Ref:
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise IllegalArgumentError(f"epoch={text:.40}: expected a number")
+    listed = (await _overview(session, head)).checkpoints
+    found = [c.ref for c in listed if c.manifest.epoch == int(text) and c.state != "prepared"]
+    if not found:
+        raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint of epoch {text}")
+    return found[-1]
+
+
+async def _of_id(session: Session, head: Head, text: str) -> Ref:
+    url = session.store.url
+    if len(text) == len("0000000042-1a2b3c4d"):
+        wanted = CheckpointId.parse(text)
+        if head.prepared is not None and head.prepared.id == wanted:
+            return head.prepared
+        ref = await is_live(session.store, head, wanted)
+        if ref is None:
+            raise CheckpointNotFoundError(f"{url}: no live checkpoint {text}")
+        return ref
+    listed = (await _overview(session, head)).checkpoints
+    found = [c for c in listed if _begins(c.ref.id, text) or text in c.savepoints]
+    if not found:
+        raise _nothing_like(url, text, listed)
+    if len(found) > 1:
+        known = ", ".join(str(c.ref.id) + (f" (savepoint {text})" if text in c.savepoints else "") for c in found)
+        raise IllegalArgumentError(f"{text} could be {_cut(known, len(found))}: give more of the id, or savepoint=NAME")
+    return found[0].ref
+
+
+def _begins(checkpoint: CheckpointId, text: str) -> bool:
+    """Whether `text` is the sequence, or the beginning of the id, with or without its zeros."""
+    if text.isdigit() and int(text) == checkpoint.sequence:
+        return True
+    short = "-" in text and f"{checkpoint.sequence}-{checkpoint.suffix}".startswith(text)
+    return short or str(checkpoint).startswith(text)
+
+
+def _nothing_like(url: str, text: str, listed: tuple[Listed, ...]) -> NotFoundError:
+    if not listed:
+        return CheckpointNotFoundError(f"{url}: no checkpoint is committed yet")
+    return CheckpointNotFoundError(
+        f"{url}: no live checkpoint {text}: there are {listed[0].ref.id} to {listed[-1].ref.id}"
+    )
+
+
+def _cut(known: str, count: int) -> str:
+    parts = known.split(", ")
+    return ", ".join(parts[:_SHOWN]) + (f" and {count - _SHOWN} more" if count > _SHOWN else "")

@@ -1,0 +1,152 @@
+"""Whatever goes wrong: one sentence on stderr, a status, and neither a traceback nor a secret."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from checkpointer import Checkpointer
+from checkpointer.cli import lists
+from tests.cli.conftest import Result, Run
+from tests.conftest import Root
+from tests.core.world import put
+from tests.servers import Server
+
+SECRET = "s3cr3t-0123456789"
+
+
+def said(done: Result, status: int, *parts: str) -> None:
+    assert done.status == status
+    assert done.out == ""
+    assert done.err.startswith("checkpointer")
+    assert done.err.count("\n") == 1
+    assert "Traceback" not in done.err
+    for part in parts:
+        assert part in done.err
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "part"),
+    [
+        ((), 2, "Missing command"),
+        (("lst", "ROOT"), 2, "lst"),
+        (("list",), 2, "ROOT"),
+        (("list", "ROOT", "--jsn"), 2, "--json"),
+        (("list", "ROOT", "more"), 2, "more"),
+        (("list", ""), 2, "the root is empty"),
+        (("list", "s3x://bucket/path"), 2, "unknown protocol 's3x'"),
+        (("list", "s3://key:word@bucket/path"), 2, "must not hold credentials"),
+        (("list", "ROOT", "--storage-options", '{"key": 1}'), 2, "takes no storage_options"),
+        (("list", "ROOT", "--storage-options", "@/no/such/file"), 2, "No such file"),
+        (("show", "ROOT", "0000000009-00000000"), 1, "no live checkpoint 0000000009-00000000"),
+        (("show", "ROOT", "77"), 1, "there are 0000000001-0c5442af to 0000000005-c3dc518a"),
+        (("show", "ROOT", "00000"), 2, "could be 0000000001-0c5442af, 0000000002-f4bb65ce, "),
+        (("show", "ROOT", "before"), 1, "did you mean 'before the flood'?"),
+        (("show", "ROOT", "epoch=99"), 1, "epoch 99"),
+        (("show", "ROOT", "epoch=4"), 1, "epoch 4"),  # prepared, not committed
+        (("show", "ROOT", "epoch=one"), 2, "expected a number"),
+        (("tree", "ROOT", "--operator", "sen"), 2, "but seen, table"),
+        (("verify", "ROOT", "--share", "7"), 2, "from 0 to 1"),
+        (("verify", "ROOT", "--operator", "sen"), 2, "'sen'"),
+        (("cat", "ROOT", "sen"), 2, "the checkpoint has seen, table"),
+        (("cat", "ROOT", "seen", "9"), 2, "no state in partition 9"),
+        (("cat", "ROOT", "seen", "--id", "1", "--epoch", "1"), 2, "not several"),
+        (("savepoint", "ROOT", "before the flood"), 2, "the name is taken"),
+        (("savepoint", "ROOT", "a/b"), 2, "slashes"),
+        (("savepoint", "ROOT", "--delete", "nothing", "--yes"), 1, "no savepoint 'nothing'"),
+        (("delete", "ROOT", "4", "--yes"), 1, "is the committed checkpoint"),
+        (("delete", "ROOT", "2", "--yes"), 1, "before the flood"),
+        (("rollback", "ROOT", "prepared", "--yes"), 1, "0000000005"),
+    ],
+)
+def test_a_mistake_gets_one_sentence(golden: Path, run: Run, args: tuple[str, ...], status: int, part: str) -> None:
+    before = (golden / "_latest").read_bytes()
+    said(run(*(str(golden) if arg == "ROOT" else arg for arg in args)), status, part)
+    assert (golden / "_latest").read_bytes() == before
+
+
+def test_an_unknown_root_names_those_nearby(root: Path, run: Run) -> None:
+    meant = f"did you mean {root}?"
+    said(run("list", root.parent / "rot"), 1, "there is no such folder", meant)
+    said(run("list", root.parent), 1, "has no `_latest`", meant)
+    said(run("list", root / "manifests"), 1, meant)
+    said(run("verify", root / "artifacts" / "seen"), 1, meant)
+    said(run("list", root / "_latest"), 2, "is a file")
+    deep = shutil.copytree(root, root.parent / "deep" / "jobs" / "orders")
+    said(run("list", root.parent / "deep"), 1, f"did you mean {deep}?")
+    (root.parent / "empty").mkdir()
+    said(run("savepoint", root.parent / "empty", "new"), 1, "the folder is empty")
+    assert [*(root.parent / "empty").iterdir()] == []
+
+
+def test_a_lost_pointer_is_told_from_a_folder_without_a_store(root: Path, run: Run) -> None:
+    (root / "_latest").unlink()
+    said(run("list", root), 1, "manifests are there", "was lost")
+
+
+def test_a_root_one_level_too_deep_is_told_on_every_store(any_root: Root, run: Run) -> None:
+    with Checkpointer(any_root.url, any_root.storage_options or None) as ck:
+        put(ck, b"value")
+    options = ["--storage-options", json.dumps(any_root.storage_options)] if any_root.storage_options else []
+    said(run("list", f"{any_root.url}/artifacts/op", *options), 1, f"did you mean {any_root.url}?")
+    said(run("list", f"{any_root.url}-other", *options), 1, f"no store at {any_root.url}-other")
+
+
+def test_damage_is_told_with_the_verb_that_tells_more(root: Path, run: Run) -> None:
+    newest = max((root / "manifests").glob("*.json"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    said(run("list", root), 1, newest.name, "`checkpointer verify`")
+
+
+def test_wrong_credentials_are_told_and_not_shown(s3_server: Server, run: Run) -> None:
+    options = s3_server.storage_options | {"secret": SECRET}
+    done = run("list", f"{s3_server.url}/any", "--storage-options", json.dumps(options))
+    said(done, 1, s3_server.url)
+    assert SECRET not in done.err
+
+
+def test_options_from_a_file(s3_server: Server, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "options.json"
+    file.write_text(json.dumps(s3_server.storage_options))
+    said(run("list", f"{s3_server.url}/nothing-there", "--storage-options", f"@{file}"), 1, "no store at")
+
+
+def test_options_of_the_environment_are_not_for_folders(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHECKPOINTER_STORAGE_OPTIONS", json.dumps({"secret": SECRET}))
+    assert run("list", root).status == 0
+
+
+@pytest.mark.parametrize("options", [f'{{"secret": "{SECRET}"', f'["{SECRET}"]', f'"{SECRET}"'])
+def test_options_that_are_no_json_are_not_repeated(run: Run, options: str) -> None:
+    done = run("list", "s3://bucket/path", "--storage-options", options)
+    said(done, 2, "expected a JSON object")
+    assert SECRET not in done.err
+
+
+@pytest.mark.parametrize(
+    ("args", "package"), [(("list", "s3://bucket/path"), "s3fs"), (("cat", "ROOT", "table"), "pyarrow")]
+)
+def test_a_missing_package_is_named_with_its_extra(
+    golden: Path, run: Run, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], package: str
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == package else found(name, *rest)
+    )
+    said(run(*(golden if arg == "ROOT" else arg for arg in args)), 2, package, "pip install 'spark-state-checkpointer[")
+
+
+def test_a_bug_gets_one_sentence_too(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(f"broken, with {SECRET}")
+
+    monkeypatch.setattr(lists, "read_overview", fail)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    done = run("list", root)
+    said(done, 1, "unexpected RuntimeError: broken, with ***", "--debug")
+    debugged = run("list", root, "--debug")
+    assert debugged.status == 1
+    assert "Traceback" in debugged.err
+    assert SECRET not in done.err + debugged.err

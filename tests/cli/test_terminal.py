@@ -1,0 +1,188 @@
+"""The command as a process: on a terminal of some width, into a pipe, interrupted, and asked for a yes."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from checkpointer import Checkpointer
+from tests.cli.conftest import GOLDEN
+
+REPOSITORY = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "checkpointer"]
+PATIENCE = 60
+
+
+class Terminal:
+    """The command on a pseudo terminal of its own."""
+
+    def __init__(self, *args: object, columns: int = 160, **environment: str) -> None:
+        clean = {
+            name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")
+        }
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        self._process = subprocess.Popen(
+            [*COMMAND, *map(str, args)],
+            cwd=REPOSITORY,
+            env=clean | {"TERM": "xterm-256color"} | environment,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(slave)
+        self._seen = ""
+
+    def wait_for(self, text: str) -> None:
+        while text not in self._seen:
+            assert self._read(), f"ended without {text!r}: {self._seen}"
+
+    def interrupt(self) -> None:
+        """Ctrl-C, until it is heard: one that comes just before Python begins to read from the terminal is lost."""
+        time.sleep(0.2)
+        self.type("\x03")
+        while True:
+            if not select.select([self._master], [], [], 5)[0]:
+                self.type("\x03")
+            elif not self._read():
+                return
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def end(self) -> tuple[int, str]:
+        """The status, and all that was on the screen."""
+        while self._read():
+            pass
+        os.close(self._master)
+        return self._process.wait(PATIENCE), self._seen.replace("\r\n", "\n")
+
+    def _read(self) -> bool:
+        assert select.select([self._master], [], [], PATIENCE)[0], f"nothing came after {self._seen!r}"
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:  # the other side is closed
+            return False
+        self._seen += data.decode(errors="replace")
+        return bool(data)
+
+
+def test_a_terminal_gets_a_table_in_colours() -> None:
+    status, seen = Terminal("list", GOLDEN).end()
+    assert status == 0
+    assert "───" in seen
+    assert re.search("\x1b\\[32mcommitted", seen)
+    assert "0000000002-f4bb65ce" in seen
+
+
+@pytest.mark.parametrize("verb", ["list", "show", "tree", "verify"])
+def test_no_color_is_respected(verb: str) -> None:
+    status, seen = Terminal(verb, GOLDEN, NO_COLOR="1").end()
+    assert status == 0
+    assert not re.search("\x1b\\[[0-9;]*m", seen)
+
+
+def test_a_dumb_terminal_gets_plain_text() -> None:
+    status, seen = Terminal("list", GOLDEN, TERM="dumb").end()
+    assert status == 0
+    assert not set(seen) & set("\x1b─")
+
+
+def test_a_narrow_terminal_goes_without_columns_and_says_so() -> None:
+    _, seen = Terminal("list", GOLDEN, columns=90, NO_COLOR="1").end()
+    lines = seen.rstrip("\n").split("\n")
+    assert lines[-1] == "a wider terminal also shows AGE, OPERATORS, PARTITIONS, OWN"
+    assert all(len(line) <= 90 for line in lines)
+    assert "before the flood" in seen
+
+
+def test_a_tree_is_never_cut() -> None:
+    _, seen = Terminal("tree", GOLDEN, "2", columns=40, NO_COLOR="1").end()
+    assert "└──" in seen
+    assert "byte 185 of a pack of 349 B\n" in seen
+
+
+def test_progress_is_shown_with_rate_and_time_left() -> None:
+    _, seen = Terminal("verify", GOLDEN).end()
+    plain = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", seen)
+    assert re.search(r"verifying .*6\.4/6\.4 KiB .*/s .*0:00:00", plain)
+    assert plain.rstrip().endswith("all is well")
+
+
+def test_the_command_asks_and_takes_no_for_an_answer(root: Path) -> None:
+    before = (root / "_latest").read_bytes()
+    for answer in ("n\n", "\x04"):
+        terminal = Terminal("rollback", root, "good")
+        terminal.wait_for("A running job is fenced")
+        terminal.wait_for("[y/N]")
+        terminal.type(answer)
+        status, seen = terminal.end()
+        assert status == 1
+        assert "nothing was changed" in seen
+    assert (root / "_latest").read_bytes() == before
+
+
+def test_the_command_asks_and_takes_yes_for_an_answer(root: Path) -> None:
+    terminal = Terminal("delete", root, "1")
+    terminal.wait_for("[y/N]")
+    terminal.type("y\n")
+    status, seen = terminal.end()
+    assert status == 0
+    assert "is deleted" in seen
+    with Checkpointer(root) as ck:
+        assert [known.sequence for known in ck.list_checkpoints()] == [2, 3]
+
+
+def test_an_interrupt_ends_it_silently(root: Path) -> None:
+    terminal = Terminal("rollback", root, "good")
+    terminal.wait_for("[y/N]")
+    terminal.interrupt()
+    status, seen = terminal.end()
+    assert status == 128 + signal.SIGINT
+    assert "Traceback" not in seen
+    assert "changed" not in seen
+
+
+def test_a_pipe_gets_plain_text_and_its_end_is_no_error() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "tree", str(GOLDEN), "--all"],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert first.startswith(b"0000000004-9e2b5704")
+    assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_pipe_that_nobody_reads_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*COMMAND, "savepoint", GOLDEN], cwd=REPOSITORY, stdout=writing, stderr=subprocess.PIPE, timeout=PATIENCE
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_a_real_process_ends_with_the_status_and_one_sentence(tmp_path: Path) -> None:
+    for args, status in ((["--version"], 0), (["list", str(tmp_path)], 1), (["lst"], 2)):
+        done = subprocess.run([*COMMAND, *args], cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == status
+        assert done.stderr.count("\n") == (status > 0)

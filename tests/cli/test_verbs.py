@@ -1,0 +1,293 @@
+"""What each verb says, over every kind of store, and what it does to one."""
+
+import json
+import shlex
+from pathlib import Path
+
+import click
+import fsspec
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from checkpointer import Checkpointer
+from checkpointer.cli.app import VERBS
+from checkpointer.errors import FencedError
+from tests.cli.conftest import Run, write_history
+from tests.conftest import Root
+from tests.core.world import put
+
+
+def test_every_verb_works_on_every_store(any_root: Root, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    if any_root.storage_options:
+        monkeypatch.setenv("CHECKPOINTER_STORAGE_OPTIONS", json.dumps(any_root.storage_options))
+    with Checkpointer(any_root.url, any_root.storage_options or None) as ck:
+        write_history(ck)
+    url = any_root.url
+    assert [found["epoch"] for found in run("list", url, "--json").json] == [10, 11, 12]
+    assert run("show", url, "good", "--json").json["savepoints"] == ["good"]
+    assert [op["name"] for op in run("tree", url, "--json").json["operators"]] == ["blob", "seen"]
+    assert run("diff", url, "1", "--json").json["bytes_added"] > 0
+    assert run("verify", url, "--json").json["findings"] == []
+    assert run("stats", url, "--json").json["checkpoints"] == 3
+    assert [record["text"] for record in run("cat", url, "blob", "--json").json] == ["blob 2", "blob 3"]
+    assert run("savepoint", url, "last", "--json").json["name"] == "last"
+    assert [point["name"] for point in run("savepoint", url, "--json").json] == ["good", "last"]
+    assert run("savepoint", url, "--delete", "last", "--yes", "--json").json == {"deleted": "last"}
+    assert run("delete", url, "1", "--yes", "--json").json["deleted"].startswith("0000000001-")
+    rolled = run("rollback", url, "good", "--yes", "--json").json
+    assert rolled["id"].startswith("0000000004-")
+    with Checkpointer(any_root.url, any_root.storage_options or None) as ck:
+        restored = ck.restore()
+        assert restored is not None
+        assert str(restored.id) == rolled["id"]
+        assert restored.keyed("seen")["n"] == 2
+
+
+class Files(LocalFileSystem):
+    """A file system that this library has no store of its own for."""
+
+    protocol = "cli-test"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path.removeprefix("cli-test://"))
+
+
+def test_a_store_without_fencing_is_read_at_once_and_written_when_told(tmp_path: Path, run: Run) -> None:
+    fsspec.register_implementation("cli-test", Files, clobber=True)
+    root = f"cli-test://{tmp_path}/root"
+    with Checkpointer(root, fencing="none") as ck:
+        write_history(ck)
+    assert run("list", root).status == 0
+    assert run("savepoint", root, "new").status == 2
+    assert run("savepoint", root, "new", "--fencing", "none").status == 0
+    assert [point["name"] for point in run("savepoint", root, "--fencing", "none", "--json").json] == ["good", "new"]
+
+
+@pytest.mark.parametrize(
+    "args", [("list",), ("show",), ("tree",), ("diff", "1"), ("verify",), ("stats",), ("cat", "seen"), ("savepoint",)]
+)
+def test_plain_text_has_neither_colour_nor_boxes(root: Path, run: Run, args: tuple[str, ...]) -> None:
+    done = run(args[0], root, *args[1:])
+    assert (done.status, done.err) == (0, "")
+    assert not set(done.out) & set("\x1b─│└├━")
+    assert all(line == line.rstrip() for line in done.out.splitlines())
+
+
+def test_a_list_in_plain_text_has_stable_columns(golden: Path, run: Run) -> None:
+    lines = [line.split("  ") for line in run("list", golden).out.splitlines()]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    assert [row[:3] + row[4:] for row in cells] == [
+        ["ID", "EPOCH", "CREATED", "OPERATORS", "PARTITIONS", "SIZE", "OWN", "STATE", "SAVEPOINTS"],
+        ["0000000001-0c5442af", "0", "2024-01-02T00:01:00Z", "4", "7", "2.8 KiB", "2.8 KiB", "kept", "-"],
+        [
+            "0000000002-f4bb65ce",
+            "1",
+            "2024-01-02T00:02:00Z",
+            "4",
+            "7",
+            "4.7 KiB",
+            "1.9 KiB",
+            "kept",
+            "before the flood",
+        ],
+        ["0000000004-9e2b5704", "3", "2024-01-02T00:05:00Z", "4", "605", "?", "?", "committed", "-"],
+        ["0000000005-c3dc518a", "4", "2024-01-02T00:07:00Z", "4", "605", "?", "?", "prepared", "-"],
+    ]
+
+
+def test_sizes_of_long_partition_lists_are_told_on_demand(golden: Path, run: Run) -> None:
+    *_, committed, _ = run("list", golden, "--json").json
+    assert (committed["partitions"], committed["bytes"], committed["own_bytes"]) == (605, None, None)
+    *_, committed, _ = run("list", golden, "--json", "--sizes").json
+    assert committed["partitions"] == 604  # one of 600 was dropped
+    files = [
+        path for path in golden.rglob("*") if f"{committed['id']}." in path.name and path.parent.name != "manifests"
+    ]
+    own = sum(path.stat().st_size for path in files if "catalog" not in path.parts)
+    assert committed["own_bytes"] == own > 0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sequence"),
+    [
+        ("2", 2),
+        ("0000000002", 2),
+        ("0000000002-f4", 2),
+        ("2-f4", 2),
+        ("0000000002-f4bb65ce", 2),
+        ("before the flood", 2),
+        ("savepoint=before the flood", 2),
+        ("epoch=1", 2),
+        ("epoch=3", 4),
+        ("latest", 4),
+        ("prepared", 5),
+        ("5", 5),
+        ("0000000005-c3dc518a", 5),
+    ],
+)
+def test_a_checkpoint_can_be_named_in_many_ways(golden: Path, run: Run, wanted: str, sequence: int) -> None:
+    assert run("show", golden, wanted, "--json").json["sequence"] == sequence
+
+
+def test_show_says_everything(golden: Path, run: Run) -> None:
+    shown = run("show", golden, "2", "--json").json
+    assert shown["positions"] == {"orders": {"0": "1031"}}
+    assert shown["properties"] == {"model": "v7"}
+    assert shown["watermark"] == "2024-01-02T00:00:00Z"
+    assert shown["operators"]["seen"] == {
+        "codec": "msgpack+zstd",
+        "partitioner": "crc32-key-1",
+        "declared_partitions": 2,
+        "partitions": 2,
+        "chain": {"minimum": 1, "median": 1, "maximum": 2},
+        "snapshot_bytes": 349,
+        "delta_bytes": 35,
+        "records": 16,
+        "objects": 2,
+        "object_bytes": 384,
+        "schema": None,
+    }
+    assert shown["biggest_partitions"][0]["operator"] == "table"
+    text = run("show", golden, "2").out
+    for part in ("position orders  ", '{"0": "1031"}', "before the flood", "crc32-key-1", "1/1/2", "349 B"):
+        assert part in text
+
+
+def test_a_tree_goes_down_to_slices_and_says_what_it_leaves_out(golden: Path, run: Run) -> None:
+    lines = run("tree", golden, "2", "--operator", "seen").out.splitlines()
+    assert [len(line) - len(line.lstrip()) for line in lines] == [0, 2, 4, 6, 4, 6, 6]
+    assert lines[3].endswith("sha256 1e2320fcbdcd · by 0000000001-0c5442af · byte 0 of a pack of 349 B")
+    assert "and 579 more partitions: add --all" in run("tree", golden).out
+    whole = run("tree", golden, "--all", "--json").json["operators"]
+    assert [(len(op["partitions"]), op["left_out"]) for op in whole] == [(2, 0), (2, 0), (1, 0), (599, 0)]
+
+
+def test_a_difference_is_no_finding(golden: Path, run: Run) -> None:
+    done = run("diff", golden, "1", "4")
+    assert done.status == 0
+    rows = [line.split() for line in done.out.splitlines()[2:-1]]
+    assert [row[:3] for row in rows] == [
+        ["operator", "naïve", "removed"],
+        ["operator", "seen", "changed"],
+        ["operator", "table", "changed"],
+        ["operator", "totals", "changed"],
+        ["operator", "wide", "added"],
+        ["position", "orders", "changed"],
+    ]
+    assert "599 added (0-299, 301-599)" in done.out
+    assert "nothing is different" in run("diff", golden, "1", "1").out
+
+
+def test_cat_shows_every_value_in_a_form_of_its_own(golden: Path, run: Run) -> None:
+    lines = [json.loads(line) for line in run("cat", golden, "seen", "--id", "2").out.splitlines()]
+    assert {"partition": 1, "key": "text", "value": "changed"} in lines
+    assert {"partition": 0, "key": {"$bytes": "Ynl0ZXM="}, "value": {"$bytes": "AP8="}} in lines
+    assert {"partition": 1, "key": {"$decimal": "1.10"}, "value": {"$decimal": "-0E+3"}} in lines
+    assert len(lines) == 13
+
+
+def test_cat_shows_rows_and_bytes(golden: Path, run: Run) -> None:
+    rows = run("cat", golden, "table", "--epoch", "3", "--json").json
+    assert {"partition": 0, "row": {"k": None, "n": 4, "amount": {"$decimal": "-0.01"}}} in rows
+    assert len(rows) == 7
+    assert run("cat", golden, "table", "2", "--limit", "1").out.count("\n") == 1
+    assert run("cat", golden, "totals", "--savepoint", "before the flood", "--json").json == [
+        {"partition": 0, "kind": "snapshot", "text": "zero"},
+        {"partition": 0, "kind": "delta", "text": "zero, changed"},
+        {"partition": 1, "kind": "snapshot", "text": "one"},
+        {"partition": 1, "kind": "delta", "text": "one, changed"},
+    ]
+    assert run("cat", golden, "totals", "--limit", "0", "--json").json == []
+
+
+def test_bytes_that_are_no_text_are_shown_in_base64(tmp_path: Path, run: Run) -> None:
+    with Checkpointer(tmp_path) as ck:
+        put(ck, b"\xff\x00")
+    assert run("cat", tmp_path, "op", "--json").json == [{"partition": 0, "kind": "snapshot", "base64": "/wA="}]
+
+
+def test_verify_says_what_is_damaged_and_whom_it_hurts(root: Path, run: Run) -> None:
+    target = next((root / "artifacts" / "blob").rglob("0000000002-*"))
+    target.write_bytes(b"x" * target.stat().st_size)
+    done = run("verify", root, "--json")
+    assert done.status == 1
+    (finding,) = done.json["findings"]
+    assert finding["path"] == target.relative_to(root).as_posix()
+    assert [known[:10] for known in finding["checkpoints"]] == ["0000000002", "0000000003"]
+    text = run("verify", root)
+    assert (text.status, text.err) == (1, "")
+    assert "1 finding" in text.out
+    assert "damaged" in text.out
+    assert run("verify", root, "1").status == 0
+    assert run("verify", root, "--operator", "seen").status == 0
+
+
+def test_verify_reports_a_damaged_pointer(root: Path, run: Run) -> None:
+    (root / "_latest").write_bytes(b"{}")
+    done = run("verify", root, "--json")
+    assert (done.status, done.json["findings"][0]["path"]) == (1, "_latest")
+
+
+def test_stats_count_what_is_there(root: Path, golden: Path, run: Run) -> None:
+    found = run("stats", root, "--json").json
+    files = [path for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    assert (found["objects"], found["bytes"]) == (len(files), sum(path.stat().st_size for path in files))
+    assert {held["kind"] for held in found["held"]} >= {"snapshot", "pack"}
+    assert run("stats", golden, "--json").json["current"]["seen"]["chain"]["maximum"] == 2
+
+
+def test_only_a_rollback_stops_a_running_job(root: Path, run: Run) -> None:
+    with Checkpointer(root) as job:
+        job.restore()
+        put(job, b"running")
+        for args in (("list",), ("verify",), ("savepoint", "new"), ("delete", "1", "--yes"), ("cat", "seen")):
+            assert run(args[0], root, *args[1:]).status == 0
+        assert run("savepoint", root, "--delete", "new", "--yes").status == 0
+        put(job, b"still running")
+        assert run("rollback", root, "good", "--yes").status == 0
+        with pytest.raises(FencedError):
+            put(job, b"fenced")
+
+
+@pytest.mark.parametrize("args", [("rollback", "1"), ("delete", "1"), ("savepoint", "--delete", "good")])
+def test_what_destroys_wants_a_yes(root: Path, run: Run, args: tuple[str, ...]) -> None:
+    before = (root / "_latest").read_bytes()
+    done = run(args[0], root, *args[1:])
+    assert (done.status, done.out) == (2, "")
+    assert "--yes" in done.err
+    assert (root / "_latest").read_bytes() == before
+
+
+def test_what_a_job_wrote_cannot_take_over_the_terminal(tmp_path: Path, run: Run) -> None:
+    with Checkpointer(tmp_path) as ck, ck.begin() as cp:
+        cp.snapshot("op", 0, "\x9b31mred [bold]ü".encode())
+        cp.properties["\x1b[31m"] = "\x1b[2J [bold]"
+    for args in (("show",), ("show", "--json"), ("cat", "op"), ("diff", "latest")):
+        done = run(args[0], tmp_path, *args[1:])
+        assert done.status == 0
+        assert not set(done.out) & {"\x1b", "\x9b"}
+    assert run("cat", tmp_path, "op", "--json").json[0]["text"] == "\x9b31mred [bold]ü"
+    assert "red [bold]ü" in run("cat", tmp_path, "op").out
+
+
+@pytest.mark.parametrize("command", VERBS, ids=lambda command: command.name)
+def test_help_has_examples_that_can_be_typed(command: click.Command, run: Run) -> None:
+    done = run(command.name, "--help")
+    assert done.status == 0
+    examples = [
+        line.split("checkpointer ")[1] for line in done.out.splitlines() if line.startswith("    checkpointer ")
+    ]
+    assert examples
+    for example in examples:
+        name, *args = shlex.split(example.split("|")[0])
+        assert name == command.name
+        command.make_context(name, args)
+
+
+def test_the_help_names_every_verb_whole(run: Run) -> None:
+    text = run("--help").out
+    for command in VERBS:
+        line = next(line for line in text.splitlines() if line.startswith(f"  {command.name} "))
+        assert line.endswith(".")
+        assert "..." not in line

@@ -1,0 +1,51 @@
+"""Values as JSON: each in a form that no other value has."""
+
+import json
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from checkpointer.codecs.tagged import to_json
+
+CASES: list[tuple[Any, Any]] = [
+    (None, None),
+    (True, True),
+    (2**70, 2**70),
+    (1.5, 1.5),
+    (float("nan"), {"$float": "nan"}),
+    (float("-inf"), {"$float": "-inf"}),
+    ("text", "text"),
+    ([1, (2,)], [1, {"$tuple": [2]}]),
+    ({"a": (1,)}, {"a": {"$tuple": [1]}}),
+    ({}, {}),
+    ({1: "a"}, {"$map": [[1, "a"]]}),
+    ({"$tuple": [1]}, {"$map": [["$tuple", [1]]]}),
+    ({"b", "a", "c"}, {"$set": ["a", "b", "c"]}),
+    (frozenset({(1, 2)}), {"$frozenset": [{"$tuple": [1, 2]}]}),
+    (b"\x00\xff", {"$bytes": "AP8="}),
+    (Decimal("1.10"), {"$decimal": "1.10"}),
+    (UUID(int=1), {"$uuid": "00000000-0000-0000-0000-000000000001"}),
+    (date(2024, 2, 29), {"$date": "2024-02-29"}),
+    (time(2, 30, fold=1), {"$time": "02:30:00", "fold": 1}),
+    (datetime(2024, 1, 2, tzinfo=UTC), {"$datetime": "2024-01-02T00:00:00+00:00"}),
+    (
+        datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1),
+        {"$datetime": "2024-10-27T02:30:00+01:00", "fold": 1, "zone": "Europe/Berlin"},
+    ),
+    (timedelta(days=-1, microseconds=1), {"$timedelta": [-1, 0, 1]}),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), CASES, ids=lambda value: repr(value)[:40])
+def test_a_value_has_its_form(value: Any, expected: Any) -> None:
+    found = to_json(value)
+    assert found == expected
+    assert json.loads(json.dumps(found, allow_nan=False)) == expected
+
+
+def test_no_two_values_have_one_form() -> None:
+    assert len({json.dumps(to_json(value)) for value, _ in CASES}) == len(CASES)
