@@ -94,7 +94,7 @@ def _checkpoints(decision: Decision) -> tuple[PlannedCheckpoint, ...]:
 async def apply_plan(session: Session, plan: Plan, progress: Progress | None = None) -> Cleaned:
     """Retire what the plan retires, with one swap, then delete what it deletes; or raise `OutrunError` and do neither.
 
-    What an interrupted cleanup has left, the next one deletes.
+    What an interrupted cleanup has left, the next one deletes. `progress` is told objects.
     """
     if not isinstance(plan, Plan):
         raise IllegalArgumentError(f"expected a Plan, got {type(plan).__name__}")
