@@ -11,7 +11,6 @@ from checkpointer import candidates, export, lineage, repair, restore, verbs
 from checkpointer.aio_handles import AsyncCheckpoint, AsyncRestored
 from checkpointer.candidates import Candidate
 from checkpointer.client import Client, as_bytes, as_id, as_target
-from checkpointer.export import CopyProgress
 from checkpointer.host import Progress
 from checkpointer.lineage import Savepoint
 from checkpointer.restore import OnCorruption
@@ -100,7 +99,7 @@ class AsyncCheckpointer(Client):
         to_root: str | os.PathLike[str],
         storage_options: Mapping[str, Any] | None = None,
         *,
-        progress: CopyProgress | None = None,
+        progress: Progress | None = None,
     ) -> CheckpointId:
         """Copy a checkpoint, with all that it needs, to an empty root. Returns its id there.
 

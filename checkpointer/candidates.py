@@ -50,15 +50,20 @@ class Candidate:
         """Whether anything shows that it was committed. One without proof may be an attempt that never was."""
         return self.committed or bool(self.children or self.catalogs or self.batch_done)
 
-    def __str__(self) -> str:
-        said = [f"epoch {self.epoch}", f"{self.bytes} bytes"]
-        said += ["committed, says what is left of _latest"] * self.committed
+    @property
+    def evidence(self) -> list[str]:
+        """What speaks for or against it, in words."""
+        said = ["committed, says what is left of _latest"] * self.committed
         said += [f"parent of {self.children}"] * bool(self.children)
         said += [f"in {self.catalogs} catalogs"] * bool(self.catalogs)
         said += [f"savepoint {name!r}" for name in self.savepoints]
         if self.batch_done is not None:
             said.append(f"its batch was {'' if self.batch_done else 'not '}finished, says Spark")
-        return f"{self.id}: {', '.join([*said, *self.problems])}"
+        return said
+
+    def __str__(self) -> str:
+        said = [f"epoch {self.epoch}", f"{self.bytes} bytes", *self.evidence, *self.problems]
+        return f"{self.id}: {', '.join(said)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ A copy is a new commit: every object carries the id of the attempt that writes i
 digests and the chains they make are what they were. What a crash leaves behind is garbage of the target.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from checkpointer import objects
 from checkpointer.errors import InvalidStateError
+from checkpointer.host import Progress
 from checkpointer.lineage import find_target
 from checkpointer.pointer import Head, read_head, reading
 from checkpointer.restore import explaining
@@ -21,9 +21,6 @@ from manifests import layout
 from manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
 from manifests.segments import SegmentObject
 
-CopyProgress = Callable[[int, int], object]
-"""Told after each object how many bytes are copied, and how many there are in all."""
-
 AT_ONCE = 16
 """Objects that are copied at the same time; fewer where they are large, since each is in memory as a whole."""
 
@@ -31,9 +28,7 @@ AT_ONCE = 16
 class Copier:
     """Copies checkpoints from one store to another, or within one. All objects carry the id of `owner`, each once."""
 
-    def __init__(
-        self, source: Store, target: Session, owner: CheckpointId, progress: CopyProgress | None = None
-    ) -> None:
+    def __init__(self, source: Store, target: Session, owner: CheckpointId, progress: Progress | None = None) -> None:
         self._source = source
         self._target = target
         self._owner = owner
@@ -98,7 +93,7 @@ def _renamed(operator: Operator, moved: dict[str, str]) -> Operator:
 
 
 async def export(
-    session: Session, what: CheckpointId | str | None, target: Session, progress: CopyProgress | None
+    session: Session, what: CheckpointId | str | None, target: Session, progress: Progress | None
 ) -> CheckpointId:
     """Copy a live checkpoint, the committed one by default, to an empty root, as its first commit.
 
@@ -112,7 +107,7 @@ async def export(
 
 
 async def _export(
-    session: Session, what: CheckpointId | str | None, target: Session, progress: CopyProgress | None
+    session: Session, what: CheckpointId | str | None, target: Session, progress: Progress | None
 ) -> CheckpointId:
     await _refuse_used(target)
     await target.prove_conditions(Head())

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import click
 
-from checkpointer.cli import cat, diff, lists, rollback, savepoint, show, stats, tree, verify
+from checkpointer.cli import cat, cleanup, diff, export, lists, repair, rollback, savepoint, show, stats, tree, verify
 from checkpointer.cli.screen import complain
 
 VERBS = (
@@ -20,6 +20,10 @@ VERBS = (
     savepoint.command,
     rollback.rollback,
     rollback.delete,
+    cleanup.plan,
+    cleanup.clean,
+    export.command,
+    repair.command,
 )
 
 INTERRUPTED = 130
@@ -66,7 +70,7 @@ Exit status: 0; 1 for findings, for what is not there, and for what failed; 2 fo
 def checkpointer() -> None:
     """Look at the checkpoints of a Spark job, verify them, keep them, and go back to them.
 
-    Every verb takes the ROOT of a store, and --json for scripts. Only `rollback` stops a running job.
+    Every verb takes the ROOT of a store, and --json for scripts. Only `rollback` and `repair` stop a running job.
     """
 
 

@@ -47,7 +47,9 @@ def _describe(folder: Path) -> str:
         if not folder.exists():
             return "there is no such folder"
         if (folder / layout.MANIFESTS).is_dir():
-            return "manifests are there, but `_latest`, which names the committed one, was lost"
+            return (
+                "manifests are there, but `_latest`, which names the committed one, was lost: see `checkpointer repair`"
+            )
         if not any(folder.iterdir()):
             return "the folder is empty"
     return "the folder has no `_latest`"

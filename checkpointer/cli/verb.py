@@ -87,12 +87,12 @@ class Opened:
 
 
 def verb(
-    name: str, *examples: str, writes: bool = False, note: str = ""
+    name: str, *examples: str, writes: bool = False, lost: bool = False, note: str = ""
 ) -> Callable[[Callable[..., int | None]], click.Command]:
     """Make a verb of a function that gets the opened store and its own parameters, and may return an exit status.
 
     The docstring becomes the help, and `note` what stands below the options. A verb that only reads also opens stores
-    that cannot fence.
+    that cannot fence; one for the `lost` opens roots without `_latest`.
     """
 
     def decorate(function: Callable[..., int | None]) -> click.Command:
@@ -109,7 +109,8 @@ def verb(
                 options = _for_root(root, storage_options)
                 with Checkpointer(root, options, fencing=fencing) as ck:
                     store = Opened(ck, as_json)
-                    store.read(lambda session: require_store(session.store, options))
+                    if not lost:
+                        store.read(lambda session: require_store(session.store, options))
                     status = function(store, **arguments)
                 sys.stdout.flush()
                 return status
@@ -145,7 +146,7 @@ def _common(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:
         metavar="JSON|@FILE",
         envvar="CHECKPOINTER_STORAGE_OPTIONS",
         show_envvar=True,
-        callback=_parse_options,
+        callback=parse_options,
         help="What s3fs, adlfs or another fsspec file system takes.",
     )(run)
     run = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")(run)
@@ -159,7 +160,7 @@ def _epilog(function: Callable[..., Any], examples: tuple[str, ...], note: str) 
     return "\n\n".join([*parts, "\b\nExamples:\n" + "\n".join(f"  checkpointer {example}" for example in examples)])
 
 
-def _parse_options(context: click.Context, parameter: click.Parameter, value: str | None) -> Options:
+def parse_options(context: click.Context, parameter: click.Parameter, value: str | None) -> Options:
     """Storage options from JSON or a file of it. What is wrong is said without repeating any of it."""
     if not value:
         return None

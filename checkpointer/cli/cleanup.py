@@ -1,0 +1,199 @@
+"""`checkpointer plan` and `checkpointer clean`."""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from checkpointer.cli.screen import Column, print_json, print_line, print_table, progress
+from checkpointer.cli.verb import Opened, verb
+from checkpointer.cli.words import count, size
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.retention.plan import Plan
+from checkpointer.retention.policies import RetentionPolicy
+from checkpointer.retention.sweep import Cleaned
+from manifests.model import Json
+
+_TOTALS = (Column("ACTION"), Column("OBJECTS", right=True), Column("SIZE", right=True), Column("REASON"))
+_CHECKPOINTS = (Column("ID", whole=True), Column("ACTION"), Column("REASON"))
+_ROWS = (
+    Column("ACTION"),
+    Column("SIZE", right=True),
+    Column("PATH", whole=True),
+    Column("REASON"),
+    Column("NAMED BY", whole=True),
+)
+
+_UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_PART = re.compile(r"([0-9]+)(s|min|h|d|w)")
+
+
+def _duration(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
+    """90s, 30min, 12h, 7d, 4w, or several of them: 1d12h."""
+    if value is None:
+        return None
+    parts = _PART.findall(value)
+    if not parts or "".join(map("".join, parts)) != value:
+        raise click.BadParameter(f"{value!r}: write 90s, 30min, 12h, 7d, 4w, or 1d12h", context, parameter)
+    try:
+        return sum((timedelta(**{_UNITS[unit]: int(number)}) for number, unit in parts), timedelta(0))
+    except OverflowError:
+        raise click.BadParameter(f"{value!r} is too long", context, parameter) from None
+
+
+def _rules(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a policy."""
+    spans = {
+        "--keep-younger": "Keep those made less than this ago.",
+        "--hourly": "Keep the newest of each hour for so long.",
+        "--daily": "Keep the newest of each day for so long.",
+        "--weekly": "Keep the newest of each week for so long.",
+    }
+    options = [
+        click.option("--keep-last", type=int, metavar="N", help="Keep the newest N."),
+        *(click.option(name, metavar="DURATION", callback=_duration, help=text) for name, text in spans.items()),
+        click.option("--every-epoch", type=int, metavar="N", help="Keep those whose epoch is a multiple of N."),
+        click.option(
+            "--grace",
+            metavar="DURATION",
+            default="1h",
+            show_default=True,
+            callback=_duration,
+            help="How long the objects of a retired checkpoint stay, for those who are reading it.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+_NOTE = """Rules add up: what any of them keeps, stays. The committed checkpoint, a prepared one and savepoints stay in
+any case; without rules all checkpoints stay, and only what nothing needs goes. A DURATION is 90s, 30min, 12h, 7d, 4w,
+or 1d12h."""
+
+
+@verb(
+    "plan",
+    "plan /data/orders --keep-last 100 --daily 30d",
+    "plan /data/orders --keep-last 100 -o cleanup.plan",
+    "plan s3://bucket/jobs/orders --rows --json | jq '.[] | select(.action == \"delete\")'",
+    note=_NOTE,
+)
+@_rules
+@click.option("--rows", is_flag=True, help="Show every object, not only sums.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Save the plan.")
+def plan(store: Opened, rows: bool, output: Path | None, **rules: Any) -> None:
+    """Show what `clean` would do, and delete nothing.
+
+    Every object of the store, with its size, who names it, and what becomes of it: `keep`, `delete`, or `later`, once
+    the grace period for readers is over. A plan that was saved can be looked at, and done with `clean --plan`.
+    """
+    made = store.ck.plan(RetentionPolicy(**rules))
+    if output is not None:
+        made.save(output)
+    if rows:
+        _print_rows(made, store.json)
+    elif store.json:
+        print_json(_document(made))
+    else:
+        _print(made)
+
+
+@verb(
+    "clean",
+    "clean /data/orders --keep-last 100 --hourly 2d --daily 30d --yes",
+    "clean /data/orders --plan cleanup.plan",
+    writes=True,
+    note=f"{_NOTE} Without a terminal to ask on, --yes is needed.",
+)
+@_rules
+@click.option("--plan", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Do a saved plan.")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+def clean(store: Opened, file: Path | None, yes: bool, **rules: Any) -> None:
+    """Retire checkpoints, and delete what nothing needs.
+
+    Safe beside a running job, readers, and other cleanups, none of which it stops. A cleanup that was interrupted is
+    finished by the next one. A saved plan is refused where something in it came to be needed since.
+    """
+    if file is not None:
+        if any(value is not None for name, value in rules.items() if name != "grace"):
+            raise click.UsageError("--plan says already what to keep: leave the rules out")
+        made = Plan.load(file)
+        if made.root != store.ck.root:
+            raise IllegalArgumentError(f"{file}: was made for {made.root}, not for {store.ck.root}")
+    elif yes:
+        with progress("deleting", "items") as told:
+            _print_done(store, store.ck.clean(RetentionPolicy(**rules), progress=told))
+        return
+    else:
+        made = store.ck.plan(RetentionPolicy(**rules))
+    going = made.total("delete")
+    if not yes and not store.json:
+        _print(made)
+    store.confirm(
+        f"Retire {count(len(made.retired), 'checkpoint')} and delete {count(going.objects, 'object')} with "
+        f"{size(going.bytes)}?",
+        yes,
+    )
+    with progress("deleting", "items") as told:
+        _print_done(store, store.ck.apply(made, progress=told))
+
+
+def _print(plan: Plan) -> None:
+    if gone := [c for c in plan.checkpoints if not c.keep]:
+        print_table(_CHECKPOINTS, [(c.id, "retire", c.reason) for c in gone])
+        print_line()
+    rows = [(action, t.objects, size(t.bytes), reason) for (action, reason), t in sorted(plan.totals.items())]
+    print_table(_TOTALS, rows)
+    if plan.note:
+        print_line(plan.note)
+
+
+def _print_rows(plan: Plan, as_json: bool) -> None:
+    if not as_json:
+        print_table(_ROWS, [(r.action, size(r.size), r.path, r.reason, r.named_by) for r in plan])
+        return
+    print("[", end="")
+    for number, row in enumerate(plan):  # one by one: there may be millions
+        print("," * (number > 0) + "\n  " + json.dumps(row._asdict()), end="")
+    print("\n]")
+
+
+def _document(plan: Plan) -> dict[str, Json]:
+    return {
+        "root": plan.root,
+        "grace_seconds": plan.grace.total_seconds(),
+        "note": plan.note,
+        "checkpoints": [
+            {"id": str(c.id), "action": "keep" if c.keep else "retire", "reason": c.reason} for c in plan.checkpoints
+        ],
+        "totals": [
+            {"action": action, "reason": reason, "objects": total.objects, "bytes": total.bytes}
+            for (action, reason), total in sorted(plan.totals.items())
+        ],
+    }
+
+
+def _print_done(store: Opened, done: Cleaned) -> None:
+    if store.json:
+        print_json(
+            {
+                "retired": [str(checkpoint) for checkpoint in done.retired],
+                "deleted": {"objects": done.deleted.objects, "bytes": done.deleted.bytes},
+                "later": {"objects": done.later.objects, "bytes": done.later.bytes},
+                "note": done.note,
+            }
+        )
+        return
+    print_line(
+        f"{count(len(done.retired), 'checkpoint')} retired, {count(done.deleted.objects, 'object')} with "
+        f"{size(done.deleted.bytes)} deleted"
+    )
+    if done.later.objects:
+        print_line(f"{count(done.later.objects, 'object')} with {size(done.later.bytes)} go after the grace period")
+    if done.note:
+        print_line(done.note)
