@@ -157,8 +157,15 @@ async def survey(session: Session, latest: bytes, progress: SparkProgress | None
                 batch_done=None if progress is None else progress.finished(manifest.job),
             )
         )
-    listed.sort(key=lambda c: (not c.problems, c.committed, c.id.sequence, c.proven, c.id), reverse=True)
+    listed.sort(key=_rank, reverse=True)
     return Survey(max(sequences, default=0), found, listed, _newest_savepoints(entries))
+
+
+def _rank(candidate: Candidate) -> tuple[bool, bool, int, bool, float, CheckpointId]:
+    """Higher is better. Of two attempts at one sequence, neither proven, the later one had seen the other fail."""
+    made = candidate.created.timestamp() if candidate.created else 0.0
+    whole = not candidate.problems
+    return (whole, candidate.committed, candidate.id.sequence, candidate.proven, made, candidate.id)
 
 
 async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manifest] | str:

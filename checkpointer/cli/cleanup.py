@@ -111,7 +111,7 @@ def plan(store: Opened, rows: bool, output: Path | None, **rules: Any) -> None:
     note=f"{_NOTE} Without a terminal to ask on, --yes is needed.",
 )
 @_rules
-@click.option("--plan", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Do a saved plan.")
+@click.option("--plan", "file", type=click.Path(path_type=Path), help="Do a saved plan.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 def clean(store: Opened, file: Path | None, yes: bool, **rules: Any) -> None:
     """Retire checkpoints, and delete what nothing needs.
@@ -119,6 +119,7 @@ def clean(store: Opened, file: Path | None, yes: bool, **rules: Any) -> None:
     Safe beside a running job, readers, and other cleanups, none of which it stops. A cleanup that was interrupted is
     finished by the next one. A saved plan is refused where something in it came to be needed since.
     """
+    store.check_can_ask(yes)
     if file is not None:
         if any(value is not None for name, value in rules.items() if name != "grace"):
             raise click.UsageError("--plan says already what to keep: leave the rules out")

@@ -34,7 +34,7 @@ _COLUMNS = (
 @click.option("--spark-checkpoint", metavar="PATH", help="The query's checkpointLocation, for what Spark knows.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 def command(store: Opened, to: str | None, spark_checkpoint: str | None, yes: bool) -> None:
-    """Give a store whose `_latest` is lost or damaged a committed checkpoint again.
+    """Repair a store whose `_latest` is lost or damaged.
 
     Nothing proves which commit was the last. Without --to this lists the candidates, the best first, each with the
     evidence that it was committed and with what is missing of it, and changes nothing. With --to a copy of that one is

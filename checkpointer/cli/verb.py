@@ -70,12 +70,16 @@ class Opened:
     def now(self) -> datetime:
         return self.ck._session.host.now()
 
+    def check_can_ask(self, yes: bool) -> None:
+        """Refuse what needs a yes where nobody said so, and nobody can be asked."""
+        if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise click.UsageError("There is no terminal to ask on: add --yes to do it", click.get_current_context())
+
     def confirm(self, question: str, yes: bool) -> None:
         """Go on only if somebody said yes, on the command line or when asked."""
         if yes:
             return
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise click.UsageError("There is no terminal to ask on: add --yes to do it", click.get_current_context())
+        self.check_can_ask(yes)
         try:
             agreed = click.confirm(question, err=True)
         except click.Abort as abort:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 import zstandard
 
-from checkpointer.errors import MalformedError, UnsupportedFormatError
+from checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
 from checkpointer.retention.live import DELETE, KEEP, Action, Index
 from manifests import layout
 from manifests.model import CheckpointId, Ref
@@ -144,7 +144,11 @@ class Plan:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """A plan that was saved. Raises `CorruptionError` for a file that is none, or is damaged."""
-        with open(path, "rb") as file:
+        try:
+            file = open(path, "rb")  # noqa: SIM115  # the error is about this alone
+        except OSError as error:
+            raise IllegalArgumentError(f"{path}: {error.strerror}: expected a saved plan") from None
+        with file:
             try:
                 header = json.loads(file.readline())
                 if header["plan_version"] != PLAN_VERSION:
