@@ -74,6 +74,8 @@ LAYERS = (
             "checkpointer.fallback",
             "checkpointer.history",
             "checkpointer.lineage",
+            "checkpointer.metering",
+            "checkpointer.metrics",
             "checkpointer.objects",
             "checkpointer.pointer",
             "checkpointer.prepared",
@@ -108,6 +110,13 @@ LAYERS = (
             "checkpointer.views",
         ),
         ("format", "errors", "runtime", "codecs", "mapping", "store", "core", "table"),
+    ),
+    Layer(
+        "telemetry",
+        "An exporter turns records into another system's; nothing depends on it.",
+        ("checkpointer.telemetry",),
+        ("format", "errors", "runtime", "store", "core"),
+        ("opentelemetry",),
     ),
     Layer(
         "progress",
@@ -217,6 +226,7 @@ def test_a_module_imports_only_what_lies_below_it(module: str) -> None:
         ("checkpointer.pointer", "from checkpointer.sync import Checkpointer"),
         ("checkpointer.pointer", "import importlib"),
         ("checkpointer.sync", "from pyspark.sql import DataFrame"),
+        ("checkpointer.metering", "import opentelemetry"),
         ("checkpointer.utils", "import os"),
     ],
 )
@@ -245,5 +255,6 @@ def test_importing_the_package_brings_no_cloud_and_no_spark() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
-    heavy = {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "s3fs", "adlfs", "azure", "botocore", "aiohttp"}
-    assert not heavy & set(done.stdout.split())
+    clouds = {"s3fs", "adlfs", "azure", "botocore", "aiohttp"}
+    heavy = {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "opentelemetry"}
+    assert not (clouds | heavy) & set(done.stdout.split())
