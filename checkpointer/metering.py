@@ -196,9 +196,13 @@ def written(manifest: Manifest, parent: Manifest | None) -> dict[str, OperatorMe
     for name, operator in manifest.operators.items():
         before = parent.operators.get(name) if parent else None
         old = before.chains if before else {}
-        changed = [chain for partition, chain in operator.chains.items() if old.get(partition) is not chain]
-        found[name] = _sum(operator, changed, is_own)
+        found[name] = _sum(operator, _unlike(operator.chains, old), is_own)
     return {name: part for name, part in found.items() if part.objects}
+
+
+def _unlike(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> list[Chain]:
+    """The chains that are not the very objects of before."""
+    return [] if chains is old else [chain for partition, chain in chains.items() if old.get(partition) is not chain]
 
 
 def contents(manifest: Manifest) -> dict[str, OperatorMetrics]:
