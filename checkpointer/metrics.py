@@ -2,12 +2,13 @@
 
 One record for each commit that was asked for, also of a prepared checkpoint, a rollback or `update_latest`, and one
 for each `restore()`; those that failed have an `error`. An attempt that was given up before (an exception in its
-block, `abort()`) has none, nor has `prepare()` that went well: its second phase counts for both.
+block, `abort()`) has none, nor has `prepare()` that went well: its second phase counts for both. Copies, which
+`export()` and `repair()` make, have none.
 
 **Requests** are operations of the store: get, put, swap (of `_latest`), list and delete. Every try counts; a large
-object that goes in parts, or a listing in pages, is one. They are those of the calls on the checkpoint itself. What
-Spark's executors ask for, and `save_snapshot` and `save_delta` called by hand, is not seen here; what these wrote is,
-as bytes and objects, once the manifest names it.
+object that goes in parts is one, each page of a listing is one. They are those of the calls on the checkpoint itself.
+What Spark's executors ask for, and `save_snapshot` and `save_delta` called by hand, is not seen here; what these wrote
+is, as bytes and objects, once the manifest names it.
 
 **Times** are seconds of a clock that never goes back. **Bytes** are stored bytes: compressed where the codec does.
 """
@@ -88,7 +89,8 @@ class CommitMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RestoreMetrics:
-    """One `restore()`, which reads the pointer and a manifest; artifacts are read later, when they are asked for.
+    """One `restore()`, which reads the pointer and a manifest; artifacts are read later, when they are asked for. Only
+    `on_corruption="previous"` reads them all, to verify them.
 
     Attributes:
         root: The root, without secrets.

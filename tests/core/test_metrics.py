@@ -278,6 +278,13 @@ def test_a_rollback_has_a_cost_of_its_own(world: World, watched: Watched) -> Non
     assert cost_of(world, cp.id).bytes == len(BIG)
 
 
+def test_a_copy_on_another_root_does_not_carry_the_cost(world: World, watched: Watched) -> None:
+    other = World()
+    copied = watched.client.export(None, other.store.url)
+    assert manifest_of(other, copied).cost is None
+    assert watched.records() == []
+
+
 def test_a_checkpoint_put_together_by_hand_is_counted_when_it_is_committed(world: World, watched: Watched) -> None:
     client = watched.client
     checkpoint = client.new_id()
