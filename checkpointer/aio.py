@@ -56,7 +56,8 @@ class AsyncCheckpointer(Client):
         `rollback(to=restored.id)` makes it the committed one. Everything is read twice: to verify, and to use.
         """
         wanted = None if id is None else as_id(id)
-        snapshot = await self._run(restore.restore(self._session, wanted, epoch, savepoint, on_corruption))
+        found = restore.restore(self._session, wanted, epoch, savepoint, on_corruption)
+        snapshot = await bridge(self._session.reports.restoring(self._settled(found)))
         return None if snapshot is None else AsyncRestored(snapshot)
 
     async def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002

@@ -26,7 +26,11 @@ class AsyncCheckpoint:
         self._begun: save.Draft | None = None
 
     async def _begin(self) -> Self:
-        self._begun = await bridge(self._client._settled(save.begin(self._client._session, self._epoch)))
+        session = self._client._session
+        meter = session.reports.meter()
+        with meter.blocking():
+            work = self._client._settled(save.begin(session, self._epoch, None, meter))
+            self._begun = await bridge(work)
         return self
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -75,19 +79,23 @@ class AsyncCheckpoint:
 
     async def snapshot(self, operator: str, partition: int, data: bytes) -> None:
         """The whole state of a partition, as bytes of the caller's own format."""
-        await bridge(self._draft.add(operator, partition, SNAPSHOT, as_bytes(data)))
+        with self._draft.meter.blocking():
+            await bridge(self._draft.add(operator, partition, SNAPSHOT, as_bytes(data)))
 
     async def delta(self, operator: str, partition: int, data: bytes) -> None:
         """A change on top of the partition's chain, as bytes of the caller's own format."""
-        await bridge(self._draft.add(operator, partition, DELTA, as_bytes(data)))
+        with self._draft.meter.blocking():
+            await bridge(self._draft.add(operator, partition, DELTA, as_bytes(data)))
 
     async def save(self, operator: str, state: KeyedState) -> None:
         """What changed in a keyed state. It is captured before anything is awaited, and written meanwhile."""
-        await bridge(self._draft.save(operator, self._draft.capture(operator, state)))
+        with self._draft.meter.blocking():
+            await bridge(self._draft.save(operator, self._draft.capture(operator, state)))
 
     async def attach(self, artifact: Artifact) -> None:
         """An artifact that `save_snapshot` or `save_delta` wrote under this checkpoint's id, on any machine."""
-        await bridge(self._draft.attach(artifact))
+        with self._draft.meter.blocking():
+            await bridge(self._draft.attach(artifact))
 
     def keep(self, operator: str, partition: int | None = None) -> None:
         """Say aloud that an operator, or one partition, stays as it was; refused where there is none."""
@@ -99,11 +107,13 @@ class AsyncCheckpoint:
 
     async def prepare(self) -> "AsyncPrepared":
         """The first of two phases: durable and protected, not yet committed."""
-        return AsyncPrepared(await bridge(self._draft.prepare()))
+        with self._draft.meter.blocking():
+            return AsyncPrepared(await bridge(self._draft.prepare()))
 
     async def commit(self) -> CheckpointId:
         """Commit now, for callers without an `async with` block."""
-        await bridge(self._draft.commit())
+        with self._draft.meter.blocking():
+            await bridge(self._draft.commit())
         return self.id
 
     async def abort(self) -> None:
@@ -123,8 +133,9 @@ class AsyncCheckpoint:
                 error.add_note(f"aborting {self.id} failed too: {second}")
         elif self._draft.open:
             if self._background:
-                self._draft.freeze()
-                await bridge(self._client._session.in_background(self._draft.commit()))
+                with self._draft.meter.blocking():
+                    self._draft.freeze()
+                    await bridge(self._client._session.in_background(self._draft.commit()))
             else:
                 await self.commit()
 
@@ -145,7 +156,8 @@ class AsyncPrepared:
 
     async def commit(self) -> None:
         """Make it the committed checkpoint. Calling again is no error."""
-        await bridge(self._core.commit())
+        with self._core.meter.blocking():
+            await bridge(self._core.commit())
 
     async def abort(self) -> None:
         """Drop it."""

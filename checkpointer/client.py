@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.host import SystemHost
+from checkpointer.metrics import MetricsCallback
 from checkpointer.session import Session
 from checkpointer.store import Fencing, open_store
 from manifests.model import CheckpointId
@@ -44,6 +45,7 @@ class Client:
         max_chain: int = 10,
         concurrency: int = 16,
         timeout: float = 60.0,
+        metrics: MetricsCallback | None = None,
     ) -> None:
         """Check the configuration; nothing is connected before the first verb.
 
@@ -57,10 +59,15 @@ class Client:
                 to stay within it; deltas of opaque bytes are put together in larger objects.
             concurrency: Requests under way at once.
             timeout: Seconds after which a request of a small object counts as unanswered.
+            metrics: Called with a `CommitMetrics` after each commit and a `RestoreMetrics` after each restore, in a
+                thread of the library's own: see `checkpointer.metrics`. Left out of a pickle.
         """
         if isinstance(max_chain, bool) or not isinstance(max_chain, int) or max_chain < MIN_CHAIN:
             raise IllegalArgumentError(f"max_chain={max_chain!r:.40}: expected an integer of at least {MIN_CHAIN}")
         options = None if storage_options is None else dict(storage_options)
+        if metrics is not None and not callable(metrics):
+            raise IllegalArgumentError(f"metrics={metrics!r:.40}: expected a function of one record, or None")
+        self._metrics = metrics
         self._config = _Config(root, options, fencing, max_chain, concurrency, timeout)
         self._open_session()
         if fencing == "none":
@@ -82,7 +89,7 @@ class Client:
             concurrency=config.concurrency,
             timeout=config.timeout,
         )
-        return Session(store, SystemHost(), max_chain=config.max_chain)
+        return Session(store, SystemHost(), max_chain=config.max_chain, metrics=self._metrics)
 
     @property
     def _session(self) -> Session:
@@ -105,8 +112,12 @@ class Client:
     def copy(self) -> Self:
         """Another client of the same configuration, which has restored nothing yet."""
         twin = object.__new__(type(self))
-        twin.__setstate__(self.__getstate__())
+        twin._set_up(self._config, self._metrics)
         return twin
+
+    def _set_up(self, config: _Config, metrics: MetricsCallback | None) -> None:
+        self._config, self._metrics = config, metrics
+        self._open_session()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r})"
@@ -115,8 +126,7 @@ class Client:
         return {"_config": self._config}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._config = state["_config"]
-        self._open_session()
+        self._set_up(state["_config"], None)
 
 
 def as_id(checkpoint: CheckpointId | str) -> CheckpointId:

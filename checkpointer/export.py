@@ -45,7 +45,9 @@ class Copier:
 
         def renamed() -> tuple[Manifest, list[SegmentObject]]:
             operators = {name: _renamed(operator, moved) for name, operator in manifest.operators.items()}
-            copied = replace(manifest, id=checkpoint, parent=None, created=host.now(), operators=operators, extra={})
+            copied = replace(
+                manifest, id=checkpoint, parent=None, created=host.now(), operators=operators, cost=None, extra={}
+            )
             return objects.spill(copied, None)
 
         written, segments = await host.run(renamed)

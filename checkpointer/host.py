@@ -4,6 +4,7 @@ It is handed in, so that a test can decide each of them and replay a history exa
 """
 
 import secrets
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
@@ -20,6 +21,9 @@ class Host(Protocol):
     def now(self) -> datetime:
         """The time, in UTC. Recorded for people; nothing is decided by it."""
 
+    def clock(self) -> int:
+        """Nanoseconds since some moment, for durations. Never goes back."""
+
     def token(self, digits: int) -> str:
         """Random hexadecimal digits, never the same twice."""
 
@@ -32,6 +36,9 @@ class SystemHost:
 
     def now(self) -> datetime:
         return datetime.now(UTC)
+
+    def clock(self) -> int:
+        return time.monotonic_ns()
 
     def token(self, digits: int) -> str:
         return secrets.token_hex((digits + 1) // 2)[:digits]

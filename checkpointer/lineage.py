@@ -4,6 +4,7 @@ Savepoint and delete never take over: they swap in the name of whoever is the wr
 fence the running job. After a refused swap each plans again, wholly, from the version that is there then.
 """
 
+import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -16,12 +17,15 @@ from checkpointer.errors import (
     SavepointNotFoundError,
 )
 from checkpointer.history import History, find_savepoint, is_live, live_objects, read_history
+from checkpointer.metering import Meter, written
 from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.prepared import refuse_prepared
-from checkpointer.session import Session
+from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
 from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref
+
+logger = logging.getLogger("checkpointer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ async def savepoint(session: Session, name: str, checkpoint: CheckpointId | None
 
     await advance(session.store, await read_head(session.store), step)
     assert kept is not None
+    logger.info("%s: savepoint %r keeps %s", session.store.url, name, kept.id)
     return Savepoint(name, kept.id, created)
 
 
@@ -89,6 +94,7 @@ async def delete_savepoint(session: Session, name: str) -> None:
         return await recatalogue(session, head, rest)
 
     await advance(session.store, await read_head(session.store), step)
+    logger.info("%s: savepoint %r was deleted", session.store.url, name)
 
 
 async def delete_checkpoint(session: Session, checkpoint: CheckpointId) -> None:
@@ -119,6 +125,7 @@ async def delete_checkpoint(session: Session, checkpoint: CheckpointId) -> None:
 
     await advance(session.store, await read_head(session.store), step)
     assert meant is not None
+    logger.info("%s: %s was deleted", session.store.url, checkpoint)
     await _sweep_one(session, meant)
 
 
@@ -172,6 +179,12 @@ async def _sweep_one(session: Session, gone: Ref) -> None:
 
 async def rollback(session: Session, to: CheckpointId | str) -> CheckpointId:
     """Commit an older live checkpoint's or a savepoint's content on top of the history. Drops a prepared one."""
+    meter = session.reports.meter()
+    with meter.blocking():
+        return await _rollback(session, to, meter)
+
+
+async def _rollback(session: Session, to: CheckpointId | str, meter: Meter) -> CheckpointId:
     async with session.lock:
         base = await session.ground()  # whatever is committed now, if that is not what was restored
         target, old = await reading(session.store, lambda head: find_target(session, head, to))
@@ -180,16 +193,20 @@ async def rollback(session: Session, to: CheckpointId | str) -> CheckpointId:
             id=session.draw_id(base.head.sequence),
             parent=base.parent,
             created=session.host.now(),
+            cost=meter.cost(),
             extra={},
         )
-        ref = await objects.write_manifest(session.store, session.host, manifest)
 
         async def plan(head: Head, pointer: Pointer) -> Pointer:
             if await is_live(session.store, head, target.id) != target:
                 raise RetiredError(f"{session.store.url}: {target.id} was retired before the rollback: choose another")
             return replace(pointer, committed=ref, prepared=None)
 
-        session.stand_on_commit(await session.move(base, ref, plan), ref, manifest)
+        with session.reports.committing(meter, manifest.id, manifest.epoch):
+            ref = await objects.write_manifest(session.store, session.host, manifest)
+            head = await session.move(base, ref, plan)
+        session.stand_on_commit(head, ref, manifest)
+        logger.info("%s: rolled back to %s, as %s", session.store.url, target.id, ref.id)
         return ref.id
 
 
@@ -219,6 +236,12 @@ async def update_latest(session: Session, checkpoint: CheckpointId) -> Checkpoin
             return checkpoint
     if checkpoint.sequence <= base.head.sequence:
         return await rollback(session, checkpoint)
+    meter = session.reports.meter()
+    with meter.blocking():
+        return await _commit_saved(session, base, checkpoint, meter)
+
+
+async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, meter: Meter) -> CheckpointId:
     async with session.lock:
         try:
             ref, found = await objects.find_manifest(session.store, checkpoint)
@@ -234,7 +257,10 @@ async def update_latest(session: Session, checkpoint: CheckpointId) -> Checkpoin
                 refuse_prepared(session, head.prepared)
             return replace(pointer, committed=ref, prepared=None)
 
-        session.stand_on_commit(await session.move(base, ref, plan), ref, manifest)
+        meter.operators = await session.host.run(lambda: written(manifest, base.manifest))
+        with session.reports.committing(meter, checkpoint, manifest.epoch):
+            head = await session.move(base, ref, plan)
+        session.stand_on_commit(head, ref, manifest)
         return checkpoint
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 from checkpointer.errors import ConflictError, InvalidStateError
+from checkpointer.metering import Meter, written
 from checkpointer.pointer import Head
 from checkpointer.session import Base, Session
 from manifests.model import Manifest, Pointer, Ref
@@ -28,10 +29,12 @@ class Prepared:
         ref: Ref,
         manifest: Manifest,
         settle: Callable[[Manifest | None], None] = lambda manifest: None,
+        meter: Meter | None = None,
     ) -> None:
         self.id = ref.id
         self.base = base
         self.manifest = manifest
+        self.meter = meter or session.reports.meter()
         self.outcome: Literal["committed", "aborted"] | None = None
         self._session = session
         self._ref = ref
@@ -39,7 +42,16 @@ class Prepared:
 
     async def commit(self) -> None:
         """Promote it to the committed checkpoint. A second call finds it committed, and that is success."""
+        if self.outcome == "committed":
+            return
+        self._check_undecided()
+        meter, host = self.meter, self._session.host
+        if not meter.operators:  # somebody else wrote it
+            meter.operators = await host.run(lambda: written(self.manifest, self.base.manifest))
+        with self._session.reports.committing(meter, self.id, self.manifest.epoch):
+            await self._commit()
 
+    async def _commit(self) -> None:
         async def plan(head: Head, pointer: Pointer) -> Pointer:
             if head.prepared != self._ref:
                 raise ConflictError(
@@ -48,9 +60,6 @@ class Prepared:
                 )
             return replace(pointer, committed=self._ref, prepared=None)
 
-        if self.outcome == "committed":
-            return
-        self._check_undecided()
         async with self._session.lock:
             head = await self._session.move(self.base, self._ref, plan)
             self._session.stand_on_commit(head, self._ref, self.manifest)

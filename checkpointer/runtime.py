@@ -47,6 +47,7 @@ class _Pool:
 
 _files = _Pool("checkpointer-file", FILE_THREADS)
 _cpu = _Pool("checkpointer-cpu", os.cpu_count() or 1)
+_callbacks = _Pool("checkpointer-callback", 1)
 
 
 def _after_fork() -> None:
@@ -54,6 +55,7 @@ def _after_fork() -> None:
     fsspec.asyn.reset_lock()
     _files.rearm()
     _cpu.rearm()
+    _callbacks.rearm()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -139,6 +141,20 @@ async def on_cpu(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
     return await _in_pool(_cpu, lambda: function(*args, **kwargs))
 
 
+def call_later(function: Callable[[], None]) -> "Future[None]":
+    """Run a user's function after those handed over before, one at a time, in a thread of their own; do not wait.
+
+    `function` must not raise. However slow it is, nothing of the library's waits for it.
+    """
+    try:
+        return _callbacks.get().submit(function)
+    except RuntimeError:  # as in `_in_pool`
+        function()
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
 async def _in_pool(pool: _Pool, call: Callable[[], T]) -> T:
     try:
         work = pool.get().submit(call)
@@ -149,4 +165,4 @@ async def _in_pool(pool: _Pool, call: Callable[[], T]) -> T:
     return await asyncio.wrap_future(work)
 
 
-__all__ = ["FILE_THREADS", "bridge", "in_thread", "loop", "on_cpu", "on_loop", "run_sync", "submit"]
+__all__ = ["FILE_THREADS", "bridge", "call_later", "in_thread", "loop", "on_cpu", "on_loop", "run_sync", "submit"]

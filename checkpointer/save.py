@@ -14,6 +14,7 @@ from checkpointer.changes import EXPLICIT, Change, Plan, split_for_fold
 from checkpointer.codecs import keyed_codec
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.keyed import Capture, KeyedState, PartitionChange
+from checkpointer.metering import Meter, written
 from checkpointer.pointer import Head
 from checkpointer.prepared import Prepared, refuse_prepared
 from checkpointer.session import Base, Session
@@ -42,12 +43,13 @@ ENCODE_TOGETHER = 2 << 20
 class Draft:
     """One attempt at a checkpoint on top of `base`. Everything it writes carries its id."""
 
-    def __init__(self, session: Session, base: Base, epoch: int | None, job: Job | None) -> None:
+    def __init__(self, session: Session, base: Base, epoch: int | None, job: Job | None, meter: Meter) -> None:
         parent = base.manifest
         self.id = session.draw_id(base.head.sequence)
         self.base = base
         self.epoch = epoch
         self.job = job
+        self.meter = meter
         self.positions: dict[str, Json] = deepcopy(dict(parent.positions)) if parent else {}
         self.properties: dict[str, Json] = deepcopy(dict(parent.properties)) if parent else {}
         self.watermark: Json = deepcopy(parent.watermark) if parent else None
@@ -194,6 +196,11 @@ class Draft:
 
     async def commit(self) -> None:
         """Make this the committed checkpoint, with one swap."""
+        self._check_open()
+        with self._session.reports.committing(self.meter, self.id, self.epoch):
+            await self._commit()
+
+    async def _commit(self) -> None:
         async with self._session.lock:
             base, (ref, manifest) = self.base, await self._write()
 
@@ -220,9 +227,14 @@ class Draft:
 
     async def prepare(self) -> Prepared:
         """Record this attempt in `_latest` without making it the committed checkpoint."""
+        self._check_open()
+        with self._session.reports.preparing(self.meter, self.id, self.epoch):
+            return await self._prepare()
+
+    async def _prepare(self) -> Prepared:
         async with self._session.lock:
             base, (ref, manifest) = self.base, await self._write()
-            self._prepared = Prepared(self._session, base, ref, manifest, self.settle)
+            self._prepared = Prepared(self._session, base, ref, manifest, self.settle, self.meter)
 
             async def plan(head: Head, pointer: Pointer) -> Pointer | None:
                 if head.prepared == ref:
@@ -270,6 +282,7 @@ class Draft:
             manifest, segments = await self._session.host.run(self._manifest)
             store = self._session.store
             await asyncio.gather(*(objects.put(store, s.path, s.data) for s in segments))
+            manifest = replace(manifest, cost=self.meter.cost())
             ref = await objects.write_manifest(store, self._session.host, manifest)
         except BaseException:
             self._ended = "failed"
@@ -299,7 +312,9 @@ class Draft:
             watermark=watermark,
             properties=properties,
         )
-        return objects.spill(manifest, parent)
+        manifest, segments = objects.spill(manifest, parent)
+        self.meter.operators = written(manifest, parent)
+        return manifest, segments
 
     def _check_open(self) -> None:
         if self._ended is not None:
@@ -354,11 +369,11 @@ class Draft:
             await self._uploads.write(piece, stored, known)
 
 
-async def begin(session: Session, epoch: int | None, job: Job | None = None) -> Draft:
-    """An attempt on top of what was restored."""
+async def begin(session: Session, epoch: int | None, job: Job | None, meter: Meter) -> Draft:
+    """An attempt on top of what was restored, measured by `meter`."""
     if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or abs(epoch) >= 2**63):
         raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer or None")
     async with session.lock:  # after a commit whose caller stopped waiting
         base = await session.base()
     refuse_prepared(session, base.head.prepared)
-    return Draft(session, base, epoch, job)
+    return Draft(session, base, epoch, job, meter)

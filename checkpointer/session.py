@@ -4,6 +4,7 @@ A session belongs to one process and lives on the library's event loop. It does 
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -17,10 +18,14 @@ from checkpointer.errors import (
     RetiredError,
 )
 from checkpointer.host import Host
+from checkpointer.metering import Reports
+from checkpointer.metrics import MetricsCallback
 from checkpointer.pointer import Head, advance, read_head, reading, successor
 from checkpointer.store.base import Store
 from checkpointer.store.probe import probe
 from manifests.model import CheckpointId, Manifest, Pointer, Ref, Writer
+
+logger = logging.getLogger("checkpointer")
 
 PlanSwap = Callable[[Head, Pointer], Awaitable[Pointer | None]]
 """What to write on a version, given a pointer that is its successor in this writer's name."""
@@ -41,9 +46,10 @@ class Base:
 class Session:
     """What was restored, whether this user has taken over, and what runs in the background."""
 
-    def __init__(self, store: Store, host: Host, *, max_chain: int) -> None:
+    def __init__(self, store: Store, host: Host, *, max_chain: int, metrics: MetricsCallback | None = None) -> None:
         self.store = store
         self.host = host
+        self.reports = Reports(store.url, host, metrics)
         self.max_chain = max_chain
         self.lock = asyncio.Lock()
         self._base: Base | None = None
@@ -136,6 +142,7 @@ class Session:
             await self.settle()
         finally:
             await self.store.close()
+            await self.reports.delivered()
 
     # ---- moving the pointer ------------------------------------------------------------------------------------
 
@@ -169,6 +176,8 @@ class Session:
         except (OutcomeUnknownError, asyncio.CancelledError):
             self.must_restore("the outcome of the last swap is unknown: call restore() first, which tells")
             raise
+        if self._owns(head) and not self._owns(base.head):
+            logger.info("%s: this writer took over (epoch %d)", self.store.url, self._writer_on(head).epoch)
         if not self._owns(head) and self._owns(base.head):
             self._fenced = FencedError(
                 f"{self.store.url}: {attempt.id} was committed, but another writer took over since"

@@ -39,7 +39,10 @@ class Checkpointer(Client):
         return self._begin(epoch, None, background)
 
     def _begin(self, epoch: int | None, job: Job | None, background: bool = False) -> Checkpoint:
-        return Checkpoint(self, self._run(save.begin(self._session, epoch, job)), background)
+        meter = self._session.reports.meter()
+        with meter.blocking():
+            draft = self._run(save.begin(self._session, epoch, job, meter))
+        return Checkpoint(self, draft, background)
 
     def restore(
         self,
@@ -56,7 +59,8 @@ class Checkpointer(Client):
         `rollback(to=restored.id)` makes it the committed one. Everything is read twice: to verify, and to use.
         """
         wanted = None if id is None else as_id(id)
-        snapshot = self._run(restore.restore(self._session, wanted, epoch, savepoint, on_corruption))
+        found = restore.restore(self._session, wanted, epoch, savepoint, on_corruption)
+        snapshot = run_sync(self._session.reports.restoring(self._settled(found)))
         return None if snapshot is None else Restored(snapshot)
 
     def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002

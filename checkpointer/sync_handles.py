@@ -61,19 +61,23 @@ class Checkpoint:
 
     def snapshot(self, operator: str, partition: int, data: bytes) -> None:
         """The whole state of a partition, as bytes of the caller's own format."""
-        run_sync(self._draft.add(operator, partition, SNAPSHOT, as_bytes(data)))
+        with self._draft.meter.blocking():
+            run_sync(self._draft.add(operator, partition, SNAPSHOT, as_bytes(data)))
 
     def delta(self, operator: str, partition: int, data: bytes) -> None:
         """A change on top of the partition's chain, as bytes of the caller's own format."""
-        run_sync(self._draft.add(operator, partition, DELTA, as_bytes(data)))
+        with self._draft.meter.blocking():
+            run_sync(self._draft.add(operator, partition, DELTA, as_bytes(data)))
 
     def save(self, operator: str, state: KeyedState) -> None:
         """What changed in a keyed state. It is captured before this returns, and written meanwhile."""
-        run_sync(self._draft.save(operator, self._draft.capture(operator, state)))
+        with self._draft.meter.blocking():
+            run_sync(self._draft.save(operator, self._draft.capture(operator, state)))
 
     def attach(self, artifact: Artifact) -> None:
         """An artifact that `save_snapshot` or `save_delta` wrote under this checkpoint's id, on any machine."""
-        run_sync(self._draft.attach(artifact))
+        with self._draft.meter.blocking():
+            run_sync(self._draft.attach(artifact))
 
     def keep(self, operator: str, partition: int | None = None) -> None:
         """Say aloud that an operator, or one partition, stays as it was; refused where there is none."""
@@ -85,11 +89,13 @@ class Checkpoint:
 
     def prepare(self) -> "Prepared":
         """The first of two phases: durable and protected, not yet committed."""
-        return Prepared(run_sync(self._draft.prepare()))
+        with self._draft.meter.blocking():
+            return Prepared(run_sync(self._draft.prepare()))
 
     def commit(self) -> CheckpointId:
         """Commit now, for callers without a `with` block."""
-        run_sync(self._draft.commit())
+        with self._draft.meter.blocking():
+            run_sync(self._draft.commit())
         return self.id
 
     def abort(self) -> None:
@@ -109,8 +115,9 @@ class Checkpoint:
                 error.add_note(f"aborting {self.id} failed too: {second}")
         elif self._draft.open:
             if self._background:
-                self._draft.freeze()
-                run_sync(self._client._session.in_background(self._draft.commit()))
+                with self._draft.meter.blocking():
+                    self._draft.freeze()
+                    run_sync(self._client._session.in_background(self._draft.commit()))
             else:
                 self.commit()
 
@@ -131,7 +138,8 @@ class Prepared:
 
     def commit(self) -> None:
         """Make it the committed checkpoint. Calling again is no error."""
-        run_sync(self._core.commit())
+        with self._core.meter.blocking():
+            run_sync(self._core.commit())
 
     def abort(self) -> None:
         """Drop it."""

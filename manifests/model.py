@@ -131,6 +131,22 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What a checkpoint cost until its manifest was encoded; times in microseconds of a clock that only goes forward.
+
+    `requests` are those to the store so far, and the two still to come: the manifest's own and the swap. `objects` and
+    `bytes` are those that carry the checkpoint's id, stored, without the manifest. `elapsed_us` is the time since the
+    attempt was begun, `blocked_us` how much of it the caller spent in calls that belong to the attempt.
+    """
+
+    requests: int
+    objects: int
+    bytes: int
+    elapsed_us: int
+    blocked_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """Everything one checkpoint consists of. A restore needs no other manifest."""
 
@@ -143,6 +159,7 @@ class Manifest:
     positions: Mapping[str, Json] = field(default_factory=dict)
     watermark: Json = None
     properties: Mapping[str, Json] = field(default_factory=dict)
+    cost: Cost | None = None
     extra: Mapping[str, Json] = field(default_factory=dict)
 
 

@@ -17,6 +17,7 @@ from manifests.model import (
     CatalogEntry,
     CatalogRef,
     CheckpointId,
+    Cost,
     Job,
     Json,
     Manifest,
@@ -143,6 +144,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "positions": check_json("positions", dict(manifest.positions)),
         "watermark": check_json("watermark", manifest.watermark),
         "properties": check_json("properties", dict(manifest.properties)),
+        **_encode_cost(manifest.cost),
         **manifest.extra,
     }
     try:
@@ -178,7 +180,36 @@ def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
         positions=fields.mapping("positions"),
         watermark=fields.take("watermark"),
         properties=fields.mapping("properties"),
+        cost=_decode_cost(name, fields.optional("cost")),
         extra=fields.rest(),
+    )
+
+
+def _encode_cost(cost: Cost | None) -> dict[str, Json]:
+    """The field as it stands in a manifest; nothing where nothing was measured."""
+    if cost is None:
+        return {}
+    return {
+        "cost": {
+            "requests": cost.requests,
+            "objects": cost.objects,
+            "bytes": cost.bytes,
+            "elapsed_us": cost.elapsed_us,
+            "blocked_us": cost.blocked_us,
+        }
+    }
+
+
+def _decode_cost(name: str, value: Json) -> Cost | None:
+    if value is None:
+        return None
+    fields = Fields(f"{name}: cost", value)
+    return Cost(
+        requests=fields.integer("requests"),
+        objects=fields.integer("objects"),
+        bytes=fields.integer("bytes"),
+        elapsed_us=fields.integer("elapsed_us"),
+        blocked_us=fields.integer("blocked_us"),
     )
 
 

@@ -77,6 +77,8 @@ LAYERS = (
             "checkpointer.history",
             "checkpointer.lineage",
             "checkpointer.measures",
+            "checkpointer.metering",
+            "checkpointer.metrics",
             "checkpointer.objects",
             "checkpointer.overview",
             "checkpointer.pointer",
@@ -112,6 +114,13 @@ LAYERS = (
             "checkpointer.views",
         ),
         ("format", "errors", "runtime", "codecs", "mapping", "store", "core", "table"),
+    ),
+    Layer(
+        "telemetry",
+        "An exporter turns records into another system's; nothing depends on it.",
+        ("checkpointer.telemetry",),
+        ("format", "errors", "runtime", "store", "core"),
+        ("opentelemetry",),
     ),
     Layer(
         "progress",
@@ -223,6 +232,7 @@ def test_a_module_imports_only_what_lies_below_it(module: str) -> None:
         ("checkpointer.pointer", "import importlib"),
         ("checkpointer.sync", "from pyspark.sql import DataFrame"),
         ("checkpointer.sync", "import click"),
+        ("checkpointer.metering", "import opentelemetry"),
         ("checkpointer.utils", "import os"),
     ],
 )
@@ -252,7 +262,7 @@ def test_importing_the_package_brings_no_cloud_and_no_spark() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
     heavy = {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "s3fs", "adlfs", "azure", "botocore", "aiohttp"}
-    heavy |= {"click", "rich"}
+    heavy |= {"click", "rich", "opentelemetry"}
     assert not heavy & set(done.stdout.split())
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 
 from checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
+from checkpointer.metrics import MetricsCallback
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
 from checkpointer.spark.cleaner import Cleaner
@@ -41,6 +42,7 @@ def stateful(
     max_chain: int = 10,
     retention: RetentionPolicy | None = None,
     clean_every: int = 100,
+    metrics: MetricsCallback | None = None,
 ) -> Callable[[Callback], "StatefulSink"]:
     """Decorate `update(batch, batch_id, state)` for `writeStream.foreachBatch`, keeping its state under `root`.
 
@@ -54,6 +56,7 @@ def stateful(
         retention: What to keep of the history. Without it everything is kept, until a cleanup job says otherwise.
         clean_every: With `retention`, clean up after every so many commits. That runs beside the next batches; what
             goes wrong with it is logged, and does not fail the job.
+        metrics: See `Checkpointer`. Called on the driver.
     """
     if isinstance(clean_every, bool) or not isinstance(clean_every, int) or clean_every < 1:
         raise IllegalArgumentError(f"clean_every={clean_every!r:.40}: expected an integer of at least 1")
@@ -61,7 +64,7 @@ def stateful(
         raise IllegalArgumentError(f"retention={retention!r:.40}: expected a RetentionPolicy")
     if on_reset not in ("error", "continue"):
         raise IllegalArgumentError(f"on_reset={on_reset!r:.40}: expected 'error' or 'continue'")
-    client = Checkpointer(root, storage_options, fencing=fencing, max_chain=max_chain)
+    client = Checkpointer(root, storage_options, fencing=fencing, max_chain=max_chain, metrics=metrics)
     cleaner = None if retention is None else Cleaner(client, retention, clean_every)
     return lambda callback: StatefulSink(client, callback, on_reset, cleaner)
 
@@ -96,7 +99,6 @@ class StatefulSink:
             if state is not None:
                 state._abort()
             raise
-        logger.info("%s: batch %d committed as %s", self.checkpointer.root, batch_id, state.id)
         if self._cleaner is not None:
             self._cleaner.after(state.id)
 

@@ -205,7 +205,8 @@ class TableState:
         if len(parts) > 1:
             rows = merge.consolidate(rows, schema, self._name)
             rows = merge.in_order(rows, schema.key)
-        return run_sync(self._writer(schema).pack(rows))
+        with self._draft.meter.blocking():
+            return run_sync(self._writer(schema).pack(rows))
 
     def _rewrite(self, keep: Mapping[int, int]) -> None:
         """Shorten chains: here while few bytes have to be read for it, on the executors whatever is more."""
@@ -216,7 +217,8 @@ class TableState:
             session = self._client._session
             reader = Reader(session.store, session.host, version.only(here))
             nearby = {partition: keep[partition] for partition in here}
-            chains |= run_sync(rewrite(reader, self._writer(version.schema), version.chains, nearby))
+            with self._draft.meter.blocking():
+                chains |= run_sync(rewrite(reader, self._writer(version.schema), version.chains, nearby))
         if there:
             groups = spread(there, max(self._spark.sparkContext.defaultParallelism, len(there) // 8))
             task = CompactTask(self._root, self._draft.id, version.only(there), groups, dict(keep))

@@ -1,4 +1,4 @@
-"""A store with a bound on how many requests run at once, and on how long each may take."""
+"""A store with a bound on how many requests run at once, and on how long each may take. Each is counted as it goes."""
 
 import asyncio
 import os
@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from checkpointer import runtime
 from checkpointer.errors import DependencyError, IllegalArgumentError
+from checkpointer.store import traffic
 from checkpointer.store.base import Blob, Leftover, Listing, Page, Store
 from manifests.digest import Bytes
 
@@ -45,10 +46,14 @@ class LimitedStore(Listing):
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         size = _UNKNOWN_SIZE if limit is None else limit
-        return await self._run("get", path, self._inner.get(path, limit=limit), size)
+        blob = await self._run("get", path, self._inner.get(path, limit=limit), size)
+        traffic.received(len(blob.data))
+        return blob
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        return await self._run("get", path, self._inner.get_range(path, offset, length), length)
+        data = await self._run("get", path, self._inner.get_range(path, offset, length), length)
+        traffic.received(len(data))
+        return data
 
     async def put(self, path: str, data: Bytes) -> None:
         await self._run("put", path, self._inner.put(path, data), len(data))
@@ -78,6 +83,7 @@ class LimitedStore(Listing):
         try:
             self._check_loop()
             async with self._turns:
+                traffic.sent(verb)
                 allowed = self._timeout + size / SLOWEST
                 async with asyncio.timeout(allowed) as deadline:
                     return await request

@@ -18,6 +18,7 @@ from manifests.model import (
     CatalogRef,
     Chain,
     CheckpointId,
+    Cost,
     Job,
     Json,
     Kind,
@@ -92,6 +93,7 @@ MANIFEST = Manifest(
     positions={"topic": {"0": "1031"}},
     watermark="2024-01-02",
     properties={"model": "v7", "n": [1, 2.5, None, True]},
+    cost=Cost(requests=7, objects=3, bytes=54, elapsed_us=2_000, blocked_us=1_000),
     extra={"colour": {"deep": [1]}},
 )
 
@@ -233,6 +235,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         positions=draw(st.dictionaries(texts, json_values, max_size=3)),
         watermark=draw(json_values),
         properties=draw(st.dictionaries(texts, json_values, max_size=3)),
+        cost=draw(st.none() | st.builds(Cost, *[st.integers(0, 2**63 - 1)] * 5)),
         extra=draw(extras),
     )
 

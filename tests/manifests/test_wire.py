@@ -140,6 +140,13 @@ def test_fields_of_a_newer_operator_survive() -> None:
     assert decode_manifest(ID, encode_manifest(found)) == found
 
 
+def test_a_manifest_may_say_nothing_of_its_cost() -> None:
+    silent = replace(MANIFEST, cost=None)
+    assert b"cost" not in encode_manifest(silent)
+    for value in (..., None):
+        assert decode_manifest(ID, changed(MANIFEST_BYTES, "cost", value)) == silent
+
+
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 99, 2**62])
 def test_a_newer_version_is_refused_by_name(kind: str, version: int) -> None:
@@ -425,6 +432,11 @@ BAD_MANIFEST: dict[str, list[Json | EllipsisType]] = {
     "job.query_id": [..., *WRONG_TEXTS],
     "job.run_id": [..., *WRONG_TEXTS],
     "job.batch_id": [..., *WRONG_INTEGERS],
+    "cost": [True, 1, [], "a", {}],
+    **{
+        f"cost.{field}": [..., *WRONG_INTEGERS]
+        for field in ("requests", "objects", "bytes", "elapsed_us", "blocked_us")
+    },
     "positions": [..., None, [], "a"],
     "watermark": [...],
     "properties": [..., None, [], "a"],

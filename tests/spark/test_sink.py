@@ -2,9 +2,11 @@
 
 import contextlib
 import logging
+import pickle
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from checkpointer.errors import IllegalArgumentError
+from checkpointer.metrics import CommitMetrics, Metrics, RestoreMetrics
 from checkpointer.spark import State, stateful
 from manifests.model import Manifest
 from tests.spark.conftest import Job
@@ -63,6 +66,38 @@ def test_the_manifest_names_query_run_and_batch(job: Job) -> None:
     assert restored.epoch == 0
     assert restored.job is not None
     assert (restored.job.query_id, restored.job.run_id, restored.job.batch_id) == (query.id, query.runId, 0)
+
+
+def test_each_batch_hands_its_cost_to_a_callback_on_the_driver(job: Job) -> None:
+    seen: list[Metrics] = []
+
+    @stateful(job.root, metrics=seen.append)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.map("totals")["last"] = batch_id
+        state.table("sums", key=["key"], num_partitions=2).upsert(batch)
+
+    job.feed(("a", 1), ("b", 2))
+    job.feed(("a", 10))
+    job.run(update)
+    last = update._lines.popitem()[1].client
+    last.close()
+    restore, *commits = seen
+    assert isinstance(restore, RestoreMetrics)
+    assert (restore.id, [commit.epoch for commit in commits]) == (None, [0, 1])
+    for commit in commits:
+        assert isinstance(commit, CommitMetrics)
+        assert commit.operators.keys() == {"totals", "sums"}
+        assert commit.id is not None
+        stored = [path for path in (Path(job.root) / "artifacts").rglob("*") if str(commit.id) in path.name]
+        assert commit.objects == len(stored)
+        assert commit.bytes_written == sum(path.stat().st_size for path in stored)
+        assert 0 < commit.blocked_seconds < commit.total_seconds
+    assert commits[1].operators["sums"].partitions == 1
+    cost = Checkpointer(job.root).load_manifest(commits[1].id).cost
+    assert cost is not None
+    assert (cost.objects, cost.bytes) == (commits[1].objects, commits[1].bytes_written)
+    assert cost.requests == commits[1].requests.total == commits[1].objects + 2, "the driver wrote both"
+    assert pickle.loads(pickle.dumps(last))._session.reports._callback is None
 
 
 def test_a_batch_that_spark_forgot_is_not_counted_twice(job: Job, caplog: pytest.LogCaptureFixture) -> None:

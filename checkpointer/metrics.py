@@ -1,0 +1,123 @@
+"""What commits and restores cost, as small records for a callback: `Checkpointer(root, metrics=callback)`.
+
+One record for each commit that was asked for, also of a prepared checkpoint, a rollback or `update_latest`, and one
+for each `restore()`; those that failed have an `error`. An attempt that was given up before (an exception in its
+block, `abort()`) has none, nor has `prepare()` that went well: its second phase counts for both. Copies, which
+`export()` and `repair()` make, have none.
+
+**Requests** are operations of the store: get, put, swap (of `_latest`), list and delete. Every try counts; a large
+object that goes in parts is one, each page of a listing is one. They are those of the calls on the checkpoint itself.
+What Spark's executors ask for, and `save_snapshot` and `save_delta` called by hand, is not seen here; what these wrote
+is, as bytes and objects, once the manifest names it.
+
+**Times** are seconds of a clock that never goes back. **Bytes** are stored bytes: compressed where the codec does.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from manifests.model import CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests by kind, every try counting."""
+
+    get: int = 0
+    put: int = 0
+    swap: int = 0
+    list: int = 0
+    delete: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.get + self.put + self.swap + self.list + self.delete
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorMetrics:
+    """The part of one operator: what a commit wrote for it, or what a restored checkpoint holds of it.
+
+    `bytes` are those of `objects` whole objects: artifacts, packs and segments. `snapshot_bytes` and `delta_bytes` are
+    those of the snapshots and deltas in them that the checkpoint names, each stored range once. `partitions` is how
+    many partitions have at least one of these artifacts in their chain.
+    """
+
+    bytes: int = 0
+    objects: int = 0
+    partitions: int = 0
+    snapshot_bytes: int = 0
+    delta_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMetrics:
+    """One commit.
+
+    Attributes:
+        root: The root, without secrets.
+        id: The attempt's id.
+        epoch: The epoch it was begun with.
+        error: None where it was committed, otherwise the name of the exception's class. After `OutcomeUnknownError` it
+            may be committed all the same.
+        bytes_written: Of the objects in `operators` together, whichever process wrote them. 0 where the attempt failed
+            before its manifest was put together. Neither the manifest nor `_latest` is among them.
+        objects: How many these are.
+        bytes_read: What the attempt read, such as the checkpoint it goes on top of, where nothing was restored before.
+        requests: Sent for the attempt, from `begin` to the acknowledged swap.
+        blocked_seconds: How long the caller was held up: the time within `begin()` (waiting for an earlier commit in
+            the background included), `snapshot()`, `delta()`, `save()`, `attach()`, `prepare()` and the commit. With
+            `background=True` the commit itself is not in it. Calls made by several threads at once add up.
+        total_seconds: From the call of `begin()` until the swap was acknowledged, with what the caller did between. Of
+            `rollback()` and `update_latest()`: from when an earlier commit in the background was done. Of a checkpoint
+            that was found prepared: from then.
+        operators: By name, those that something was written for.
+    """
+
+    root: str
+    id: CheckpointId
+    epoch: int | None
+    error: str | None
+    bytes_written: int
+    objects: int
+    bytes_read: int
+    requests: Requests
+    blocked_seconds: float
+    total_seconds: float
+    operators: Mapping[str, OperatorMetrics]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreMetrics:
+    """One `restore()`, which reads the pointer and a manifest; artifacts are read later, when they are asked for. Only
+    `on_corruption="previous"` reads them all, to verify them.
+
+    Attributes:
+        root: The root, without secrets.
+        id: What was restored; None on an empty root, and after an error.
+        epoch: The epoch of that.
+        error: None where it went well, otherwise the name of the exception's class.
+        bytes_read: What `restore()` itself read.
+        requests: What `restore()` itself sent.
+        blocked_seconds: How long the caller waited: all the time.
+        total_seconds: From the call to the answer, waiting for an earlier commit in the background included.
+        operators: By name, what the checkpoint holds: what reading all of it will take.
+    """
+
+    root: str
+    id: CheckpointId | None
+    epoch: int | None
+    error: str | None
+    bytes_read: int
+    requests: Requests
+    blocked_seconds: float
+    total_seconds: float
+    operators: Mapping[str, OperatorMetrics]
+
+
+Metrics = CommitMetrics | RestoreMetrics
+
+MetricsCallback = Callable[[Metrics], object]
+"""Called with each record in a thread of the library's own, one record after the other, in the order in which commits
+and restores of the process ended. They do not wait for it, only `close()` does, and not for ever; what it raises is
+logged. It is not pickled: a checkpointer that arrives in another process has none."""

@@ -1,0 +1,72 @@
+"""Commits and restores as OpenTelemetry metrics: `Checkpointer(root, metrics=opentelemetry_metrics())`.
+
+    checkpointer.commit.duration          s           from begin to the acknowledged swap
+    checkpointer.commit.blocked_duration  s           how long the caller was held up
+    checkpointer.commit.bytes             By          written, by operator
+    checkpointer.commit.objects           {object}    written, by operator
+    checkpointer.commit.requests          {request}   sent, by kind
+    checkpointer.restore.duration         s           of `restore()`
+    checkpointer.restore.bytes            By          read by `restore()`
+    checkpointer.restore.requests         {request}   sent by `restore()`, by kind
+
+Durations are histograms, whose counts are how many there were; the others are counters. Attributes:
+`checkpointer.root`, `checkpointer.operator`, `checkpointer.request.kind`, and on durations of what failed
+`error.type`. What each figure counts is said in `checkpointer.metrics`.
+"""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from checkpointer.metrics import CommitMetrics, Metrics, MetricsCallback, Requests
+from checkpointer.store.connection import require
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Counter, MeterProvider
+
+ROOT = "checkpointer.root"
+OPERATOR = "checkpointer.operator"
+KIND = "checkpointer.request.kind"
+ERROR = "error.type"
+
+
+def opentelemetry_metrics(meter_provider: "MeterProvider | None" = None) -> MetricsCallback:
+    """A callback that records to `meter_provider`, or to the global one of the process.
+
+    Raises:
+        IllegalArgumentError: The package opentelemetry-api is not installed.
+    """
+    require("opentelemetry", "otel", "opentelemetry_metrics()")
+    from opentelemetry import metrics  # only for those who ask for it
+
+    meter = metrics.get_meter("checkpointer", meter_provider=meter_provider)
+    commit_time = meter.create_histogram("checkpointer.commit.duration", "s", "From begin to the acknowledged swap")
+    blocked = meter.create_histogram("checkpointer.commit.blocked_duration", "s", "How long the caller was held up")
+    written = meter.create_counter("checkpointer.commit.bytes", "By", "Stored bytes written")
+    objects = meter.create_counter("checkpointer.commit.objects", "{object}", "Objects written")
+    commit_requests = meter.create_counter("checkpointer.commit.requests", "{request}", "Requests of commits")
+    restore_time = meter.create_histogram("checkpointer.restore.duration", "s", "Of restore()")
+    read = meter.create_counter("checkpointer.restore.bytes", "By", "Bytes read by restore()")
+    restore_requests = meter.create_counter("checkpointer.restore.requests", "{request}", "Requests of restore()")
+
+    def record(metrics: Metrics) -> None:
+        root = {ROOT: metrics.root}
+        outcome = root if metrics.error is None else root | {ERROR: metrics.error}
+        if isinstance(metrics, CommitMetrics):
+            commit_time.record(metrics.total_seconds, outcome)
+            blocked.record(metrics.blocked_seconds, outcome)
+            for name, operator in metrics.operators.items():
+                written.add(operator.bytes, root | {OPERATOR: name})
+                objects.add(operator.objects, root | {OPERATOR: name})
+            _add(commit_requests, metrics.requests, root)
+        else:
+            restore_time.record(metrics.total_seconds, outcome)
+            read.add(metrics.bytes_read, root)
+            _add(restore_requests, metrics.requests, root)
+
+    return record
+
+
+def _add(counter: "Counter", requests: Requests, root: dict[str, str]) -> None:
+    for kind, number in asdict(requests).items():
+        if number:
+            counter.add(number, root | {KIND: kind})
