@@ -1,15 +1,26 @@
-"""The README shows only what runs: its Python programs are run as they stand, in a new folder, twice."""
+"""README and docs show only what runs: programs are run as they stand, in a new folder, twice; commands are typed."""
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from checkpointer import errors
+from checkpointer.cli.app import checkpointer
+
 README = Path(__file__).parents[1] / "README.md"
-PROGRAMS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+OPERATIONS = README.parent / "docs" / "operations.md"
+
+
+def blocks(file: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", file.read_text(), re.DOTALL | re.MULTILINE)
+
+
+PROGRAMS = [*blocks(README, "python"), *blocks(OPERATIONS, "python")]
 NAMES = [re.sub(r"\W+", "-", program.splitlines()[0]) for program in PROGRAMS]
 
 
@@ -31,9 +42,47 @@ def test_a_program_of_the_readme_runs_and_runs_again(program: str, tmp_path: Pat
 
 
 def test_the_readme_has_its_programs() -> None:
-    assert len(PROGRAMS) == 3
+    assert len(PROGRAMS) == 4
 
 
 def test_the_figures_are_those_of_the_benchmark() -> None:
     table = (README.parent / "benchmarks" / "results" / "full.md").read_text()
     assert f"<!-- bench -->\n{table}<!-- /bench -->" in README.read_text()
+
+
+def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
+    (commands,) = [block for block in blocks(README, "sh") if "checkpointer list" in block]
+    first = next(program for program in PROGRAMS if "state/visits" in program)
+    command = tmp_path / "bin" / "checkpointer"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m checkpointer "$@"\n')
+    command.chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{command.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(README.parent),
+    }
+    for argv in ([sys.executable, "-c", first], [sys.executable, "-c", first], ["sh", "-ec", commands]):
+        done = subprocess.run(
+            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "report.html").stat().st_size > 1000
+    assert (tmp_path / "exports" / "visits" / "_latest").exists()
+
+
+TYPED = re.findall(r"`(checkpointer [a-z]+(?: [^`]*)?)`", OPERATIONS.read_text() + README.read_text())
+TYPED += [line for block in blocks(OPERATIONS, "sh") for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("line", sorted(set(TYPED)))
+def test_a_command_of_the_docs_can_be_typed(line: str) -> None:
+    _, verb, *arguments = shlex.split(line, comments=True)
+    command = checkpointer.commands[verb]
+    if arguments:
+        command.make_context(verb, arguments)
+
+
+def test_the_docs_say_what_to_do_about_every_error() -> None:
+    text = OPERATIONS.read_text()
+    groups = {"CheckpointError", "RetryableError", "NotFoundError", "ShutdownError"}
+    assert [name for name in errors.__all__ if f"`{name}`" not in text and name not in groups] == []
