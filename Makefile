@@ -13,7 +13,7 @@ demo: .venv/.demo ## run the example jobs
 	@scripts/run python -m examples.flights
 
 test: servers ## run the tests; those whose server is missing are skipped by name
-	@scripts/run python -m pytest
+	@scripts/run python -m pytest -n 2 --dist loadfile # each of the two may start a Spark of its own
 
 lint: .venv/.dev ## check formatting, style and types
 	.venv/bin/ruff format --check .

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from checkpointer.codecs.keyed_codec import CHUNK, decode, encode, partition_of
 from checkpointer.codecs.values import pack
 from checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
+from tests.codecs.names import shown
 from tests.codecs.test_values import keys, same
 
 ROOT = Path(__file__).parents[2]
@@ -188,7 +189,7 @@ EQUAL: list[tuple[Any, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("group", EQUAL, ids=lambda group: f"{group[0]!r:.40}")
+@pytest.mark.parametrize("group", EQUAL, ids=lambda group: shown(group[0]))
 def test_equal_keys_share_a_partition(group: tuple[Any, ...]) -> None:
     assert len(set(group)) == 1, "these are not equal: the table is wrong"
     assert len({partition_of(key, MANY) for key in group}) == 1
@@ -252,7 +253,7 @@ CANONICAL: list[tuple[Any, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "canonical"), CANONICAL, ids=lambda value: f"{value!r:.40}")
+@pytest.mark.parametrize(("key", "canonical"), CANONICAL, ids=shown)
 def test_the_canonical_bytes_of_a_key(key: Any, canonical: bytes) -> None:
     assert partition_of(key, MANY) == zlib.crc32(canonical) % MANY
 
@@ -321,7 +322,7 @@ class Name(str):
         (object(), "object"),
         (1j, "complex"),
     ],
-    ids=lambda value: f"{value!r:.30}",
+    ids=shown,
 )
 def test_a_key_that_cannot_be_stored_is_refused_by_name(key: Any, named: str) -> None:
     with pytest.raises(IllegalArgumentError, match=named):

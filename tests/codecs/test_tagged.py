@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from checkpointer.codecs.tagged import to_json
+from tests.codecs.names import shown
 
 CASES: list[tuple[Any, Any]] = [
     (None, None),
@@ -40,7 +41,7 @@ CASES: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "expected"), CASES, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize(("value", "expected"), CASES, ids=shown)
 def test_a_value_has_its_form(value: Any, expected: Any) -> None:
     found = to_json(value)
     assert found == expected

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
 from checkpointer.errors import MalformedError
+from tests.codecs.names import shown
 
 BERLIN = ZoneInfo("Europe/Berlin")
 TWICE = datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)  # this time of day came twice
@@ -128,7 +129,7 @@ VALUES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{value!r:.50}")
+@pytest.mark.parametrize("value", VALUES, ids=shown)
 def test_a_value_comes_back_as_itself(value: Any) -> None:
     assert same(unpack(pack(value)), value)
     assert same(unpack(pack([value, {"k": (value,)}])), [value, {"k": (value,)}])

@@ -185,14 +185,14 @@ def test_a_boundary_that_moves_often_does_not_keep_everything(world: World) -> N
     """Each entry of `retired` has a time of its own, and retiring is done every eighth of the grace period at most."""
     client = world.actor()
     clock = with_clock(client)
-    policy = RetentionPolicy(keep_last=1, grace=timedelta(minutes=80))
-    for number in range(120):
+    policy = RetentionPolicy(keep_last=1, grace=timedelta(minutes=40))
+    for number in range(60):
         put(client, b"%d" % number)
         client.clean(policy)
         clock.time += timedelta(minutes=2)
         assert len(world.pointer().retired) <= 9
-    # 80 minutes at two each, 10 more until they are retired, and what is live
-    assert len(world.objects("manifests/")) <= 40 + 5 + 2
+    # 40 minutes at two each, 5 more until they are retired, and what is live
+    assert len(world.objects("manifests/")) <= 20 + 3 + 2
 
 
 def test_a_plan_says_that_it_is_too_soon(world: World) -> None:
