@@ -62,7 +62,7 @@ LAYERS = (
         "A store moves whole objects and knows nothing of checkpoints, so a new backend is one file.",
         ("checkpointer.store",),
         ("format", "errors", "runtime"),
-        ("fsspec", "s3fs", "adlfs", "azure", "botocore", "aiobotocore", "aiohttp", "tenacity"),
+        ("fsspec", "s3fs", "adlfs", "azure", "botocore", "aiobotocore", "aiohttp"),
     ),
     Layer(
         "core",

@@ -1,12 +1,11 @@
 """A store that tries again where that can help, and never where it could hurt."""
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
-
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from checkpointer.errors import RetryableError
 from checkpointer.store.base import (
@@ -16,12 +15,15 @@ from checkpointer.store.base import (
     ObjectExistsError,
     ObjectNotFoundError,
     Page,
+    S,
     Store,
 )
 from manifests.digest import Bytes
 
 T = TypeVar("T")
 
+_SHORTEST = 0.02
+_FIRST = 0.1
 _COMPARED = 8 << 20
 
 
@@ -45,7 +47,7 @@ class RetryingStore(Listing):
         self._inner = inner
         self._attempts = attempts
         self._patience = patience
-        self._wait = wait_random_exponential(multiplier=0.1, max=longest, min=0.02)
+        self._longest = longest
         self._sleep = sleep
         self._clock = clock
 
@@ -62,6 +64,9 @@ class RetryingStore(Listing):
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         return await self._retry(lambda: self._inner.get(path, limit=limit))
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        return await self._retry(lambda: self._inner.read_into(path, make, limit=limit))
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         return await self._retry(lambda: self._inner.get_range(path, offset, length))
@@ -105,34 +110,19 @@ class RetryingStore(Listing):
         await self._inner.close()
 
     async def _retry(self, request: Callable[[], Awaitable[T]]) -> T:
-        started = self._clock()
-
-        def is_over(state: RetryCallState) -> bool:
-            spent = self._clock() - started + state.upcoming_sleep
-            return state.attempt_number >= self._attempts or spent >= self._patience
-
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(RetryableError),
-            stop=is_over,
-            wait=self._wait,
-            sleep=self._sleep,
-            retry_error_callback=lambda state: self._give_up(state, self._clock() - started),
-        )
-
-        async def attempt() -> T:
-            return await request()
-
-        answer: T = await retrying(attempt)
-        return answer
-
-    @staticmethod
-    def _give_up(state: RetryCallState, spent: float) -> None:
-        error = state.outcome.exception() if state.outcome is not None else None
-        if error is None:
-            raise AssertionError("gave up on an attempt that did not fail")
-        if state.attempt_number == 1:
-            raise error
-        raise type(error)(f"{error} ({state.attempt_number} attempts in {spent:.1f} s)") from error
+        started, attempt = self._clock(), 1
+        while True:
+            try:
+                return await request()
+            except RetryableError as error:
+                pause = random.uniform(_SHORTEST, min(_FIRST * 2 ** (attempt - 1), self._longest))
+                spent = self._clock() - started
+                if attempt >= self._attempts or spent + pause >= self._patience:
+                    if attempt == 1:
+                        raise
+                    raise type(error)(f"{error} ({attempt} attempts in {spent:.1f} s)") from error
+            await self._sleep(pause)
+            attempt += 1
 
     async def _holds(self, path: str, data: Bytes) -> bool:
         """Whether the object has just these bytes, compared in pieces; one request where it is small."""
