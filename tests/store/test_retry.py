@@ -16,6 +16,7 @@ from checkpointer.store.limit import SMALL, SMALL_TURNS, LimitedStore
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.probe import probe
 from checkpointer.store.retry import RetryingStore
+from checkpointer.store.traffic import Traffic, counted
 from manifests.digest import Bytes, sha256
 
 
@@ -243,6 +244,18 @@ def test_reads_that_are_known_to_be_small_have_more_turns(read: Callable[[Limite
 
     run_sync(many())
     assert slow.most == most
+
+
+def test_what_goes_into_a_sink_is_counted_as_read() -> None:
+    store, traffic = LimitedStore(Faulty(), concurrency=1, timeout=5), Traffic()
+
+    async def read() -> str:
+        await store.put("x", b"data")
+        with counted(traffic):
+            return (await store.read_into("x", hashlib.sha256)).hexdigest()
+
+    assert run_sync(read()) == sha256(b"data")
+    assert (traffic.requests["get"], traffic.bytes_read) == (1, 4)
 
 
 def test_a_request_without_answer_is_given_up() -> None:
