@@ -9,12 +9,17 @@ import platform
 import sys
 from pathlib import Path
 
-from benchmarks import cleanup, driver_state, table_state
+from benchmarks import cleanup, driver_state, operations, table_state
 from benchmarks.measure import Target
 
 RESULTS = Path(__file__).parent / "results"
 
-PARTS = {"driver": driver_state.run, "table": table_state.run, "cleanup": cleanup.run}
+PARTS = {
+    "driver": driver_state.run,
+    "table": table_state.run,
+    "cleanup": cleanup.run,
+    "operations": operations.run,
+}
 
 
 def markdown(targets: list[Target]) -> str:

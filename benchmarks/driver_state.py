@@ -6,11 +6,7 @@ other; and back: read, hash, decompress, unpack. Zstandard runs at the same leve
 
 import hashlib
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +14,7 @@ import msgpack
 import zstandard
 
 from benchmarks.measure import Target, Times, alternate, timed
+from benchmarks.stores import folder
 from checkpointer import Checkpointer, KeyedState
 from checkpointer.codecs.keyed_codec import LEVEL
 
@@ -52,15 +49,6 @@ def restore_by_hand(path: Path) -> State:
         raise ValueError("digest")
     state: State = msgpack.unpackb(zstandard.ZstdDecompressor().decompress(data))
     return state
-
-
-@contextmanager
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="bench-"))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
 
 
 def commit(client: Checkpointer, state: KeyedState, *, background: bool = False) -> None:

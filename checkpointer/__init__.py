@@ -7,7 +7,8 @@ for foreachBatch is `checkpointer.spark.stateful`.
 from checkpointer import errors
 from checkpointer.aio import AsyncCheckpointer
 from checkpointer.keyed import KeyedState
+from checkpointer.retention.plan import Plan
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.sync import Checkpointer
 
-__all__ = ["AsyncCheckpointer", "Checkpointer", "KeyedState", "RetentionPolicy", "errors"]
+__all__ = ["AsyncCheckpointer", "Checkpointer", "KeyedState", "Plan", "RetentionPolicy", "errors"]

@@ -68,10 +68,10 @@ async def walk(store: Store, head: Head, oldest: int) -> AsyncIterator[tuple[Ref
     if ref is None or ref.id.sequence < oldest:
         return
     far = ref.id.sequence - oldest >= NEAR
-    waiting = await list_ids(store, oldest, ref.id.sequence) if far else []
+    waiting = await list_sizes(store, oldest, ref.id.sequence) if far else []
     found: dict[Ref, Manifest] = {}
     while ref is not None and ref.id.sequence >= oldest:
-        while ref not in found and waiting and waiting[-1].sequence >= ref.id.sequence:
+        while ref not in found and waiting and waiting[-1][0].sequence >= ref.id.sequence:
             found |= await read_found(store, waiting[-TOGETHER:])
             del waiting[-TOGETHER:]
         manifest = found.pop(ref, None) or await read_manifest_alone(store, ref)
@@ -79,23 +79,24 @@ async def walk(store: Store, head: Head, oldest: int) -> AsyncIterator[tuple[Ref
         ref = manifest.parent
 
 
-async def list_ids(store: Store, oldest: int, newest: int) -> list[CheckpointId]:
-    """The ids of the manifests that are there, in order. Nothing says which of them count."""
-    owners = [
-        owner
-        for entry in await store.list(layout.MANIFESTS)
-        if (owner := layout.owner(entry.path)) is not None and entry.path == layout.manifest(owner)
+async def list_sizes(store: Store, oldest: int, newest: int) -> list[tuple[CheckpointId, int]]:
+    """The ids of the manifests that are there, in order, with their sizes. Nothing says which of them count."""
+    return [
+        (owner, entry.size)
+        for entry in await store.list(layout.manifests(oldest, newest))
+        if (owner := layout.owner(entry.path)) is not None
+        and entry.path == layout.manifest(owner)
+        and oldest <= owner.sequence <= newest
     ]
-    return [owner for owner in owners if oldest <= owner.sequence <= newest]
 
 
 async def list_manifests(store: Store, oldest: int, newest: int) -> dict[Ref, Manifest]:
     """The manifests that are there and readable. The chain decides which of them count."""
-    return await read_found(store, await list_ids(store, oldest, newest))
+    return await read_found(store, await list_sizes(store, oldest, newest))
 
 
-async def read_found(store: Store, owners: Sequence[CheckpointId]) -> dict[Ref, Manifest]:
-    found = await asyncio.gather(*(find_manifest(store, owner) for owner in owners), return_exceptions=True)
+async def read_found(store: Store, listed: Sequence[tuple[CheckpointId, int]]) -> dict[Ref, Manifest]:
+    found = await asyncio.gather(*(find_manifest(store, *one) for one in listed), return_exceptions=True)
     # What could not be read matters only if the chain leads there; reading it again then says what is wrong.
     return dict(pair for pair in found if not isinstance(pair, BaseException))
 

@@ -95,9 +95,12 @@ async def read_manifest_alone(store: Store, ref: Ref) -> Manifest:
     return wire.decode_manifest(ref.id, data)
 
 
-async def find_manifest(store: Store, checkpoint: CheckpointId) -> tuple[Ref, Manifest]:
-    """A manifest by id alone, without its segments' chains. Nothing says yet that the checkpoint exists."""
-    data = (await store.get(layout.manifest(checkpoint), limit=MAX_MANIFEST)).data
+async def find_manifest(store: Store, checkpoint: CheckpointId, size: int = MAX_MANIFEST) -> tuple[Ref, Manifest]:
+    """A manifest by id alone, without its segments' chains. Nothing says yet that the checkpoint exists.
+
+    A store has more turns for what is known to be small: `size` is what it is known not to exceed.
+    """
+    data = (await store.get(layout.manifest(checkpoint), limit=size)).data
     return Ref(checkpoint, sha256(data)), wire.decode_manifest(checkpoint, data)
 
 

@@ -18,8 +18,17 @@ def verify(name: str, data: Bytes, *, size: int, digest: str) -> None:
 
     `name` is the object as an operator would look for it.
     """
-    if len(data) != size:
-        raise DigestMismatchError(f"{name}: expected {size} bytes, found {len(data)}")
-    found = sha256(data)
-    if found != digest:
-        raise DigestMismatchError(f"{name}: expected SHA-256 {digest}, found {found}")
+    check_size(name, len(data), size)
+    check_digest(name, sha256(data), digest)
+
+
+def check_size(name: str, found: int, expected: int) -> None:
+    """Raise `DigestMismatchError` unless the object has as many bytes as expected."""
+    if found != expected:
+        raise DigestMismatchError(f"{name}: expected {expected} bytes, found {found}")
+
+
+def check_digest(name: str, found: str, expected: str) -> None:
+    """Raise `DigestMismatchError` unless the object hashes to what is expected. Its size is checked before."""
+    if found != expected:
+        raise DigestMismatchError(f"{name}: expected SHA-256 {expected}, found {found}")

@@ -7,6 +7,7 @@ no name can leave the root or meet a path of another purpose.
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from urllib.parse import quote, unquote
 
 from manifests.errors import IllegalArgumentError, MalformedError
@@ -78,6 +79,12 @@ def check_partition(partition: int) -> int:
 
 def manifest(checkpoint: CheckpointId) -> str:
     return f"{MANIFESTS}{checkpoint}.json"
+
+
+def manifests(oldest: int, newest: int) -> str:
+    """The longest prefix that the manifests of these sequences, and of all between them, have in common."""
+    pairs = zip(f"{oldest:010d}", f"{newest:010d}", strict=True)
+    return MANIFESTS + "".join(digit for digit, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def segment(owner: CheckpointId, digest: str) -> str:

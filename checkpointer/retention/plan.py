@@ -101,6 +101,8 @@ class Plan:
     totals: dict[tuple[Action, str], Total] = field(default_factory=dict)
     note: str | None = None
     """Why nothing is retired although the policy would, or None."""
+    from_file: bool = False
+    """Whether it was loaded, and may therefore say anything."""
     _file: str | None = field(default=None, repr=False)
 
     def __iter__(self) -> Iterator[PlanRow]:
@@ -163,6 +165,7 @@ class Plan:
                     retired=tuple(Ref(CheckpointId.parse(i), digest) for i, digest in header["retired"]),
                     totals={(action, reason): Total(*total) for action, reason, *total in header["totals"]},
                     note=header["note"],
+                    from_file=True,
                 )
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise MalformedError(f"{path}: expected a saved plan, found {error!r:.100}") from None

@@ -20,7 +20,7 @@ from checkpointer.retention.retire import Decision, decide, decide_now, protecte
 from checkpointer.session import Session
 from checkpointer.store.base import Leftover, pages
 from manifests import layout
-from manifests.model import CheckpointId, Pointer, Ref
+from manifests.model import CheckpointId, Pointer
 
 BULK = 1000
 """Objects that are deleted together: what S3 takes in one request."""
@@ -117,31 +117,33 @@ async def _check(session: Session, head: Head, plan: Plan) -> Pointer | None:
     """The swap that retires what the plan retires, None if that is done; raises where the plan was outrun."""
     assert head.pointer is not None
     url = session.store.url
-    if head.pointer.nonce == plan.nonce and not plan.retired:
+    fresh = head.pointer.nonce == plan.nonce and not plan.from_file  # a file may say anything
+    if fresh and not plan.retired:
         return None
     now = await decide(session, head, RetentionPolicy(grace=plan.grace))
     needed = protected(head, now.lineage, plan.retired)
     if needed is not None:
         raise OutrunError(f"{url}: this plan retires {needed.id}, which is needed now: make a new plan")
-    gone = [ref for ref in plan.retired if ref in now.kept]
-    if head.pointer.nonce != plan.nonce:
-        await _check_rows(session, head, plan, Decision(now.lineage, _left(now, gone), tuple(gone)))
-    return await without(session, head, now.lineage, set(gone), plan.grace) if gone else None
-
-
-def _left(now: Decision, gone: list[Ref]) -> dict[Ref, str]:
-    return {ref: why for ref, why in now.kept.items() if ref not in set(gone)}
+    gone = dict.fromkeys(ref for ref in plan.retired if ref in now.kept)
+    if not fresh:
+        left = {ref: why for ref, why in now.kept.items() if ref not in gone}
+        await _check_rows(session, head, plan, Decision(now.lineage, left, tuple(gone)))
+    return await without(session, head, now.lineage, gone, plan.grace) if gone else None
 
 
 async def _check_rows(session: Session, head: Head, plan: Plan, decision: Decision) -> None:
     """The same judgement again, on the version that is there now, of every object that the plan deletes."""
     judge = Judge(head.sequence, await index_live(session, head, decision, plan.grace))
-    for row in _deletions(plan):
-        now = judge(row.path, row.size) if row.leftover is None else judge.leftover(row.path, row.leftover)
-        if now.action != DELETE:
-            raise OutrunError(
-                f"{session.store.url}: this plan deletes {row.path}, which must stay ({now.reason}): make a new plan"
-            )
+
+    def check() -> None:
+        for row in _deletions(plan):
+            now = judge(row.path, row.size) if row.leftover is None else judge.leftover(row.path, row.leftover)
+            if now.action != DELETE:
+                raise OutrunError(
+                    f"{session.store.url}: this plan deletes {row.path}, which must stay ({now.reason}): plan anew"
+                )
+
+    await session.host.run(check)
 
 
 def _deletions(plan: Plan) -> Iterator[PlanRow]:
@@ -165,9 +167,13 @@ async def _delete(session: Session, plan: Plan, progress: Progress | None) -> To
 
     for part in (True, False):
         rows = (row for row in _deletions(plan) if row.path.startswith(layout.ARTIFACTS) != part)
-        while bulks := [bulk for _ in range(AT_ONCE) if (bulk := [*islice(rows, BULK)])]:
+        while bulks := await session.host.run(lambda some=rows: _bulks(some)):  # type: ignore[misc]
             await asyncio.gather(*map(delete, bulks))
     return Total(done, size)
+
+
+def _bulks(rows: Iterator[PlanRow]) -> list[list[PlanRow]]:
+    return [bulk for _ in range(AT_ONCE) if (bulk := [*islice(rows, BULK)])]
 
 
 async def clean(session: Session, policy: RetentionPolicy | None, progress: Progress | None = None) -> Cleaned:

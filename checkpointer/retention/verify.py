@@ -15,14 +15,15 @@ from checkpointer.errors import CheckpointNotFoundError, CorruptionError, Illega
 from checkpointer.history import list_manifests, read_history
 from checkpointer.host import Progress
 from checkpointer.pointer import Head, read_head
+from checkpointer.retention.comparison import Comparison
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
-from manifests.digest import sha256, verify
+from manifests.digest import sha256
 from manifests.model import Artifact, CheckpointId, Manifest, Operator, Ref, Segment
 
 AT_ONCE = 16
-"""Objects that are read at the same time; each is in memory as a whole."""
+"""Objects that are read at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +251,8 @@ class Check:
         size = _size(artifacts)
         self._looked_at |= artifacts
         with self.noting(path):
-            data = memoryview((await self._store.get(path, limit=size)).data)
-            await self._host.run(lambda: _compare(path, data, size, artifacts))
+            comparison = await self._store.read_into(path, lambda: Comparison(path, size, artifacts), limit=size)
+            comparison.finish()
             self.objects += 1
             self.bytes += size
 
@@ -273,14 +274,3 @@ class Check:
 
 def _size(artifacts: set[Artifact]) -> int:
     return min(artifact.size for artifact in artifacts)
-
-
-def _compare(path: str, data: memoryview, size: int, artifacts: set[Artifact]) -> None:
-    """The whole object with its own name, and its parts with what manifests say of them."""
-    verify(path, data, size=size, digest=layout.digest_of(path))
-    for part in artifacts:
-        if (part.length, part.digest) != (size, layout.digest_of(path)):
-            found = data[part.offset : part.offset + part.length]
-            verify(f"{path} (from byte {part.offset})", found, size=part.length, digest=part.digest)
-        if part.tail is not None:
-            verify(f"{path} (tail)", data[size - part.tail.length :], size=part.tail.length, digest=part.tail.digest)

@@ -8,7 +8,7 @@ import asyncio
 import base64
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from checkpointer.store.base import (
     ObjectNotFoundError,
     Page,
     PreconditionFailedError,
+    S,
     check_path,
 )
 from checkpointer.store.connection import Connection, load, require, take_finalizers_off
@@ -70,6 +71,10 @@ class AzureStore(Listing):
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         return await cloud.answer(self._get(path, limit), partial(self._error, name=self._name(path)))
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        request = self._read_into(path, make(), limit)
+        return await cloud.answer(request, partial(self._error, name=self._name(path)))
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         request = self._get_range(path, offset, length)
@@ -127,6 +132,17 @@ class AzureStore(Listing):
         return files.service_client.get_blob_client(self._container, self._key(check_path(path)))
 
     async def _get(self, path: str, limit: int | None) -> Blob:
+        stream, etag = await self._open_blob(path, limit)
+        return Blob(b"" if stream is None else await _read(stream), etag)
+
+    async def _read_into(self, path: str, sink: S, limit: int | None) -> S:
+        stream, _ = await self._open_blob(path, limit)
+        if stream is not None:
+            _check_whole(stream, await cloud.pour(stream.chunks(), sink))
+        return sink
+
+    async def _open_blob(self, path: str, limit: int | None) -> tuple[Any | None, str]:
+        """A download, None where there is nothing to read, and the ETag."""
         blob = await self._blob(path)
         # Asking for no more than the limit keeps a larger object out of memory; the answer says how large
         # it is.
@@ -137,11 +153,11 @@ class AzureStore(Listing):
             if not is_past_the_end(error):
                 raise
             properties = await blob.get_blob_properties(**self._limits)
-            return Blob(b"", properties.etag)
+            return None, properties.etag
         size = int(stream.properties.content_range.rpartition("/")[2]) if span else stream.size
         if limit is not None and size > limit:
             raise cloud.too_large(self._name(path), limit, size)
-        return Blob(await _read(stream), stream.properties.etag)
+        return stream, stream.properties.etag
 
     async def _get_range(self, path: str, offset: int, length: int) -> bytes:
         blob = await self._blob(path)
@@ -271,9 +287,13 @@ async def _read(stream: Any) -> bytes:
     buffer = io.BytesIO()
     await stream.readinto(buffer)
     data = buffer.getvalue()
-    if len(data) != stream.size:
-        raise DependencyError(f"{stream.name}: the answer broke off after {len(data)} of {stream.size} bytes")
+    _check_whole(stream, len(data))
     return data
+
+
+def _check_whole(stream: Any, found: int) -> None:
+    if found != stream.size:
+        raise DependencyError(f"{stream.name}: the answer broke off after {found} of {stream.size} bytes")
 
 
 async def _close(files: Any) -> None:

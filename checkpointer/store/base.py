@@ -15,12 +15,12 @@ own, which the layers above turn into an outcome:
 back shows them and proves nothing.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from checkpointer.errors import ConflictError, IllegalArgumentError, NotFoundError
-from manifests.digest import Bytes
+from manifests.digest import Bytes, sha256
 
 SWAP_LIMIT = 16 << 20
 """Largest object, in bytes, that can be written or replaced by `compare_and_swap`."""
@@ -40,10 +40,24 @@ class PreconditionFailedError(ConflictError):
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """An object as read: its bytes, and the opaque version that a swap can be conditioned on."""
+    """An object as read: its bytes, and what the store calls this version of it, where it has names for versions."""
 
     data: bytes = field(repr=False)
-    version: str
+    tag: str | None = None
+
+    @property
+    def version(self) -> str:
+        """What a swap can be conditioned on. Without a tag it is the digest, made only for those who ask."""
+        return sha256(self.data) if self.tag is None else self.tag
+
+
+class Sink(Protocol):
+    """What takes an object in pieces, one after the other, as the hashes of `hashlib` do."""
+
+    def update(self, piece: bytes, /) -> None: ...
+
+
+S = TypeVar("S", bound=Sink)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +128,13 @@ class Store(Protocol):
         """Read an object in one request, or raise `ObjectNotFoundError`.
 
         An object of more than `limit` bytes raises `CorruptionError` before its body is read into memory.
+        """
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        """Read an object as `get` does, but hand it piece by piece to a sink from `make`, in a thread. Return the sink.
+
+        For what needs the bytes only as they go by: few of them are in memory at a time. After a failure that can be
+        tried again, another sink gets the object from its beginning.
         """
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:

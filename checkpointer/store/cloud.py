@@ -2,12 +2,14 @@
 
 import asyncio
 import io
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from checkpointer import runtime
 from checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError
-from checkpointer.store.base import SWAP_LIMIT
+from checkpointer.store.base import SWAP_LIMIT, Sink
+from checkpointer.store.limit import SMALL_TURNS
 from manifests.digest import Bytes
 
 T = TypeVar("T")
@@ -16,6 +18,7 @@ SINGLE = 32 << 20
 """Largest object that is uploaded in one request."""
 
 PART = 8 << 20
+_POURED = 4 << 20
 PARALLEL_PARTS = 4
 _CLEANUP_SECONDS = 10.0
 
@@ -42,6 +45,30 @@ def check_swap(name: str, data: bytes) -> None:
 
 def too_large(name: str, limit: int, size: int) -> CorruptionError:
     return CorruptionError(f"{name}: expected at most {limit} bytes, found {size}")
+
+
+def connections(concurrency: int) -> int:
+    """Connections that a store of this concurrency can use at once."""
+    return concurrency * (PARALLEL_PARTS + SMALL_TURNS)
+
+
+async def pour(pieces: AsyncIterator[bytes], sink: Sink) -> int:
+    """Hand pieces over to `sink` in a thread, as many at a time as make that worth while. Return how many bytes."""
+    total, some, size = 0, [], 0
+    async for piece in pieces:
+        some.append(piece)
+        size += len(piece)
+        if size >= _POURED:
+            await runtime.on_cpu(_feed, sink, some)
+            total, some, size = total + size, [], 0
+    if some:
+        await runtime.on_cpu(_feed, sink, some)
+    return total + size
+
+
+def _feed(sink: Sink, pieces: list[bytes]) -> None:
+    for piece in pieces:
+        sink.update(piece)
 
 
 def batches(items: list[T], size: int) -> Iterator[list[T]]:

@@ -27,6 +27,9 @@ _TEMPORARY = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{16}\.tmp")
 LOCK = ".lock"
 """The one lock file of a root."""
 
+_PIECE = 1 << 20
+"""Bytes that may still be in a processor's own cache when they are hashed, having been read."""
+
 
 def temporary_target(name: str) -> str | None:
     """The name of the file that the temporary file `name` was to become, or None if it is not a temporary
@@ -40,22 +43,35 @@ def is_hidden(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None or name == LOCK
 
 
-def read(path: str, limit: int | None) -> tuple[bytes, os.stat_result]:
+def read(path: str, limit: int | None) -> bytes:
     """A whole file, from one open: what a rename puts in its place meanwhile does not mix in."""
-    with _opened(path) as (fd, status):
-        if limit is not None and status.st_size > limit:
-            raise CorruptionError(f"{path}: expected at most {limit} bytes, found {status.st_size}")
-        return _read(fd, status.st_size, 0), status
+    with _opened(path) as (fd, size):
+        _check_size(path, size, limit)
+        return _read(fd, size, 0)
+
+
+def pieces(path: str, limit: int | None) -> Iterator[bytes]:
+    """A whole file, from one open, a piece at a time."""
+    with _opened(path) as (fd, size):
+        _check_size(path, size, limit)
+        while piece := os.read(fd, _PIECE):
+            yield piece
+
+
+def _check_size(path: str, size: int, limit: int | None) -> None:
+    if limit is not None and size > limit:
+        raise CorruptionError(f"{path}: expected at most {limit} bytes, found {size}")
 
 
 def read_range(path: str, offset: int, length: int) -> bytes:
     """`length` bytes from `offset`, fewer where the file ends."""
-    with _opened(path) as (fd, status):
-        return _read(fd, max(0, min(length, status.st_size - offset)), offset)
+    with _opened(path) as (fd, size):
+        return _read(fd, max(0, min(length, size - offset)), offset)
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[tuple[int, os.stat_result]]:
+def _opened(path: str) -> Iterator[tuple[int, int]]:
+    """The descriptor and the size of a regular file."""
     # O_NONBLOCK: a FIFO of that name must not block the thread for ever.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -64,7 +80,7 @@ def _opened(path: str) -> Iterator[tuple[int, os.stat_result]]:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if not stat.S_ISREG(status.st_mode):
             raise InvalidStateError(f"{path}: is not a regular file; remove it")
-        yield fd, status
+        yield fd, status.st_size
     finally:
         os.close(fd)
 

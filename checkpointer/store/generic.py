@@ -24,6 +24,7 @@ from checkpointer.store.base import (
     ObjectNotFoundError,
     Page,
     PreconditionFailedError,
+    S,
     check_path,
 )
 from checkpointer.store.connection import Connection
@@ -81,11 +82,13 @@ class GenericStore(Listing):
         return False
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
-        def read(fs: Any, key: str) -> Blob:
-            if limit is not None and (size := fs.size(key)) > limit:
-                raise cloud.too_large(self._name(path), limit, size)
-            data = fs.cat_file(key)
-            return Blob(data, sha256(data))
+        return await self._run(check_path(path), lambda fs, key: Blob(self._read(fs, key, path, limit)))
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        def read(fs: Any, key: str) -> S:
+            sink = make()
+            sink.update(self._read(fs, key, path, limit))
+            return sink
 
         return await self._run(check_path(path), read)
 
@@ -170,6 +173,12 @@ class GenericStore(Listing):
         root = str(fs._strip_protocol(self._url)).rstrip("/")
         key = f"{root}/{path}" if path else root
         return await cloud.answer(runtime.in_thread(call, fs, key), partial(self._error, name=self._name(path)))
+
+    def _read(self, fs: Any, key: str, path: str, limit: int | None) -> bytes:
+        if limit is not None and (size := fs.size(key)) > limit:
+            raise cloud.too_large(self._name(path), limit, size)
+        data: bytes = fs.cat_file(key)
+        return data
 
     def _write(self, fs: Any, key: str, data: bytes) -> None:
         folder, _, name = key.rpartition("/")

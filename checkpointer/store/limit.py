@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
 
 from checkpointer import runtime
 from checkpointer.errors import DependencyError, IllegalArgumentError
 from checkpointer.store import traffic
-from checkpointer.store.base import Blob, Leftover, Listing, Page, Store
+from checkpointer.store.base import Blob, Leftover, Listing, Page, S, Store
 from manifests.digest import Bytes
 
 T = TypeVar("T")
@@ -18,20 +18,37 @@ SLOWEST = 1 << 20
 
 _UNKNOWN_SIZE = 1 << 30
 
+SMALL = 256 << 10
+"""Bytes up to which a read costs its round trip and little else."""
+
+SMALL_TURNS = 16
+"""Turns of small reads for each turn of anything else. Each may hold a connection."""
+
+
+class _Counted(Generic[S]):
+    """A sink, and how many bytes went into it."""
+
+    def __init__(self, sink: S) -> None:
+        self.sink, self.size = sink, 0
+
+    def update(self, piece: bytes, /) -> None:
+        self.sink.update(piece)
+        self.size += len(piece)
+
 
 class LimitedStore(Listing):
     """`inner`, at most `concurrency` requests at a time, each answered in `timeout` seconds or a
     `DependencyError`.
 
-    Waiting for a turn does not count. A request that is given up may still take effect.
+    Reads that are known to be small have turns of their own, more of them. Waiting for a turn does not
+    count. A request that is given up may still take effect.
     """
 
     def __init__(self, inner: Store, *, concurrency: int, timeout: float) -> None:
         self._inner = inner
         self._concurrency = concurrency
         self._timeout = timeout
-        self._turns = asyncio.Semaphore(concurrency)
-        self._process = os.getpid()
+        self._give_turns()
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -45,13 +62,17 @@ class LimitedStore(Listing):
         return self._inner.fencing
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
-        size = _UNKNOWN_SIZE if limit is None else limit
-        blob = await self._run("get", path, self._inner.get(path, limit=limit), size)
+        blob = await self._read(path, self._inner.get(path, limit=limit), limit)
         traffic.received(len(blob.data))
         return blob
 
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        counted = await self._read(path, self._inner.read_into(path, lambda: _Counted(make()), limit=limit), limit)
+        traffic.received(counted.size)
+        return counted.sink
+
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        data = await self._run("get", path, self._inner.get_range(path, offset, length), length)
+        data = await self._read(path, self._inner.get_range(path, offset, length), length)
         traffic.received(len(data))
         return data
 
@@ -79,10 +100,15 @@ class LimitedStore(Listing):
     async def close(self) -> None:
         await self._inner.close()
 
-    async def _run(self, verb: str, path: str, request: Coroutine[Any, Any, T], size: int) -> T:
+    async def _read(self, path: str, request: Coroutine[Any, Any, T], size: int | None) -> T:
+        return await self._run(
+            "get", path, request, _UNKNOWN_SIZE if size is None else size, small=size is not None and size <= SMALL
+        )
+
+    async def _run(self, verb: str, path: str, request: Coroutine[Any, Any, T], size: int, *, small: bool = False) -> T:
         try:
             self._check_loop()
-            async with self._turns:
+            async with self._small_turns if small else self._turns:
                 traffic.sent(verb)
                 allowed = self._timeout + size / SLOWEST
                 async with asyncio.timeout(allowed) as deadline:
@@ -99,5 +125,9 @@ class LimitedStore(Listing):
             raise IllegalArgumentError("a store was used outside its event loop: use checkpointer.runtime.run_sync")
         if self._process != os.getpid():
             # After a fork the turns that the parent had given away would never come back.
-            self._turns = asyncio.Semaphore(self._concurrency)
-            self._process = os.getpid()
+            self._give_turns()
+
+    def _give_turns(self) -> None:
+        self._turns = asyncio.Semaphore(self._concurrency)
+        self._small_turns = asyncio.Semaphore(self._concurrency * SMALL_TURNS)
+        self._process = os.getpid()

@@ -8,7 +8,7 @@ root's lock, so that comparing and renaming are one step for every process of th
 import errno
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import ParamSpec, TypeVar
 
@@ -25,6 +25,7 @@ from checkpointer.store.base import (
     ObjectNotFoundError,
     Page,
     PreconditionFailedError,
+    S,
     check_path,
 )
 from manifests.digest import Bytes, sha256
@@ -72,6 +73,10 @@ class LocalStore(Listing):
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         return await self._run(path, self._get, path, limit)
 
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        # What sinks do keeps a processor busy: more threads than processors would only be in each other's way.
+        return await self._answer(path, runtime.on_cpu(self._read_into, path, make, limit))
+
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         return await self._run(path, self._get_range, path, offset, length)
 
@@ -106,12 +111,15 @@ class LocalStore(Listing):
     # --- what runs in a thread ---
 
     async def _run(self, path: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`function` in a thread, with the system's errors turned into those of the tree."""
-        full = os.path.join(self._root, path)
+        """`function` in a thread of those that wait for files."""
+        return await self._answer(path, runtime.in_thread(function, *args, **kwargs))
+
+    async def _answer(self, path: str, work: Awaitable[T]) -> T:
+        """The result of work on a file, with the system's errors turned into those of the tree."""
         try:
-            return await runtime.in_thread(function, *args, **kwargs)
+            return await work
         except OSError as error:
-            raise self._translate(error, full) from error
+            raise self._translate(error, os.path.join(self._root, path)) from error
 
     def _translate(self, error: OSError, full: str) -> CheckpointError:
         if error.errno in (errno.ENOTDIR, errno.EEXIST) and (file := _file_above(self._root)):
@@ -132,15 +140,21 @@ class LocalStore(Listing):
         if files.is_hidden(check_path(path).rpartition("/")[2]):
             raise IllegalArgumentError(f"{path!r:.200}: this name is kept for the store's own files")
         full = os.path.join(self._root, path)
-        folder, root = os.path.realpath(os.path.dirname(full)), os.path.realpath(self._root)
-        if folder != root and not folder.startswith(root.rstrip("/") + "/"):
+        folders = itertools.accumulate(path.split("/")[:-1], os.path.join, initial=self._root)
+        if any(map(os.path.islink, itertools.islice(folders, 1, None))) and not _is_inside(full, self._root):
             raise InvalidStateError(f"{full}: a symbolic link on the way leads out of the root; remove it")
         return full
 
     def _get(self, path: str, limit: int | None) -> Blob:
         with self._finding(path):
-            data, status = files.read(self._locate(path), limit)
-        return Blob(data, _version(data, status))
+            return Blob(files.read(self._locate(path), limit))
+
+    def _read_into(self, path: str, make: Callable[[], S], limit: int | None) -> S:
+        sink = make()
+        with self._finding(path):
+            for piece in files.pieces(self._locate(path), limit):
+                sink.update(piece)
+        return sink
 
     def _get_range(self, path: str, offset: int, length: int) -> bytes:
         with self._finding(path):
@@ -191,10 +205,9 @@ class LocalStore(Listing):
 
     def _current(self, target: str) -> str | None:
         try:
-            data, status = files.read(target, None)
+            return Blob(files.read(target, None)).version
         except FileNotFoundError:
             return None
-        return _version(data, status)
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -320,12 +333,6 @@ class _Walk:
         return taken
 
 
-def _version(data: bytes, status: os.stat_result) -> str:
-    """What a swap compares: the digest, except for objects too large to swap, whose digest the caller
-    checks anyway."""
-    return sha256(data) if len(data) <= SWAP_LIMIT else f"large-{status.st_ino}-{status.st_ctime_ns}"
-
-
 def _replace(temporary: str, target: str) -> None:
     """Rename durably, or say which of three things happened: not done (`OSError`), done, or nobody knows."""
     try:
@@ -342,6 +349,12 @@ def _replace(temporary: str, target: str) -> None:
         raise OutcomeUnknownError(
             f"{target}: was replaced, but {why} while making that durable; a crash may still undo it"
         ) from error
+
+
+def _is_inside(file: str, root: str) -> bool:
+    """Whether the folder that really holds `file` is `root` or below it."""
+    real = os.path.realpath(root)
+    return os.path.commonpath([real, os.path.realpath(os.path.dirname(file))]) == real
 
 
 def _missing_above(folder: str) -> list[str]:

@@ -4,8 +4,9 @@ process."""
 import heapq
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from checkpointer import runtime
 from checkpointer.errors import CorruptionError, IllegalArgumentError
 from checkpointer.store.base import (
     SWAP_LIMIT,
@@ -17,6 +18,7 @@ from checkpointer.store.base import (
     ObjectNotFoundError,
     Page,
     PreconditionFailedError,
+    S,
     check_path,
 )
 from manifests.digest import Bytes
@@ -60,6 +62,11 @@ class MemoryStore(Listing):
         if limit is not None and len(blob.data) > limit:
             raise CorruptionError(f"{self._url}/{path}: expected at most {limit} bytes, found {len(blob.data)}")
         return blob
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        sink = make()
+        await runtime.on_cpu(sink.update, (await self.get(path, limit=limit)).data)
+        return sink
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         return self._find(path).data[offset : offset + length]

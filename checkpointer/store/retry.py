@@ -16,6 +16,7 @@ from checkpointer.store.base import (
     ObjectExistsError,
     ObjectNotFoundError,
     Page,
+    S,
     Store,
 )
 from manifests.digest import Bytes
@@ -63,6 +64,9 @@ class RetryingStore(Listing):
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         return await self._retry(lambda: self._inner.get(path, limit=limit))
 
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        return await self._retry(lambda: self._inner.read_into(path, make, limit=limit))
+
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         return await self._retry(lambda: self._inner.get_range(path, offset, length))
 
@@ -106,6 +110,15 @@ class RetryingStore(Listing):
 
     async def _retry(self, request: Callable[[], Awaitable[T]]) -> T:
         started = self._clock()
+        try:
+            return await request()
+        except RetryableError as error:
+            first: list[RetryableError] = [error]  # the usual case is done; what follows may cost what it likes
+
+        async def attempt() -> T:
+            if first:
+                raise first.pop()
+            return await request()
 
         def is_over(state: RetryCallState) -> bool:
             spent = self._clock() - started + state.upcoming_sleep
@@ -118,10 +131,6 @@ class RetryingStore(Listing):
             sleep=self._sleep,
             retry_error_callback=lambda state: self._give_up(state, self._clock() - started),
         )
-
-        async def attempt() -> T:
-            return await request()
-
         answer: T = await retrying(attempt)
         return answer
 

@@ -6,7 +6,7 @@ and s3fs's own retries are off, since after a lost answer only the layers above 
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from checkpointer.store.base import (
     ObjectNotFoundError,
     Page,
     PreconditionFailedError,
+    S,
     check_path,
 )
 from checkpointer.store.connection import Connection, load, require, take_finalizers_off
@@ -67,6 +68,10 @@ class S3Store(Listing):
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         name = self._name(path)
         return await cloud.answer(self._get(path, limit), partial(self._error, name=name))
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        request = self._read_into(path, make(), limit)
+        return await cloud.answer(request, partial(self._error, name=self._name(path)))
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         name, span = self._name(path), f"bytes={offset}-{offset + length - 1}"
@@ -134,7 +139,7 @@ class S3Store(Listing):
         s3fs = await load("s3fs")
         options = {k: v for k, v in self._options.items() if k not in _FORCED}
         given = dict(options.pop("config_kwargs", None) or {})
-        pool = max(self._concurrency * cloud.PARALLEL_PARTS, given.get("max_pool_connections", 0))
+        pool = max(cloud.connections(self._concurrency), given.get("max_pool_connections", 0))
         config = {"connect_timeout": min(self._timeout, 10.0), "read_timeout": self._timeout, **given}
         # One clear attempt: "standard" counts the first one, "legacy" would not.
         config |= {"retries": {"mode": "standard", "total_max_attempts": 1}, "max_pool_connections": pool}
@@ -153,16 +158,29 @@ class S3Store(Listing):
         files = await self._connection.get()
         return await files._call_s3(method, Bucket=self._bucket, **arguments)
 
-    async def _get(self, path: str, limit: int | None) -> Blob:
+    async def _open_object(self, path: str, limit: int | None) -> Any:
         reply = await self._call("get_object", Key=self._at(path))
-        body, size = reply["Body"], reply["ContentLength"]
-        if limit is not None and size > limit:
-            body.close()
-            raise cloud.too_large(self._name(path), limit, size)
-        data = await _read(body)
-        if len(data) != size:
-            raise DependencyError(f"{self._name(path)}: the answer broke off after {len(data)} of {size} bytes")
+        if limit is not None and reply["ContentLength"] > limit:
+            reply["Body"].close()
+            raise cloud.too_large(self._name(path), limit, reply["ContentLength"])
+        return reply
+
+    async def _get(self, path: str, limit: int | None) -> Blob:
+        reply = await self._open_object(path, limit)
+        data = await _read(reply["Body"])
+        self._check_whole(path, len(data), reply)
         return Blob(data, reply["ETag"])
+
+    async def _read_into(self, path: str, sink: S, limit: int | None) -> S:
+        reply = await self._open_object(path, limit)
+        self._check_whole(path, await cloud.pour(_pieces(reply["Body"]), sink), reply)
+        return sink
+
+    def _check_whole(self, path: str, found: int, reply: Any) -> None:
+        if found != reply["ContentLength"]:
+            raise DependencyError(
+                f"{self._name(path)}: the answer broke off after {found} of {reply['ContentLength']} bytes"
+            )
 
     async def _put_one(self, key: str, data: Bytes) -> None:
         await self._call("put_object", Key=key, Body=cloud.body_of(data), **self._if_absent())
@@ -305,12 +323,17 @@ class _PastTheEndError(CheckpointError):
 async def _read(body: Any) -> bytes:
     """A body in pieces: the buffer becomes the result without a copy."""
     buffer = io.BytesIO()
+    async for piece in _pieces(body):
+        buffer.write(piece)
+    return buffer.getvalue()
+
+
+async def _pieces(body: Any) -> AsyncIterator[bytes]:
     try:
         while piece := await body.read(_CHUNK):
-            buffer.write(piece)
+            yield piece
     finally:
         body.close()
-    return buffer.getvalue()
 
 
 async def _close(files: Any) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from checkpointer import runtime
 from checkpointer.errors import DependencyError
-from checkpointer.store.base import Blob, Leftover, Listing, Page, PreconditionFailedError, Store
+from checkpointer.store.base import Blob, Leftover, Listing, Page, PreconditionFailedError, S, Store
 from manifests.digest import Bytes
 
 T = TypeVar("T")
@@ -194,6 +194,9 @@ class FaultyStore(Listing):
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         return await self._run("get", path, lambda: self.inner.get(path, limit=limit))
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        return await self._run("get", path, lambda: self.inner.read_into(path, make, limit=limit))
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         return await self._run("get_range", path, lambda: self.inner.get_range(path, offset, length))

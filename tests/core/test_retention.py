@@ -1,5 +1,6 @@
 """Retire, plan, sweep: nothing that is live or may become so is deleted, whatever happens meanwhile."""
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from checkpointer import Checkpointer, RetentionPolicy, runtime
 from checkpointer.errors import (
@@ -289,6 +291,22 @@ def test_a_file_that_is_no_plan_is_refused_by_name(world: World, tmp_path: Path,
     assert world.objects() == before
 
 
+def test_a_plan_from_a_file_cannot_delete_what_is_live(world: World, tmp_path: Path) -> None:
+    """Somebody edited it; its nonce is still that of `_latest`."""
+    client = world.actor()
+    mixed(client, 4)
+    file = tmp_path / "plan"
+    plan = client.plan(AT_ONCE)
+    plan.save(file)
+    head = file.read_bytes().partition(b"\n")[0] + b"\n"
+    rows = b"".join(json.dumps(row._replace(action="delete")).encode() + b"\n" for row in plan)
+    file.write_bytes(head + zstandard.compress(rows))
+    before = world.objects()
+    with pytest.raises(OutrunError):
+        client.apply(Plan.load(file))
+    assert world.objects() == before
+
+
 def test_the_rows_of_a_plan_go_with_it(world: World) -> None:
     client = world.actor()
     line(client, 2)
@@ -344,7 +362,7 @@ def test_a_plan_that_was_outrun_is_refused_and_does_nothing(world: World, event:
     plan = client.plan(LAST_TWO)
     event(client, ids)
     before, objects, contents = world.latest(), world.objects(), world.contents()
-    with pytest.raises(OutrunError, match="make a new plan") as caught:
+    with pytest.raises(OutrunError, match="new") as caught:
         world.actor().apply(plan)
     assert isinstance(caught.value, ConflictError)
     assert (world.latest(), world.objects()) == (before, objects)

@@ -14,8 +14,9 @@ from checkpointer import AsyncCheckpointer, Checkpointer, runtime
 from checkpointer.errors import CheckpointError, CheckpointNotFoundError, DigestMismatchError, IllegalArgumentError
 from checkpointer.history import live_objects, read_history
 from checkpointer.pointer import read_head
-from checkpointer.retention.verify import Verification, _compare
-from checkpointer.store.base import Blob
+from checkpointer.retention.comparison import Comparison
+from checkpointer.retention.verify import Verification
+from checkpointer.store.base import S
 from manifests import layout
 from manifests.digest import sha256
 from manifests.model import SNAPSHOT, Artifact, CheckpointId, Tail
@@ -186,8 +187,9 @@ def test_a_share_of_the_objects_is_drawn_anew_each_time(root: Path) -> None:
             ck.verify(share=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("step", [1, 4, 5, 100])
 @pytest.mark.parametrize("wrong", ["nothing", "slice", "tail"])
-def test_what_manifests_say_of_the_parts_of_an_object_is_compared_too(wrong: str) -> None:
+def test_what_manifests_say_of_the_parts_of_an_object_is_compared_too(wrong: str, step: int) -> None:
     data = b"first, second"
     path = layout.pack("t", CheckpointId(1, "0123abcd"), sha256(data), "raw")
     slices = {data[:5]: 0, data[5:]: 5}
@@ -199,8 +201,11 @@ def test_what_manifests_say_of_the_parts_of_an_object_is_compared_too(wrong: str
         for part, at in slices.items()
     }
     message = {"slice": "from byte", "tail": "tail"}.get(wrong)
+    comparison = Comparison(path, len(data), artifacts)
+    for at in range(0, len(data), step):
+        comparison.update(data[at : at + step])
     with pytest.raises(DigestMismatchError, match=message) if message else nullcontext():
-        _compare(path, memoryview(data), len(data), artifacts)
+        comparison.finish()
 
 
 def test_an_empty_root_is_sound(tmp_path: Path) -> None:
@@ -214,15 +219,15 @@ def test_what_was_deleted_meanwhile_is_no_finding() -> None:
     writer = world.actor()
     old, new = put(writer, b"1" * 5000), put(writer, b"2" * 5000)
     reader = world.actor()
-    inner, deleted = reader.faults.get, []
+    inner, deleted = reader.faults.read_into, []
 
-    async def get(path: str, *, limit: int | None = None) -> Blob:
+    async def read_into(path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
         if path.startswith("artifacts/") and not deleted:
             deleted.append(path)
             await asyncio.to_thread(world.actor().delete_checkpoint, old)
-        return await inner(path, limit=limit)
+        return await inner(path, make, limit=limit)
 
-    reader.faults.get = get  # type: ignore[method-assign]
+    reader.faults.read_into = read_into  # type: ignore[method-assign]
     assert reader.verify().findings == ()
     assert deleted
     assert world.actor().list_checkpoints() == [new]

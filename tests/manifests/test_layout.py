@@ -211,3 +211,18 @@ def test_a_copy_differs_in_the_id_alone(name: str) -> None:
         assert layout.owner(layout.under(path, new)) == new
     with pytest.raises(MalformedError):
         layout.under(layout.manifest(old), new)
+
+
+@pytest.mark.parametrize(
+    ("oldest", "newest", "prefix"),
+    [
+        (1, 1000, "manifests/000000"),
+        (1200, 1299, "manifests/00000012"),
+        (7, 7, "manifests/0000000007"),
+        (1, 10**10 - 1, "manifests/"),
+    ],
+)
+def test_manifests_are_listed_by_what_their_paths_have_in_common(oldest: int, newest: int, prefix: str) -> None:
+    assert layout.manifests(oldest, newest) == prefix
+    for sequence in (oldest, (oldest + newest) // 2, newest):
+        assert layout.manifest(CheckpointId(sequence, "0123abcd")).startswith(prefix)

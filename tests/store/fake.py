@@ -14,6 +14,7 @@ class FakeServer(ThreadingHTTPServer):
     """Notes each request as "METHOD path", and answers it with the next answer; the last one stays."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, *answers: Answer) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

@@ -1,7 +1,11 @@
 """What every store promises, asked of every kind of store."""
 
 import asyncio
+import hashlib
+import random
+import threading
 
+import fsspec.asyn
 import pytest
 
 from checkpointer import runtime
@@ -16,6 +20,7 @@ from checkpointer.store import (
     Store,
 )
 from checkpointer.store.probe import probe
+from manifests.digest import sha256
 from tests.store.conftest import CONDITIONAL, Place
 
 MIB = 1 << 20
@@ -60,6 +65,39 @@ def test_a_big_object(store: Store, of: type) -> None:
         run_sync(store.get("big", limit=1000))
     with pytest.raises(ObjectExistsError):
         run_sync(store.put("big", of(data)))
+
+
+class Pieces:
+    """Keeps what it is handed, and where."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.threads: set[str] = set()
+
+    def update(self, piece: bytes, /) -> None:
+        self.pieces.append(bytes(piece))
+        self.threads.add(threading.current_thread().name)
+
+
+@pytest.mark.parametrize("size", [0, 1, 5 * MIB, 36 * MIB])
+def test_an_object_goes_into_a_sink_in_order_and_off_the_loop(store: Store, size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    run_sync(store.put("x", data))
+    sink = run_sync(store.read_into("x", Pieces, limit=size))
+    assert b"".join(sink.pieces) == data
+    assert fsspec.asyn.iothread[0].name not in sink.threads
+    assert run_sync(store.read_into("x", hashlib.sha256)).hexdigest() == sha256(data)
+    if size:
+        with pytest.raises(CorruptionError, match=f"x: expected at most {size - 1} bytes, found {size}"):
+            run_sync(store.read_into("x", Pieces, limit=size - 1))
+    with pytest.raises(ObjectNotFoundError, match="artifacts/a/0/y: not found"):
+        run_sync(store.read_into("artifacts/a/0/y", Pieces))
+
+
+@pytest.mark.kinds("local", "s3", "azure")
+def test_a_sink_is_handed_a_large_object_little_by_little(store: Store) -> None:
+    run_sync(store.put("x", bytes(36 * MIB)))
+    assert max(map(len, run_sync(store.read_into("x", Pieces)).pieces)) <= 32 * MIB
 
 
 def test_nothing_is_found_where_nothing_is(store: Store) -> None:
@@ -126,6 +164,7 @@ def test_a_path_that_no_layout_makes_is_refused(store: Store, path: str) -> None
     for call in (
         store.get(path),
         store.get_range(path, 0, 1),
+        store.read_into(path, hashlib.sha256),
         store.put(path, b""),
         store.compare_and_swap(path, b"", None),
     ):
@@ -145,7 +184,8 @@ def test_a_listing_holds_what_starts_with_the_prefix(store: Store) -> None:
     ]
     for path in reversed(paths):
         run_sync(store.put(path, b"123"))
-    for prefix in ("", "artifacts/", "artifacts/a/", "artifacts/a/1/", "manifests/", "none/", "artifacts/a/0/x/"):
+    folders = ("", "artifacts/", "artifacts/a/", "artifacts/a/1/", "manifests/", "none/", "artifacts/a/0/x/")
+    for prefix in (*folders, "artifacts/a/1", "manifests/1", "manifests/2", "art"):
         expected = [Entry(path, 3) for path in paths if path.startswith(prefix)]
         assert run_sync(store.list(prefix)) == expected
 

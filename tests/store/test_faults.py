@@ -1,10 +1,14 @@
 """Clouds in trouble: which error each trouble becomes, how often it is tried, and that no secret is in it."""
 
+import asyncio
+import hashlib
 import logging
 import pickle
+import threading
 import time
 import traceback
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -19,7 +23,7 @@ from checkpointer.errors import (
 )
 from checkpointer.runtime import run_sync
 from checkpointer.store import ObjectNotFoundError, PreconditionFailedError, Store, open_store
-from checkpointer.store.limit import LimitedStore
+from checkpointer.store.limit import SMALL_TURNS, LimitedStore
 from checkpointer.store.scrub import scrub
 from tests.servers import Server
 from tests.store.conftest import Place
@@ -28,9 +32,9 @@ from tests.store.fake import breaks_off, says, says_nothing, serving
 CLOUDS = pytest.mark.parametrize("kind", ["s3", "azure"])
 
 
-def once(place: Place, timeout: float = 5.0) -> Store:
+def once(place: Place, timeout: float = 5.0, **options: Any) -> Store:
     """The store without its retries."""
-    inner = place.open(timeout=timeout)._inner  # type: ignore[attr-defined]
+    inner = place.open(timeout=timeout, **options)._inner  # type: ignore[attr-defined]
     assert isinstance(inner, LimitedStore)
     return inner
 
@@ -39,6 +43,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "get": lambda store: store.get("x"),
     "get with a limit": lambda store: store.get("x", limit=100),
     "get_range": lambda store: store.get_range("x", 0, 10),
+    "read_into": lambda store: store.read_into("x", hashlib.sha256),
     "put": lambda store: store.put("x", b"1"),
     "put in parts": lambda store: store.put("x", bytes(33 << 20)),
     "create": lambda store: store.compare_and_swap("x", b"1", None),
@@ -120,8 +125,23 @@ def test_a_swap_on_what_is_gone_is_refused(kind: str) -> None:
         run_sync(once(server.place(kind)).compare_and_swap("x", b"1", '"1"'))
 
 
+def test_every_turn_has_a_connection() -> None:
+    turns = 4 * SMALL_TURNS
+    all_there = threading.Barrier(turns)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        all_there.wait(5)
+        breaks_off(1, 1)(handler)
+
+    async def read_all(store: Store) -> None:
+        await asyncio.gather(*(store.get("x", limit=1) for _ in range(turns)))
+
+    with serving(answer) as server:
+        run_sync(read_all(once(server.place("s3"), concurrency=4)))
+
+
 @CLOUDS
-@pytest.mark.parametrize("call", ["get", "get with a limit", "get_range"])
+@pytest.mark.parametrize("call", ["get", "get with a limit", "get_range", "read_into"])
 @pytest.mark.parametrize("sent", [0, 4])
 def test_an_answer_that_breaks_off_is_no_object(kind: str, call: str, sent: int) -> None:
     with serving(breaks_off(10, sent)) as server, pytest.raises(DependencyError):

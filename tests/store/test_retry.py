@@ -1,6 +1,7 @@
 """The bounds round a store: what is tried again and for how long, how much runs at once, and the probe."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,12 +11,13 @@ from checkpointer import runtime
 from checkpointer.errors import DependencyError, InvalidStateError, RetryableError, ThrottlingError
 from checkpointer.runtime import run_sync
 from checkpointer.store import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
-from checkpointer.store.base import Blob, Page
-from checkpointer.store.limit import LimitedStore
+from checkpointer.store.base import Blob, Page, S
+from checkpointer.store.limit import SMALL, SMALL_TURNS, LimitedStore
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.probe import probe
 from checkpointer.store.retry import RetryingStore
-from manifests.digest import Bytes
+from checkpointer.store.traffic import Traffic, counted
+from manifests.digest import Bytes, sha256
 
 
 class Time:
@@ -57,6 +59,9 @@ class Faulty(MemoryStore):
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         return await self._maybe(super().get(path, limit=limit))
 
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        return await self._maybe(super().read_into(path, make, limit=limit))
+
     async def put(self, path: str, data: Bytes) -> None:
         await self._maybe(super().put(path, data))
 
@@ -79,6 +84,7 @@ def retrying(inner: Faulty, time: Time, **bounds: Any) -> RetryingStore:
 
 CALLS = {
     "get": lambda store: store.get("there"),
+    "read_into": lambda store: store.read_into("there", hashlib.sha256),
     "get_range": lambda store: store.get_range("there", 0, 2),
     "put": lambda store: store.put("new", b"1"),
     "list": lambda store: store.list(""),
@@ -96,6 +102,20 @@ def test_what_can_be_tried_again_is(call: Callable[[Any], Any], error: Exception
     run_sync(call(retrying(inner, time)))
     if inner.errors != [error] * 3:  # a range is not one of the faulty calls
         assert len(time.slept) == 3
+
+
+def test_each_attempt_reads_into_a_sink_of_its_own() -> None:
+    inner = Faulty()
+    run_sync(inner.put("x", b"data"))
+    inner.errors, inner.after = [DependencyError("broke off")], True
+    made: list[Any] = []
+
+    def make() -> Any:
+        made.append(hashlib.sha256())
+        return made[-1]
+
+    assert run_sync(retrying(inner, Time()).read_into("x", make)).hexdigest() == sha256(b"data")
+    assert len(made) == 2
 
 
 def test_it_ends_after_so_many_attempts_with_pauses_that_grow() -> None:
@@ -179,6 +199,13 @@ class Slow(MemoryStore):
         finally:
             self.now -= 1
 
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        await self.list_page("")
+        return Blob(b"")
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        return (await self.get(path)).data
+
     async def put(self, path: str, data: Bytes) -> None:
         await asyncio.sleep(self.seconds)
 
@@ -196,6 +223,39 @@ def test_no_more_requests_at_once_than_allowed() -> None:
 
     run_sync(many())
     assert slow.most == 3
+
+
+@pytest.mark.parametrize(
+    ("read", "most"),
+    [
+        (lambda store: store.get("x", limit=SMALL), SMALL_TURNS * 3),
+        (lambda store: store.get("x", limit=SMALL + 1), 3),
+        (lambda store: store.get("x"), 3),
+        (lambda store: store.get_range("x", 0, SMALL), SMALL_TURNS * 3),
+        (lambda store: store.get_range("x", 0, SMALL + 1), 3),
+    ],
+)
+def test_reads_that_are_known_to_be_small_have_more_turns(read: Callable[[LimitedStore], Any], most: int) -> None:
+    slow = Slow(0.01)
+    store = LimitedStore(slow, concurrency=3, timeout=5)
+
+    async def many() -> None:
+        await asyncio.gather(*(read(store) for _ in range(SMALL_TURNS * 4)))
+
+    run_sync(many())
+    assert slow.most == most
+
+
+def test_what_goes_into_a_sink_is_counted_as_read() -> None:
+    store, traffic = LimitedStore(Faulty(), concurrency=1, timeout=5), Traffic()
+
+    async def read() -> str:
+        await store.put("x", b"data")
+        with counted(traffic):
+            return (await store.read_into("x", hashlib.sha256)).hexdigest()
+
+    assert run_sync(read()) == sha256(b"data")
+    assert (traffic.requests["get"], traffic.bytes_read) == (1, 4)
 
 
 def test_a_request_without_answer_is_given_up() -> None:

@@ -1,0 +1,135 @@
+"""What operators wait for: how far are verifying and listing from what the machine and the line allow?
+
+Verifying is compared with SHA-256 alone, on the same bytes in memory and in as many threads as processors, and on S3
+with GETs alone, as many at once and on the same connections. Listing is compared with itself: what it takes longer
+where each request takes longer is the number of requests that wait for one another.
+"""
+
+import asyncio
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Target, Times, alternate, timed
+from benchmarks.stores import backend, fill, folder, history, move_away, s3_server
+from checkpointer import Checkpointer
+from checkpointer.retention.verify import AT_ONCE
+from checkpointer.runtime import run_sync
+from tests.servers import ServerUnavailableError
+
+MIB = 1 << 20
+LATENCY = 0.05
+
+
+def run(quick: bool) -> list[Target]:
+    repetitions = 3 if quick else 9
+    share = 4 if quick else 1
+    targets = []
+    for size, total, limit in [(16 * MIB, 256 * MIB, 1 / 0.8), (MIB + MIB // 10, 128 * MIB, None)]:
+        targets += _verify_local(size, total // size, limit, repetitions)
+    with folder() as base:
+        targets.append(_list("local", str(base / "root"), None, 1000, repetitions))
+    try:
+        with s3_server() as server:
+            url, options = server.url, server.storage_options
+            targets.append(_verify_s3(f"{url}/verify", options, 100 // share, repetitions))
+            targets.append(_list("S3", f"{url}/list", options, 300 if quick else 1000, 2 if quick else 4))
+    except ServerUnavailableError as unavailable:
+        print(f"{unavailable}: nothing was measured on S3", file=sys.stderr)
+    return targets
+
+
+def _verify_local(size: int, count: int, limit: float | None, repetitions: int) -> list[Target]:
+    with folder() as base, Checkpointer(base / "root") as client:
+        contents = fill(client, [size] * count)
+        files = list(base.rglob("*.raw"))
+        times = alternate(
+            repetitions,
+            ours=lambda: timed(lambda: _verify(client, size * count)),
+            sha256=lambda: _in_threads(_hash, contents),
+            by_hand=lambda: _in_threads(_read_and_hash, files),
+        )
+    what = f"verify, local, objects of {size / MIB:.1f} MiB"
+    return [
+        _target(f"{what} / SHA-256 in memory", times["ours"], times["sha256"], limit, size * count),
+        _target(f"{what} / read and SHA-256 by hand", times["ours"], times["by_hand"], None, size * count),
+    ]
+
+
+def _verify(client: Checkpointer, size: int) -> None:
+    found = client.verify()
+    if not found or found.bytes < size:
+        raise AssertionError(f"verified something else: {found}")
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _read_and_hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(MIB):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _in_threads(work: Callable[[Any], object], items: Iterable[Any]) -> float:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return timed(lambda: list(pool.map(work, items)))
+
+
+def _verify_s3(root: str, options: dict[str, Any], count: int, repetitions: int) -> Target:
+    size = MIB + MIB // 10
+    with Checkpointer(root, options) as client:
+        fill(client, [size] * count)
+        files = run_sync(backend(client)._connection.get())  # s3fs, with the very connections that verify uses
+        paths = [path for path in files.find(root) if path.endswith(".raw")]
+        times = alternate(
+            repetitions,
+            ours=lambda: timed(lambda: _verify(client, size * count)),
+            gets=lambda: timed(lambda: run_sync(_get_all(files, paths, size))),
+        )
+    return _target(
+        "verify, S3, objects of 1.1 MiB / GETs alone by s3fs", times["ours"], times["gets"], 1 / 0.9, size * count
+    )
+
+
+async def _get_all(files: Any, paths: list[str], size: int) -> None:
+    left = iter(paths)
+
+    async def work() -> None:
+        for path in left:
+            if len(await files._cat_file(path)) != size:
+                raise AssertionError(f"{path}: got something else")
+
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+
+
+def _list(where: str, root: str, options: dict[str, Any] | None, checkpoints: int, repetitions: int) -> Target:
+    history(root, options, checkpoints)
+    with Checkpointer(root, options) as near, Checkpointer(root, options) as far:
+        move_away(far, LATENCY)
+        for client in (near, far):  # which also connects them
+            if len(client.list_checkpoints()) != checkpoints:
+                raise AssertionError("listed something else")
+        times = alternate(
+            repetitions, near=lambda: timed(near.list_checkpoints), far=lambda: timed(far.list_checkpoints)
+        )
+    # Two long times of nearly the same length: the shortest of each, since noise only ever adds to them.
+    far_seconds, near_seconds = min(times["far"].seconds), min(times["near"].seconds)
+    trips = (far_seconds - near_seconds) / LATENCY
+    seconds = f"{far_seconds:.2f} s with {LATENCY * 1000:.0f} ms more for each request, {near_seconds:.2f} s without"
+    spread = f"spread {times['far'].spread:.0%} / {times['near'].spread:.0%}"
+    return Target(f"list {checkpoints:,} checkpoints, {where}: round trips in a row", trips, 10, f"{seconds}, {spread}")
+
+
+def _target(question: str, mine: Times, other: Times, limit: float | None, size: int) -> Target:
+    rates = f"{size / MIB / mine.median:,.0f} / {size / MIB / other.median:,.0f} MiB/s"
+    return Target(
+        question, mine.median / other.median, limit, f"{rates}, spread {mine.spread:.0%} / {other.spread:.0%}"
+    )

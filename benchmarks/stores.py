@@ -1,0 +1,93 @@
+"""Stores to measure on: filled fast, in a folder or on a real S3 server, and as far away as one likes."""
+
+import asyncio
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from checkpointer import Checkpointer
+from checkpointer.runtime import run_sync
+from checkpointer.store import Store, open_store
+from tests.servers import Server, start_minio
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="bench-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@contextmanager
+def s3_server() -> Iterator[Server]:
+    """A MinIO server with an empty bucket. Raises `ServerUnavailableError`."""
+    with folder() as path:
+        server = start_minio(path)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def fill(client: Checkpointer, sizes: Sequence[int]) -> list[bytes]:
+    """Commit a checkpoint of one operator, with an object of random bytes for each size above 256 KiB. Those bytes."""
+    source = random.Random(0)
+    contents = [source.randbytes(size) for size in sizes]
+    with client.begin() as checkpoint:
+        for partition, content in enumerate(contents):
+            checkpoint.snapshot("operator", partition, content)
+    return contents
+
+
+def history(url: str, options: dict[str, Any] | None, checkpoints: int) -> None:
+    """A root with so many checkpoints: committed in memory, then copied there, which is much faster."""
+    source = Checkpointer(f"memory://history-of-{url}")
+    for _ in range(checkpoints):
+        with source.begin():
+            pass
+    run_sync(_copy(open_store(source.root), open_store(url, options)))
+
+
+async def _copy(source: Store, target: Store) -> None:
+    async def copy(path: str) -> None:
+        await target.put(path, (await source.get(path)).data)
+
+    await asyncio.gather(*(copy(entry.path) for entry in await source.list("")))
+
+
+class Far:
+    """A store from which every answer takes `seconds` longer."""
+
+    def __init__(self, inner: Store, seconds: float) -> None:
+        self._inner, self._seconds = inner, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not asyncio.iscoroutinefunction(found):
+            return found
+
+        async def request(*arguments: Any, **named: Any) -> Any:
+            await asyncio.sleep(self._seconds)
+            return await found(*arguments, **named)
+
+        return request
+
+
+def backend(client: Checkpointer) -> Any:
+    """The store behind a client's retries and turns."""
+    return _turns(client)._inner
+
+
+def move_away(client: Checkpointer, seconds: float) -> None:
+    """Let every request of a client take `seconds` longer, once it has its turn."""
+    _turns(client)._inner = Far(backend(client), seconds)
+
+
+def _turns(client: Checkpointer) -> Any:
+    return client._session.store._inner  # type: ignore[attr-defined]  # RetryingStore, then LimitedStore

@@ -1,0 +1,51 @@
+"""Whether an object is what its name and the manifests say, found out while its bytes go by."""
+
+import hashlib
+from collections.abc import Iterable
+
+from manifests import layout
+from manifests.digest import check_digest, check_size
+from manifests.model import Artifact
+
+
+class _Part:
+    """Bytes of an object that have a digest of their own."""
+
+    __slots__ = ("digest", "end", "name", "seen", "start")
+
+    def __init__(self, name: str, start: int, length: int, digest: str) -> None:
+        self.name, self.start, self.end, self.digest = name, start, start + length, digest
+        self.seen = hashlib.sha256()
+
+
+class Comparison:
+    """Compares an object, as its bytes go by, with its own name, and its parts with what manifests say of them."""
+
+    def __init__(self, path: str, size: int, artifacts: Iterable[Artifact]) -> None:
+        self._path, self._expected, self._size = path, size, 0
+        digest = layout.digest_of(path)
+        parts = [_Part(path, 0, size, digest)]
+        for part in artifacts:
+            if (part.length, part.digest) != (size, digest):
+                name = f"{path} (from byte {part.offset})"
+                parts.append(_Part(name, part.offset, part.length, part.digest))
+            if part.tail is not None:
+                parts.append(_Part(f"{path} (tail)", size - part.tail.length, part.tail.length, part.tail.digest))
+        self._parts = parts
+        self._coming = sorted(parts, key=lambda part: part.start, reverse=True)
+        self._open: list[_Part] = []
+
+    def update(self, piece: bytes, /) -> None:
+        view, start, end = memoryview(piece), self._size, self._size + len(piece)
+        while self._coming and self._coming[-1].start < end:
+            self._open.append(self._coming.pop())
+        for part in self._open:
+            part.seen.update(view[max(part.start - start, 0) : part.end - start])
+        self._open = [part for part in self._open if part.end > end]
+        self._size = end
+
+    def finish(self) -> None:
+        """Raise `DigestMismatchError` unless everything was as expected. The object itself comes first."""
+        check_size(self._path, self._size, self._expected)
+        for part in self._parts:
+            check_digest(part.name, part.seen.hexdigest(), part.digest)
