@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 
 from checkpointer import runtime
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, OutcomeUnknownError
-from checkpointer.store import files, mounts
+from checkpointer.store import files, mounts, walk
 from checkpointer.store.base import (
     SWAP_LIMIT,
     Blob,
@@ -87,10 +87,10 @@ class LocalStore(Listing):
         return await self._run(path, self._swap, path, data, expected)
 
     async def list_page(self, prefix: str, more: object | None = None) -> Page:
-        walk = more if isinstance(more, _Walk) else _Walk(self._walk(prefix))
-        found = await self._run(prefix, walk.take, _PAGE)
+        steps = more if isinstance(more, walk.Walk) else walk.Walk(self._walk(prefix))
+        found = await self._run(prefix, steps.take, _PAGE)
         entries = [Entry(path, size) for path, size in found if not files.is_hidden(path.rpartition("/")[2])]
-        return Page(entries, None if walk.ended else walk)
+        return Page(entries, None if steps.ended else steps)
 
     async def folders(self, prefix: str) -> Sequence[str]:
         return sorted(await self._run(prefix, self._folders, prefix))
@@ -255,33 +255,16 @@ class LocalStore(Listing):
         self._may_write = True
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Every regular file whose path starts with `prefix`, the store's own too. Links are not followed."""
         start = prefix.rpartition("/")[0]
         if start:
             self._locate(start + "/_")
         if _file_above(self._root):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._root)
-        folders = [start]
-        while folders:  # one folder after the other, each as it is read: memory for its subfolders only
-            folder = folders.pop()
-            with (
-                suppress(FileNotFoundError, NotADirectoryError),
-                os.scandir(os.path.join(self._root, folder)) as entries,
-            ):
-                for entry in entries:
-                    path = f"{folder}/{entry.name}" if folder else entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        if f"{path}/".startswith(prefix) or prefix.startswith(f"{path}/"):
-                            folders.append(path)
-                    elif path.startswith(prefix) and entry.is_file(follow_symlinks=False):
-                        with suppress(FileNotFoundError):
-                            yield path, entry.stat(follow_symlinks=False).st_size
+        yield from walk.files_below(self._root, prefix)
 
     def _folders(self, prefix: str) -> list[str]:
         self._locate(prefix + "_")
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(os.path.join(self._root, prefix)) as entries:
-            return [f"{prefix}{entry.name}/" for entry in entries if entry.is_dir(follow_symlinks=False)]
-        return []
+        return [f"{prefix}{name}/" for name in walk.folders_in(os.path.join(self._root, prefix))]
 
     def _leftovers(self) -> Iterator[Leftover]:
         for path, _ in self._walk(""):
@@ -311,26 +294,6 @@ class LocalStore(Listing):
             # lock is dead.
             with self._lock(), suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, own))
-
-
-class _Walk:
-    """A walk that is taken some steps at a time. One that failed fails again: it must not look like one that ended."""
-
-    def __init__(self, steps: Iterator[tuple[str, int]]) -> None:
-        self._steps = steps
-        self._failure: OSError | None = None
-        self.ended = False
-
-    def take(self, number: int) -> list[tuple[str, int]]:
-        if self._failure is not None:
-            raise self._failure
-        try:
-            taken = [*itertools.islice(self._steps, number)]
-        except OSError as failure:
-            self._failure = failure
-            raise
-        self.ended = len(taken) < number
-        return taken
 
 
 def _replace(temporary: str, target: str) -> None:
