@@ -7,13 +7,16 @@ SHELL := /bin/sh
 help: ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
 
+# Each of the two may start a Spark of its own, and long files begin first (tests/conftest.py).
+TWO_AT_ONCE = -n 2 --dist loadfile --no-loadscope-reorder
+
 setup: .venv/.dev ## make .venv with everything for development
 
 demo: .venv/.demo ## run the example jobs
 	@scripts/run python -m examples.flights
 
 test: servers ## run the tests; those whose server is missing are skipped by name
-	@scripts/run python -m pytest -n 2 --dist loadfile # each of the two may start a Spark of its own
+	@scripts/run python -m pytest $(TWO_AT_ONCE)
 
 lint: .venv/.dev ## check formatting, style and types
 	.venv/bin/ruff format --check .

@@ -5,7 +5,6 @@ of the disk. On S3 it is a listing and bulk deletions on the same server, of a t
 """
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import os
@@ -17,13 +16,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.driver_state import folder
 from benchmarks.measure import Target
+from benchmarks.stores import backend, folder, s3_server
 from checkpointer import Checkpointer, RetentionPolicy
 from checkpointer.runtime import run_sync
 from checkpointer.store.base import Entry, Page, Store
 from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
-from tests.servers import ServerUnavailableError, start_minio
+from tests.servers import ServerUnavailableError
 
 POLICY = RetentionPolicy(grace=timedelta(0))
 PARTITIONS = 100
@@ -81,15 +80,15 @@ class Counting:
     """Counts the bulk deletions and pages that a backend sends, below everything that retries or waits."""
 
     def __init__(self, client: Checkpointer) -> None:
-        backend: Any = client._session.store._inner._inner  # type: ignore[attr-defined]
+        store = backend(client)
         self.calls: dict[str, int] = {}
-        real = backend._call
+        real = store._call
 
         async def call(method: str, **arguments: Any) -> Any:
             self.calls[method] = self.calls.get(method, 0) + 1
             return await real(method, **arguments)
 
-        backend._call = call
+        store._call = call
 
 
 def on_folder(live: int) -> list[Target]:
@@ -116,13 +115,7 @@ def on_folder(live: int) -> list[Target]:
 
 
 def on_s3(live: int) -> list[Target]:
-    with folder() as path, contextlib.ExitStack() as stack:
-        try:
-            server = start_minio(path)
-        except ServerUnavailableError as unavailable:
-            print(f"cleanup: {unavailable}: not measured on S3", file=sys.stderr)
-            return []
-        stack.callback(server.stop)
+    with s3_server() as server:
         client = Checkpointer(f"{server.url}/a", server.storage_options, concurrency=32)
         fill_store(client, live)
         counting = Counting(client)
@@ -193,9 +186,14 @@ def run(quick: bool) -> list[Target]:
     live = 1_000 if quick else 10_000
     small, large = (10_000, 100_000) if quick else (10_000, 1_000_000)
     few, many = memory(small), memory(large)
+    try:
+        s3 = on_s3(live)
+    except ServerUnavailableError as unavailable:
+        print(f"{unavailable}: cleanup was not measured on S3", file=sys.stderr)
+        s3 = []
     return [
         *on_folder(live),
-        *on_s3(live),
+        *s3,
         Target(
             f"cleanup: memory of a plan over {large:,} objects / over {small:,}",
             many / few,

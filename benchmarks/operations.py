@@ -29,7 +29,7 @@ def run(quick: bool) -> list[Target]:
     repetitions = 3 if quick else 9
     share = 4 if quick else 1
     targets = []
-    for size, total, limit in [(16 * MIB, 256 * MIB, 1 / 0.8), (MIB + MIB // 10, 128 * MIB, None)]:
+    for size, total, limit in [(16 * MIB, 256 * MIB, 1 / 0.8), (MIB + MIB // 10, 128 * MIB, 1 / 0.8)]:
         targets += _verify_local(size, total // size, limit, repetitions)
     with folder() as base:
         targets.append(_list("local", str(base / "root"), None, 1000, repetitions))

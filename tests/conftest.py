@@ -21,6 +21,17 @@ if "CI" not in os.environ:  # Hypothesis brings a profile of its own for CI
     settings.load_profile("shared-machine")
 
 
+LONG = ("tests/spark/test_cluster.py", "tests/examples/", "tests/spark/")
+"""What takes longest, so that a second process has something to do while it runs."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return next((n for n, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG))
+
+    items.sort(key=place)
+
+
 @dataclass(frozen=True, slots=True)
 class Root:
     """An empty place for a store: local, memory, s3 or azure."""
