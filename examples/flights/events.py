@@ -8,11 +8,16 @@ Event = dict[str, Any]
 
 _START = '{"event": '
 
+told: set[int] = set()
+"""The batches that the demo was told to be finished: Spark says so when it finds the time, not when it is done."""
+
 
 def emit(event: str, **details: object) -> None:
     """Tell the demo. A line goes out whole, from whatever thread."""
     sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
     sys.stdout.flush()
+    if event == "finished":
+        told.add(int(str(details["batch"])))
 
 
 def parse(line: str) -> Event | None:

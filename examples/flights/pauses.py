@@ -11,13 +11,16 @@ from unittest import mock
 
 from checkpointer import client
 from checkpointer.store import Store, files, open_store
-from examples.flights.events import emit
+from examples.flights.events import emit, told
 from manifests import layout, wire
 
 UPLOADING = "uploading"
 UPLOADED = "uploaded"
 SWAPPED = "swapped"
 POINTS = (UPLOADING, UPLOADED, SWAPPED)
+
+PATIENCE = 30
+"""Seconds in which Spark is to tell of the batch before."""
 
 
 def parse(text: str) -> tuple[str, int]:
@@ -73,5 +76,9 @@ class StoppingStore:
             target = os.path.join(self._store.url, path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             files.write_temporary(target, data[: len(data) // 2])
+        for _ in range(PATIENCE * 20):  # what happened before the kill is told before it
+            if self._batch == 0 or self._batch - 1 in told:
+                break
+            await asyncio.sleep(0.05)
         emit("stopped", point=point, batch=self._batch, size=len(data))
         await asyncio.Event().wait()

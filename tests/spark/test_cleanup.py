@@ -61,7 +61,8 @@ def test_a_cleanup_by_executors_leaves_what_one_process_leaves(spark: SparkSessi
     temporary = tmp_path / "b/artifacts/many/packs" / f".0000000003-00000000.{'0' * 64}.raw.{'a' * 16}.tmp"
     temporary.write_bytes(b"half")
     spread = clean(spark, str(tmp_path / "b"), NOW)
-    assert (spread.deleted, spread.later, len(spread.retired)) == (alone.deleted, alone.later, len(alone.retired))
+    assert spread.deleted.objects == alone.deleted.objects > 10  # manifests say what they cost, in more or fewer digits
+    assert (spread.later, len(spread.retired)) == (alone.later, len(alone.retired))
     assert not temporary.exists()
     assert other.verify()
     assert other.plan(RetentionPolicy(grace=timedelta(0))).total("delete").objects == 0
