@@ -74,18 +74,18 @@ class Client:
             logger.warning("%s: fencing is off: two writers of this root can overwrite each other", self._url)
 
     def _open_session(self) -> Session:
-        self._current = self._connect(self._config.root, self._config.storage_options)
+        self._current = self._connect(self._config.root, self._config.storage_options, self._config.fencing)
         self._pid = os.getpid()
         self._url = self._current.store.url
         return self._current
 
-    def _connect(self, root: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Session:
+    def _connect(self, root: str | os.PathLike[str], options: Mapping[str, Any] | None, fencing: Fencing) -> Session:
         """A session of this configuration, here or on another root."""
         config = self._config
         store = open_store(
             root,
             options,
-            fencing=config.fencing,
+            fencing=fencing,
             concurrency=config.concurrency,
             timeout=config.timeout,
         )

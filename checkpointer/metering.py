@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from checkpointer import runtime
+from checkpointer.errors import OutcomeUnknownError
 from checkpointer.host import Host
 from checkpointer.metrics import CommitMetrics, Metrics, MetricsCallback, OperatorMetrics, Requests, RestoreMetrics
 from checkpointer.store.traffic import Traffic, counted
@@ -112,7 +113,9 @@ class Reports:
         try:
             yield
         except BaseException as error:
-            logger.warning("%s: %s was not committed: %s: %s", self._root, checkpoint, type(error).__name__, error)
+            known = not isinstance(error, OutcomeUnknownError | asyncio.CancelledError)
+            outcome = "was not committed" if known else "may have been committed, or not"
+            logger.warning("%s: %s %s: %s: %s", self._root, checkpoint, outcome, type(error).__name__, error)
             self._hand_over(self._commit(meter, checkpoint, epoch, type(error).__name__))
             raise
 

@@ -106,16 +106,24 @@ def _decode(blob: Blob | None) -> Head:
 async def advance(store: Store, head: Head, step: Step) -> Head:
     """Swap what `step` plans on `head`; where somebody else moved first, let it plan on what is there now.
 
-    Returns the version on which the operation stands. Raises what `step` raises, or `OutcomeUnknownError`.
+    Returns the version on which the operation stands. Raises what `step` raises, or `OutcomeUnknownError`: also where,
+    after a swap whose answer was lost, what would tell cannot be read.
     """
+    sent: Pointer | None = None
     for _ in range(ROUNDS):
         try:
-            planned = await step(head)
-        except ObjectNotFoundError as error:
-            head = await _reread(store, head, error)
-            continue
+            try:
+                planned = await step(head)
+            except ObjectNotFoundError as error:
+                head = await _reread(store, head, error)
+                continue
+        except (RetryableError, CorruptionError) as error:
+            if sent is None:
+                raise
+            raise _unknown(store, sent) from error
         if planned is None:
             return head
+        sent = planned
         head = await _swap(store, head, planned)
         if head.pointer is not None and head.pointer.nonce == planned.nonce:
             return head

@@ -16,6 +16,7 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import Cleaned
 from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import run_sync
+from checkpointer.store import Fencing
 from checkpointer.sync_handles import Checkpoint, Restored
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Manifest
 
@@ -103,6 +104,7 @@ class Checkpointer(Client):
         to_root: str | os.PathLike[str],
         storage_options: Mapping[str, Any] | None = None,
         *,
+        fencing: Fencing = "required",
         progress: Progress | None = None,
     ) -> CheckpointId:
         """Copy a checkpoint, with all that it needs, to an empty root. Returns its id there.
@@ -112,9 +114,10 @@ class Checkpointer(Client):
                 they are.
             to_root: A folder or URL that holds no store yet. After a failure the same call begins anew.
             storage_options: Those of `to_root`.
+            fencing: Of `to_root`, whatever it is here.
             progress: Called after each object, from another thread, with the bytes copied so far and in all.
         """
-        target = self._connect(to_root, storage_options)
+        target = self._connect(to_root, storage_options, fencing)
         wanted = None if what is None else as_target(what)
         return self._run(export.export(self._session, wanted, target, progress))
 

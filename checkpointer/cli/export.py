@@ -1,5 +1,7 @@
 """`checkpointer export`."""
 
+from typing import Any
+
 import click
 
 from checkpointer.cli.screen import print_json, print_line, progress
@@ -18,9 +20,18 @@ from checkpointer.overview import find
     "--target-storage-options",
     metavar="JSON|@FILE",
     callback=parse_options,
+    envvar="CHECKPOINTER_TARGET_STORAGE_OPTIONS",
+    show_envvar=True,
     help="Like --storage-options, for TARGET.",
 )
-def command(store: Opened, checkpoint: str, target: str, target_storage_options: Options) -> None:
+@click.option(
+    "--target-fencing",
+    type=click.Choice(["required", "none"]),
+    default="required",
+    show_default=True,
+    help="`none` writes to a TARGET that cannot swap atomically.",
+)
+def command(store: Opened, checkpoint: str, target: str, target_storage_options: Options, target_fencing: Any) -> None:
     """Copy a checkpoint with all it needs to an empty root.
 
     Every object is verified on the way. In TARGET the copy is the first checkpoint of a history of its own; restoring
@@ -28,7 +39,7 @@ def command(store: Opened, checkpoint: str, target: str, target_storage_options:
     """
     wanted = store.read(lambda session: find(session, checkpoint))
     with progress("copying", "bytes") as told:
-        copied = store.ck.export(wanted, target, target_storage_options, progress=told)
+        copied = store.ck.export(wanted, target, target_storage_options, fencing=target_fencing, progress=told)
     if store.json:
         print_json({"id": str(copied), "root": target, "content_of": str(wanted)})
     else:

@@ -179,7 +179,7 @@ class Plan:
     def attach(self, spool: "Spool") -> None:
         """Take over the file of rows; it goes when the plan goes."""
         self._file = spool.path
-        weakref.finalize(self, _remove, spool.path)
+        weakref.finalize(self, _remove_own, spool.path, os.getpid())
 
 
 class Spool:
@@ -216,6 +216,11 @@ def _lines(reader: Any) -> Iterator[bytes]:
     while piece := reader.read(1 << 20):
         *lines, rest = (rest + piece).split(b"\n")
         yield from lines
+
+
+def _remove_own(path: str, process: int) -> None:
+    if os.getpid() == process:  # a forked child has a copy of the plan, and must not take its rows
+        _remove(path)
 
 
 def _remove(path: str) -> None:

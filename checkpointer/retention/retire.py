@@ -3,6 +3,7 @@
 The chain's newest run of kept checkpoints stays history; what else is kept goes into the catalog.
 """
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -14,6 +15,8 @@ from checkpointer.pointer import Head, advance, read_head
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.session import Session
 from manifests.model import Catalog, CatalogEntry, Manifest, Pointer, Ref, Retired
+
+logger = logging.getLogger("checkpointer")
 
 EIGHTH = 8
 """Retire at most every eighth of the grace period: that keeps the list of what was retired lately short."""
@@ -75,20 +78,24 @@ async def retire(session: Session, policy: RetentionPolicy) -> tuple[tuple[Ref, 
 
     Where the pointer moved meanwhile, the policy is asked again about all that is there then.
     """
-    done: tuple[Ref, ...] = ()
+    planned: dict[str, tuple[Ref, ...]] = {}
     note: str | None = None
 
     async def step(head: Head) -> Pointer | None:
-        nonlocal done, note
+        nonlocal note
         if head.pointer is None:
             return None
         decision, note = await decide_now(session, head, policy)
         if not decision.retired:
             return None
-        done = decision.retired
-        return await without(session, head, decision.lineage, done, policy.grace)
+        swap = await without(session, head, decision.lineage, decision.retired, policy.grace)
+        planned[swap.nonce] = decision.retired
+        return swap
 
-    await advance(session.store, await read_head(session.store), step)
+    head = await advance(session.store, await read_head(session.store), step)
+    done = planned.get(head.pointer.nonce, ()) if head.pointer is not None else ()
+    if done:
+        logger.info("%s: retired %d checkpoints, %s to %s", session.store.url, len(done), done[0].id, done[-1].id)
     return done, note
 
 

@@ -6,11 +6,12 @@ is by then.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from checkpointer.errors import IllegalArgumentError, OutrunError
+from checkpointer.errors import IllegalArgumentError, InvalidStateError, OutrunError
 from checkpointer.host import Progress
 from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.retention.live import DELETE, LATER, index_live
@@ -21,6 +22,8 @@ from checkpointer.session import Session
 from checkpointer.store.base import Leftover, pages
 from manifests import layout
 from manifests.model import CheckpointId, Pointer
+
+logger = logging.getLogger("checkpointer")
 
 BULK = 1000
 """Objects that are deleted together: what S3 takes in one request."""
@@ -49,23 +52,33 @@ class Cleaned:
 
 async def make_plan(session: Session, policy: RetentionPolicy | None) -> Plan:
     """What cleanup would do now. Reads only."""
-    plan, judge = await judge_store(session, policy or RetentionPolicy())
+    plan, judge = await judge_store(session, check_policy(policy))
     if judge is None:
         return plan
     with Spool() as spool:
         async for entries in pages(session.store, ""):
             await session.host.run(lambda some=entries: spool.extend(judge(e.path, e.size) for e in some))  # type: ignore[misc]
-        for leftover in await session.store.leftovers():
+        try:
+            leftovers = await session.store.leftovers()
+        except InvalidStateError as error:  # such as a right that is missing, and that nothing else needs
+            leftovers = []
+            plan.note = plan.note or f"what interrupted writes left behind is not known: {error}"
+        for leftover in leftovers:
             spool.add(judge.leftover(leftover.path, leftover.token))
     plan.attach(spool)
     plan.totals = spool.totals
     return plan
 
 
+def check_policy(policy: RetentionPolicy | None) -> RetentionPolicy:
+    """The policy, or one that retires nothing; `IllegalArgumentError` for what is none."""
+    if policy is not None and not isinstance(policy, RetentionPolicy):
+        raise IllegalArgumentError(f"expected a RetentionPolicy, got {type(policy).__name__}")
+    return policy or RetentionPolicy()
+
+
 async def judge_store(session: Session, policy: RetentionPolicy) -> tuple[Plan, Judge | None]:
     """What the policy makes of the checkpoints: a plan without rows yet, and who makes them; None without a store."""
-    if not isinstance(policy, RetentionPolicy):
-        raise IllegalArgumentError(f"expected a RetentionPolicy, got {type(policy).__name__}")
 
     async def judge(head: Head) -> tuple[Plan, Judge | None]:
         if head.pointer is None:
@@ -101,14 +114,15 @@ async def apply_plan(session: Session, plan: Plan, progress: Progress | None = N
     if plan.root != session.store.url:
         raise IllegalArgumentError(f"this plan was made for {plan.root}, not for {session.store.url}")
     head = await read_head(session.store)
-    if head.pointer is None and plan.nonce is not None:
-        raise OutrunError(f"{session.store.url}: the store is gone since this plan was made")
-    if head.pointer is not None:
+    if head.pointer is None:  # nothing is touched then, whatever a plan says
+        if plan.retired or plan.total(DELETE).objects or plan.nonce is not None:
+            raise OutrunError(f"{session.store.url}: there is no _latest, but there was when this plan was made")
+        return Cleaned((), Total(), Total(), plan.note)
 
-        async def step(head: Head) -> Pointer | None:
-            return await _check(session, head, plan)
+    async def step(head: Head) -> Pointer | None:
+        return await _check(session, head, plan)
 
-        await advance(session.store, head, step)
+    await advance(session.store, head, step)
     deleted = await _delete(session, plan, progress)
     return Cleaned(tuple(ref.id for ref in plan.retired), deleted, plan.total(LATER), plan.note)
 
@@ -169,6 +183,8 @@ async def _delete(session: Session, plan: Plan, progress: Progress | None) -> To
         rows = (row for row in _deletions(plan) if row.path.startswith(layout.ARTIFACTS) != part)
         while bulks := await session.host.run(lambda some=rows: _bulks(some)):  # type: ignore[misc]
             await asyncio.gather(*map(delete, bulks))
+    if done:
+        logger.info("%s: deleted %d objects with %d bytes", session.store.url, done, size)
     return Total(done, size)
 
 
@@ -178,7 +194,7 @@ def _bulks(rows: Iterator[PlanRow]) -> list[list[PlanRow]]:
 
 async def clean(session: Session, policy: RetentionPolicy | None, progress: Progress | None = None) -> Cleaned:
     """Retire what the policy does not keep, as it is at the swap, then delete what nothing needs."""
-    policy = policy or RetentionPolicy()
+    policy = check_policy(policy)
     retired, note = await retire(session, policy)
     plan = await make_plan(session, RetentionPolicy(grace=policy.grace))
     deleted = await _delete(session, plan, progress)
