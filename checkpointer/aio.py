@@ -15,6 +15,7 @@ from checkpointer.host import Progress
 from checkpointer.lineage import Savepoint
 from checkpointer.restore import OnCorruption
 from checkpointer.retention import sweep
+from checkpointer.retention.delete import delete_checkpoint
 from checkpointer.retention.plan import Plan
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import Cleaned
@@ -217,4 +218,4 @@ class AsyncCheckpointer(Client):
 
     async def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
         """Delete a checkpoint and every object that nothing else names."""
-        await self._run(lineage.delete_checkpoint(self._session, as_id(id)))
+        await self._run(delete_checkpoint(self._session, as_id(id)))

@@ -134,13 +134,19 @@ async def survey(session: Session, latest: bytes, progress: SparkProgress | None
             found[known] = one
     entries = await _read_catalogs(session, [path for path in owners if path.startswith(layout.CATALOGS)])
 
+    entries_of: dict[Ref, list[CatalogEntry]] = {}
+    for entry, _ in entries:
+        entries_of.setdefault(entry.ref, []).append(entry)
     children = Counter(manifest.parent for _, manifest in found.values())
-    named = {ref for ref in children if ref is not None} | {entry.ref for entry, _ in entries}
+    digests: dict[CheckpointId, set[str]] = {}
+    for named in {*children, *entries_of}:
+        if named is not None:
+            digests.setdefault(named.id, set()).add(named.digest)
     listed = [Candidate(known, (problem,)) for known, problem in broken.items()]
     for ref, manifest in found.values():
-        own = [entry for entry, _ in entries if entry.ref == ref]
+        own = entries_of.get(ref, [])
         missing, size = await _missing(session, ref, manifest, sizes)
-        others = [other.digest for other in named if other.id == ref.id and other != ref]
+        others = sorted(digests.get(ref.id, set()) - {ref.digest})
         problems = [f"{layout.manifest(ref.id)}: expected SHA-256 {digest}, found {ref.digest}" for digest in others]
         listed.append(
             Candidate(

@@ -4,13 +4,12 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
-from checkpointer import measures
+from checkpointer import measures, objects
 from checkpointer.host import Progress
 from checkpointer.measures import OperatorSize, Spread
-from checkpointer.overview import Overview, batched, load_shared, read_overview
+from checkpointer.overview import Overview, batched, read_overview
 from checkpointer.session import Session
 from manifests import layout
-from manifests.model import Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +51,20 @@ async def take_census(session: Session, progress: Progress | None = None) -> Cen
     `progress` is told checkpoints.
     """
     overview = await read_overview(session)
-    loaded: dict[tuple[str, ...], Operator] = {}
+    segments = objects.Segments(session.store, session.host)
     sizes: dict[str, int] = {}
     current: dict[str, OperatorSize] = {}
     done = 0
     for some in batched(overview.checkpoints):
-        manifests = await asyncio.gather(*(load_shared(session, listed.manifest, loaded) for listed in some))
+        manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in some))
+        segments.forget_but(listed.manifest for listed in some)
         for listed, manifest in zip(some, manifests, strict=True):
             sizes |= measures.object_sizes(manifest)
             if listed.state == "committed":
                 current = {name: measures.operator_size(op) for name, op in sorted(manifest.operators.items())}
         done += len(some)
         if progress is not None:
-            progress(done, len(overview.checkpoints))
+            await session.host.call(lambda now=done: progress(now, len(overview.checkpoints)))  # type: ignore[misc]
     written = measures.bytes_by_attempt(sizes)
     metadata = await _metadata(session, overview, set(sizes))
     return Census(

@@ -6,6 +6,7 @@ A copy is a new commit: every object carries the id of the attempt that writes i
 digests and the chains they make are what they were. What a crash leaves behind is garbage of the target.
 """
 
+import logging
 from dataclasses import replace
 
 from checkpointer import objects
@@ -20,6 +21,8 @@ from checkpointer.uploads import IN_FLIGHT, Flight
 from manifests import layout
 from manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
 from manifests.segments import SegmentObject
+
+logger = logging.getLogger("checkpointer")
 
 AT_ONCE = 16
 """Objects that are copied at the same time; fewer where they are large, since each is in memory as a whole."""
@@ -59,7 +62,7 @@ class Copier:
         """Equal deltas of several attempts become one object of this one, so there may be fewer than there were."""
         missing = {path: artifact for path, artifact in wanted.items() if path not in self._written}
         self._total += sum(artifact.size for artifact in missing.values())
-        self._tell(0)
+        await self._tell(0)
         flight = Flight()
         try:
             for path, artifact in missing.items():
@@ -74,12 +77,13 @@ class Copier:
         await objects.check(self._target.host, artifact.path, data, artifact.size, digest)
         await objects.put(self._target.store, path, data)
         self._written.add(path)
-        self._tell(artifact.size)
+        await self._tell(artifact.size)
 
-    def _tell(self, size: int) -> None:
+    async def _tell(self, size: int) -> None:
         self._done += size
-        if self._progress is not None:
-            self._progress(self._done, self._total)
+        done, total = self._done, self._total
+        if (progress := self._progress) is not None:
+            await self._target.host.call(lambda: progress(done, total))
 
 
 def _artifacts(operator: Operator) -> list[Artifact]:
@@ -126,6 +130,7 @@ async def _export(
         return replace(pointer, committed=copied)
 
     await target.move(Base(Head(), None), copied, plan)
+    logger.info("%s: exported %s to %s, as %s", session.store.url, ref.id, target.store.url, checkpoint)
     return checkpoint
 
 

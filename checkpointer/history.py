@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from checkpointer.errors import OutcomeUnknownError
-from checkpointer.host import Host
-from checkpointer.objects import find_manifest, load_operators, objects_of, read_catalog, read_manifest_alone
+from checkpointer.objects import find_manifest, read_catalog, read_manifest_alone
 from checkpointer.pointer import Head
 from checkpointer.store.base import Store
 from manifests import layout
@@ -53,22 +52,27 @@ async def read_history(store: Store, head: Head) -> History:
     return History(chain, catalog)
 
 
-async def _read_chain(store: Store, head: Head, down_to: int = 1) -> tuple[tuple[Ref, Manifest], ...]:
-    if head.pointer is None:
-        return ()
-    return tuple([pair async for pair in walk(store, head, max(head.pointer.boundary, down_to))])
+async def _read_chain(store: Store, head: Head) -> tuple[tuple[Ref, Manifest], ...]:
+    return () if head.pointer is None else tuple([pair async for pair in walk(store, head, head.pointer.boundary)])
 
 
 async def walk(store: Store, head: Head, oldest: int) -> AsyncIterator[tuple[Ref, Manifest]]:
-    """The chain from the committed checkpoint down to sequence `oldest`, each link proven.
+    """The chain from the committed checkpoint down to sequence `oldest`: see `walk_from`."""
+    if head.committed is not None:
+        async for pair in walk_from(store, head.committed, oldest):
+            yield pair
+
+
+async def walk_from(store: Store, start: Ref, oldest: int) -> AsyncIterator[tuple[Ref, Manifest]]:
+    """From parent to parent down to sequence `oldest`, each link proven.
 
     Manifests are fetched many at a time, and come without the chains that stand in segments.
     """
-    ref = head.committed
-    if ref is None or ref.id.sequence < oldest:
+    ref: Ref | None = start
+    if start.id.sequence < oldest:
         return
-    far = ref.id.sequence - oldest >= NEAR
-    waiting = await list_sizes(store, oldest, ref.id.sequence) if far else []
+    far = start.id.sequence - oldest >= NEAR
+    waiting = await list_sizes(store, oldest, start.id.sequence) if far else []
     found: dict[Ref, Manifest] = {}
     while ref is not None and ref.id.sequence >= oldest:
         while ref not in found and waiting and waiting[-1][0].sequence >= ref.id.sequence:
@@ -102,20 +106,31 @@ async def read_found(store: Store, listed: Sequence[tuple[CheckpointId, int]]) -
 
 
 async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | None:
-    """The checkpoint's reference if `head` makes it live. The prepared one does not count."""
+    """The checkpoint's reference if `head` makes it live. The prepared one does not count.
+
+    Its child's manifest proves it: its own may be damaged, or those of older ones.
+    """
     if head.committed is not None and head.committed.id == checkpoint:
         return head.committed
-    catalog = await read_catalog(store, None if head.pointer is None else head.pointer.catalog)
-    kept = {entry.ref.id: entry.ref for entry in catalog.entries} if catalog else {}
+    kept = {entry.ref.id: entry.ref for entry in await read_entries(store, head)}
     if checkpoint in kept:
         return kept[checkpoint]
-    return {ref.id: ref for ref, _ in await _read_chain(store, head, down_to=checkpoint.sequence)}.get(checkpoint)
+    if head.pointer is not None and checkpoint.sequence >= head.pointer.boundary:
+        async for _, manifest in walk(store, head, checkpoint.sequence + 1):
+            if manifest.parent is not None and manifest.parent.id == checkpoint:
+                return manifest.parent
+    return None
+
+
+async def read_entries(store: Store, head: Head) -> tuple[CatalogEntry, ...]:
+    """What the catalog of a version keeps. Needs no manifest, so damage elsewhere does not matter."""
+    catalog = await read_catalog(store, None if head.pointer is None else head.pointer.catalog)
+    return () if catalog is None else catalog.entries
 
 
 async def find_savepoint(store: Store, head: Head, name: str) -> Ref | None:
-    """The checkpoint that a savepoint keeps. Reads the catalog only, so that damage elsewhere does not matter."""
-    catalog = await read_catalog(store, None if head.pointer is None else head.pointer.catalog)
-    return next((entry.ref for entry in catalog.entries if entry.name == name), None) if catalog else None
+    """The checkpoint that a savepoint keeps."""
+    return next((entry.ref for entry in await read_entries(store, head) if entry.name == name), None)
 
 
 async def became_live(store: Store, head: Head, attempt: Ref) -> bool:
@@ -137,19 +152,3 @@ async def became_live(store: Store, head: Head, attempt: Ref) -> bool:
         f"{store.url}: whether {attempt.id} was committed cannot be told: the history now begins at {oldest_ref.id}. "
         "Call restore() and go on from there"
     )
-
-
-async def live_objects(store: Store, host: Host, head: Head) -> set[str]:
-    """Every path that `head` keeps alive: what the committed, kept and prepared checkpoints are made of."""
-    history = await read_history(store, head)
-    refs = set(history.refs().values()) | ({head.prepared} if head.prepared else set())
-    paths = {layout.LATEST}
-    if head.pointer is not None and head.pointer.catalog is not None:
-        paths.add(head.pointer.catalog.path)
-    for ref, manifest in await asyncio.gather(*(_with_chains(store, host, ref) for ref in refs)):
-        paths |= objects_of(ref, manifest)
-    return paths
-
-
-async def _with_chains(store: Store, host: Host, ref: Ref) -> tuple[Ref, Manifest]:
-    return ref, await load_operators(store, host, await read_manifest_alone(store, ref))

@@ -14,7 +14,8 @@ from checkpointer import runtime
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
-"""Told how much of something long is done and how much there is of it, from a thread of the library's own."""
+"""Told how much of something long is done and how much there is of it. Called in threads of the library's own, by
+several at once where much is done at once."""
 
 
 class Host(Protocol):
@@ -29,6 +30,9 @@ class Host(Protocol):
 
     async def run(self, compute: Callable[[], T]) -> T:
         """The result of a computation that may take long, without holding up other coroutines."""
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """The result of a function of the user's, which may do anything, without holding up anything."""
 
 
 class SystemHost:
@@ -45,3 +49,6 @@ class SystemHost:
 
     async def run(self, compute: Callable[[], T]) -> T:
         return await runtime.on_cpu(compute)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        return await runtime.call_alone(function)

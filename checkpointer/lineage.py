@@ -16,7 +16,7 @@ from checkpointer.errors import (
     RetiredError,
     SavepointNotFoundError,
 )
-from checkpointer.history import History, find_savepoint, is_live, live_objects, read_history
+from checkpointer.history import find_savepoint, is_live, read_entries, read_history
 from checkpointer.metering import Meter, written
 from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.prepared import refuse_prepared
@@ -43,9 +43,9 @@ async def list_checkpoints(session: Session) -> list[CheckpointId]:
 
 
 async def savepoints(session: Session) -> list[Savepoint]:
-    """Every savepoint, oldest checkpoint first."""
-    history = await reading(session.store, lambda head: read_history(session.store, head))
-    found = [Savepoint(e.name, e.ref.id, e.created) for e in history.entries if e.name is not None]
+    """Every savepoint, oldest checkpoint first. Reads the catalog only, so that damage elsewhere does not matter."""
+    entries = await reading(session.store, lambda head: read_entries(session.store, head))
+    found = [Savepoint(e.name, e.ref.id, e.created) for e in entries if e.name is not None]
     return sorted(found, key=lambda savepoint: (savepoint.id, savepoint.name))
 
 
@@ -57,19 +57,19 @@ async def savepoint(session: Session, name: str, checkpoint: CheckpointId | None
 
     async def step(head: Head) -> Pointer | None:
         nonlocal kept
-        history = await read_history(session.store, head)
-        taken = history.savepoint(name)
+        entries = await read_entries(session.store, head)
+        taken = next((entry for entry in entries if entry.name == name), None)
         if taken is not None and taken.nonce == nonce:
             return None
         if taken is not None:
             raise IllegalArgumentError(f"savepoint {name!r}: the name is taken, by {taken.ref.id}: choose another")
         if kept is None:
-            kept = head.committed if checkpoint is None else history.refs().get(checkpoint)
-        elif kept.id not in history.refs():
+            kept = head.committed if checkpoint is None else await is_live(session.store, head, checkpoint)
+        elif await is_live(session.store, head, kept.id) != kept:
             raise RetiredError(f"{session.store.url}: {kept.id} was retired before it became savepoint {name!r}")
         if kept is None:
             raise CheckpointNotFoundError(f"{session.store.url}: no checkpoint {checkpoint or 'at all'} to keep")
-        return await recatalogue(session, head, (*history.entries, CatalogEntry(kept, name, created, nonce)))
+        return await recatalogue(session, head, (*entries, CatalogEntry(kept, name, created, nonce)))
 
     await advance(session.store, await read_head(session.store), step)
     assert kept is not None
@@ -83,68 +83,16 @@ async def delete_savepoint(session: Session, name: str) -> None:
 
     async def step(head: Head) -> Pointer | None:
         nonlocal meant
-        history = await read_history(session.store, head)
+        entries = await read_entries(session.store, head)
         if meant is None:
-            meant = history.savepoint(name)
+            meant = next((entry for entry in entries if entry.name == name), None)
             if meant is None:
                 raise SavepointNotFoundError(f"{session.store.url}: no savepoint {name!r:.80}")
-        rest = tuple(entry for entry in history.entries if entry.nonce != meant.nonce)
-        if len(rest) == len(history.entries):
-            return None
-        return await recatalogue(session, head, rest)
+        rest = tuple(entry for entry in entries if entry.nonce != meant.nonce)
+        return None if len(rest) == len(entries) else await recatalogue(session, head, rest)
 
     await advance(session.store, await read_head(session.store), step)
     logger.info("%s: savepoint %r was deleted", session.store.url, name)
-
-
-async def delete_checkpoint(session: Session, checkpoint: CheckpointId) -> None:
-    """Delete a checkpoint and every object that nothing else names. Older ones stay, in the catalog."""
-    meant: Ref | None = None
-
-    async def step(head: Head) -> Pointer | None:
-        nonlocal meant
-        history = await read_history(session.store, head)
-        ref = history.refs().get(checkpoint)
-        if head.prepared is not None and head.prepared.id == checkpoint:
-            raise InvalidStateError(f"{session.store.url}: {checkpoint} is prepared: abort it instead")
-        if ref is None and meant is not None:
-            return None
-        if ref is None:
-            raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
-        if ref == head.committed:
-            raise InvalidStateError(
-                f"{session.store.url}: {checkpoint} is the committed checkpoint: roll back to another one first"
-            )
-        names = [entry.name for entry in history.entries if entry.ref == ref and entry.name is not None]
-        if names:
-            raise InvalidStateError(
-                f"{session.store.url}: {checkpoint} is kept by savepoint {names[0]!r}: delete_savepoint() first"
-            )
-        meant = ref
-        return await _without(session, head, history, ref)
-
-    await advance(session.store, await read_head(session.store), step)
-    assert meant is not None
-    logger.info("%s: %s was deleted", session.store.url, checkpoint)
-    await _sweep_one(session, meant)
-
-
-async def _without(session: Session, head: Head, history: History, gone: Ref) -> Pointer:
-    """The pointer once one checkpoint is taken out: the boundary moves above it, what was older is catalogued."""
-    entries = [entry for entry in history.entries if entry.ref != gone]
-    chain = [ref for ref, _ in history.chain]
-    assert head.pointer is not None
-    if gone not in chain:
-        return await recatalogue(session, head, tuple(entries))
-    kept = {entry.ref for entry in entries}
-    now = session.host.now()
-    for older in chain[chain.index(gone) + 1 :]:
-        if older not in kept:
-            entries.append(CatalogEntry(older, None, now, session.host.token(32)))
-    boundary = max(head.pointer.boundary, gone.id.sequence + 1)
-    if tuple(entries) == history.entries:
-        return replace(head.pointer, boundary=boundary, nonce=session.host.token(32))
-    return replace(await recatalogue(session, head, tuple(entries)), boundary=boundary)
 
 
 async def recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry, ...]) -> Pointer:
@@ -157,24 +105,6 @@ async def recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry,
         else None
     )
     return replace(head.pointer, catalog=ref, nonce=session.host.token(32))
-
-
-async def _sweep_one(session: Session, gone: Ref) -> None:
-    """Delete what only a deleted checkpoint named. Everything dead at or below the committed sequence stays dead."""
-    try:
-        manifest = await objects.read_manifest(session.store, session.host, gone)
-    except ObjectNotFoundError:
-        return  # somebody else swept it meanwhile
-
-    async def read(head: Head) -> tuple[Head, set[str]]:
-        return head, await live_objects(session.store, session.host, head)
-
-    head, live = await reading(session.store, read)
-    names = objects.objects_of(gone, manifest) - live
-    owners = {path: layout.owner(path) for path in names}
-    await session.store.delete(
-        sorted(path for path, owner in owners.items() if owner is not None and owner.sequence <= head.sequence)
-    )
 
 
 async def rollback(session: Session, to: CheckpointId | str) -> CheckpointId:

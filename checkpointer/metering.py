@@ -175,7 +175,10 @@ class Reports:
         logger.debug("%s", record)
         callback = self._callback
         if callback is not None:
-            self._last = runtime.call_later(lambda: _call(callback, record))
+            last = runtime.call_later(lambda: _call(callback, record))
+            if last is None:
+                logger.warning("%s: the metrics callback is too slow: a record is lost", self._root)
+            self._last = last or self._last
 
 
 def _call(callback: MetricsCallback, record: Metrics) -> None:

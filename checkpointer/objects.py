@@ -9,7 +9,7 @@ from checkpointer.host import Host
 from checkpointer.store.base import ObjectExistsError, Store
 from manifests import layout, segments, wire
 from manifests.digest import Bytes, sha256, verify
-from manifests.model import Artifact, Catalog, CatalogRef, CheckpointId, Manifest, Operator, Ref
+from manifests.model import Artifact, Catalog, CatalogRef, CheckpointId, Manifest, Operator, Patches, Ref, Segment
 from manifests.segments import SegmentObject
 
 MAX_MANIFEST = 256 << 20
@@ -106,26 +106,49 @@ async def find_manifest(store: Store, checkpoint: CheckpointId, size: int = MAX_
 
 async def load_operators(store: Store, host: Host, manifest: Manifest) -> Manifest:
     """The manifest with the chains that its segments hold."""
-    if not any(op.segments for op in manifest.operators.values()):
-        return manifest
-    names = list(manifest.operators)
-    loaded = await asyncio.gather(*(_load_operator(store, host, n, manifest.operators[n]) for n in names))
-    return replace(manifest, operators=dict(zip(names, loaded, strict=True)))
+    return await Segments(store, host).load(manifest)
 
 
-async def _load_operator(store: Store, host: Host, name: str, operator: Operator) -> Operator:
-    if not operator.segments:
-        return operator
-    stored = await asyncio.gather(*(store.get(s.path, limit=s.size) for s in operator.segments))
+class Segments:
+    """Segments as they were read, for those who look at many checkpoints: neighbours share most of theirs."""
 
-    def decode() -> Operator:
-        patches = []
-        for segment, blob in zip(operator.segments, stored, strict=True):
-            verify(segment.path, blob.data, size=segment.size, digest=layout.digest_of(segment.path))
-            patches.append(segments.decode_segment(segment, name, operator.partitions, operator.codec, blob.data))
-        return segments.load(f"operator {name!r}", operator, patches)
+    def __init__(self, store: Store, host: Host) -> None:
+        self._store, self._host = store, host
+        self._read: dict[tuple[str, str], asyncio.Task[Patches]] = {}
 
-    return await host.run(decode)
+    async def load(self, manifest: Manifest) -> Manifest:
+        """The manifest with all its chains. Raises `ObjectNotFoundError` where a segment is gone."""
+        if not any(op.segments for op in manifest.operators.values()):
+            return manifest
+        names = list(manifest.operators)
+        loaded = await asyncio.gather(*(self._load(name, manifest.operators[name]) for name in names))
+        return replace(manifest, operators=dict(zip(names, loaded, strict=True)))
+
+    def forget_but(self, manifests: Iterable[Manifest]) -> None:
+        """Keep in memory what these name only."""
+        named = {(n, s.path) for manifest in manifests for n, op in manifest.operators.items() for s in op.segments}
+        self._read = {key: task for key, task in self._read.items() if key in named}
+
+    async def _load(self, name: str, operator: Operator) -> Operator:
+        if not operator.segments:
+            return operator
+        patches = await asyncio.gather(*(self._get(name, operator, segment) for segment in operator.segments))
+        return await self._host.run(lambda: segments.load(f"operator {name!r}", operator, patches))
+
+    async def _get(self, name: str, operator: Operator, segment: Segment) -> Patches:
+        key = (name, segment.path)
+        if key not in self._read:
+            self._read[key] = asyncio.ensure_future(self._decode(name, operator, segment))
+        return await asyncio.shield(self._read[key])
+
+    async def _decode(self, name: str, operator: Operator, segment: Segment) -> Patches:
+        data = (await self._store.get(segment.path, limit=segment.size)).data
+
+        def decode() -> Patches:
+            verify(segment.path, data, size=segment.size, digest=layout.digest_of(segment.path))
+            return segments.decode_segment(segment, name, operator.partitions, operator.codec, data)
+
+        return await self._host.run(decode)
 
 
 def spill(manifest: Manifest, parent: Manifest | None) -> tuple[Manifest, list[SegmentObject]]:

@@ -12,7 +12,7 @@ from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, N
 from checkpointer.history import History, is_live, read_history
 from checkpointer.pointer import Head, reading
 from checkpointer.session import Session
-from manifests.model import CheckpointId, Manifest, Operator, Ref
+from manifests.model import CheckpointId, Manifest, Ref
 
 State = Literal["committed", "prepared", "history", "kept"]
 """`history`: on the chain below the committed one. `kept`: below the boundary, by the catalog alone."""
@@ -53,10 +53,10 @@ async def read_overview(session: Session, *, chains: bool = False) -> Overview:
         overview = await _overview(session, head)
         if not chains:
             return overview
-        loaded: dict[tuple[str, ...], Operator] = {}
+        segments = objects.Segments(session.store, session.host)
         checkpoints: list[Listed] = []
         for some in batched(overview.checkpoints):
-            manifests = await asyncio.gather(*(load_shared(session, listed.manifest, loaded) for listed in some))
+            manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in some))
             checkpoints += (replace(listed, manifest=m) for listed, m in zip(some, manifests, strict=True))
         return replace(overview, checkpoints=tuple(checkpoints))
 
@@ -67,18 +67,6 @@ def batched(checkpoints: tuple[Listed, ...]) -> Iterator[tuple[Listed, ...]]:
     """So many at a time as have their chains loaded together."""
     for start in range(0, len(checkpoints), AT_ONCE):
         yield checkpoints[start : start + AT_ONCE]
-
-
-async def load_shared(session: Session, manifest: Manifest, loaded: dict[tuple[str, ...], Operator]) -> Manifest:
-    """The manifest with its chains. What has the same segments in several checkpoints is read once, into `loaded`."""
-    operators = dict(manifest.operators)
-    for name, operator in operators.items():
-        key = (name, *(segment.path for segment in operator.segments))
-        if operator.segments and key not in loaded:
-            alone = replace(manifest, operators={name: operator})
-            loaded[key] = (await objects.load_operators(session.store, session.host, alone)).operators[name]
-        operators[name] = loaded.get(key, operator) if operator.segments else operator
-    return replace(manifest, operators=operators)
 
 
 async def _overview(session: Session, head: Head) -> Overview:

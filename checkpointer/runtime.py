@@ -7,8 +7,10 @@ loop and no threads.
 """
 
 import asyncio
+import atexit
 import contextlib
 import os
+import queue
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +24,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FILE_THREADS = 16
+
+MAX_CALLBACKS = 1000
+"""Calls of users' functions that may wait for those before; more are dropped."""
+
+EXIT_SECONDS = 2.0
 
 
 class _Pool:
@@ -47,7 +54,49 @@ class _Pool:
 
 _files = _Pool("checkpointer-file", FILE_THREADS)
 _cpu = _Pool("checkpointer-cpu", os.cpu_count() or 1)
-_callbacks = _Pool("checkpointer-callback", 1)
+
+
+class _Callbacks:
+    """A thread that calls users' functions one after the other. The interpreter does not wait for it to end."""
+
+    def __init__(self) -> None:
+        self.rearm()
+
+    def rearm(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: queue.Queue[tuple[Callable[[], None], Future[None]]] | None = None
+
+    def add(self, function: Callable[[], None]) -> "Future[None] | None":
+        with self._lock:
+            if self._waiting is None:
+                self._waiting = queue.Queue(MAX_CALLBACKS)
+                threading.Thread(
+                    target=self._work, args=(self._waiting,), name="checkpointer-callback", daemon=True
+                ).start()
+        done: Future[None] = Future()
+        try:
+            self._waiting.put_nowait((function, done))
+        except queue.Full:
+            return None
+        return done
+
+    @staticmethod
+    def _work(waiting: "queue.Queue[tuple[Callable[[], None], Future[None]]]") -> None:
+        while True:
+            function, done = waiting.get()
+            function()
+            done.set_result(None)
+
+    def drain(self) -> None:
+        """When the interpreter ends: give what is waiting a moment."""
+        last = self.add(lambda: None) if self._waiting is not None else None
+        if last is not None:
+            with contextlib.suppress(TimeoutError):
+                last.result(EXIT_SECONDS)
+
+
+_callbacks = _Callbacks()
+atexit.register(_callbacks.drain)
 
 
 def _after_fork() -> None:
@@ -141,18 +190,28 @@ async def on_cpu(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
     return await _in_pool(_cpu, lambda: function(*args, **kwargs))
 
 
-def call_later(function: Callable[[], None]) -> "Future[None]":
+def call_later(function: Callable[[], None]) -> "Future[None] | None":
     """Run a user's function after those handed over before, one at a time, in a thread of their own; do not wait.
 
-    `function` must not raise. However slow it is, nothing of the library's waits for it.
+    `function` must not raise. However slow it is, nothing of the library's waits for it; None where too many wait
+    already, and it will not be called.
     """
-    try:
-        return _callbacks.get().submit(function)
-    except RuntimeError:  # as in `_in_pool`
-        function()
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+    return _callbacks.add(function)
+
+
+async def call_alone(function: Callable[[], T]) -> T:
+    """The result of a user's function, called in a new thread: it may take long, and call this library itself."""
+    done: Future[T] = Future()
+
+    def work() -> None:
+        done.set_running_or_notify_cancel()  # from now on it cannot be cancelled
+        try:
+            done.set_result(function())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, name="checkpointer-user", daemon=True).start()
+    return await asyncio.wrap_future(done)
 
 
 async def _in_pool(pool: _Pool, call: Callable[[], T]) -> T:
@@ -165,4 +224,15 @@ async def _in_pool(pool: _Pool, call: Callable[[], T]) -> T:
     return await asyncio.wrap_future(work)
 
 
-__all__ = ["FILE_THREADS", "bridge", "call_later", "in_thread", "loop", "on_cpu", "on_loop", "run_sync", "submit"]
+__all__ = [
+    "FILE_THREADS",
+    "bridge",
+    "call_alone",
+    "call_later",
+    "in_thread",
+    "loop",
+    "on_cpu",
+    "on_loop",
+    "run_sync",
+    "submit",
+]

@@ -24,13 +24,13 @@ class Comparison:
     def __init__(self, path: str, size: int, artifacts: Iterable[Artifact]) -> None:
         self._path, self._expected, self._size = path, size, 0
         digest = layout.digest_of(path)
-        parts = [_Part(path, 0, size, digest)]
+        named = {(0, size, digest): path}  # many partitions may name the same bytes
         for part in artifacts:
-            if (part.length, part.digest) != (size, digest):
-                name = f"{path} (from byte {part.offset})"
-                parts.append(_Part(name, part.offset, part.length, part.digest))
+            named.setdefault((part.offset, part.length, part.digest), f"{path} (from byte {part.offset})")
             if part.tail is not None:
-                parts.append(_Part(f"{path} (tail)", size - part.tail.length, part.tail.length, part.tail.digest))
+                length = part.tail.length
+                named.setdefault((size - length, length, part.tail.digest), f"{path} (tail)")
+        parts = [_Part(name, *part) for part, name in named.items()]
         self._parts = parts
         self._coming = sorted(parts, key=lambda part: part.start, reverse=True)
         self._open: list[_Part] = []

@@ -1,26 +1,26 @@
 """What a version of `_latest` keeps alive, and who names it: a small index that any path can be looked up in.
 
-It holds eight bytes of hash for each live object, not its path, and is built from few manifests at a time, so that
+It holds a hash of each live object's path, not the path, and is built from few manifests at a time, so that
 neither a long history nor much garbage costs memory. Two paths with one hash make garbage look live, which is harmless.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Literal
 
 from checkpointer import objects
 from checkpointer.errors import CorruptionError
-from checkpointer.history import walk
+from checkpointer.history import walk_from
 from checkpointer.pointer import Head
 from checkpointer.retention.retire import Decision
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
-from manifests.model import Catalog, CatalogRef, CheckpointId, Ref
+from manifests.model import CheckpointId, Manifest, Ref, Retired
 
 Action = Literal["keep", "later", "delete"]
 KEEP: Action = "keep"
@@ -90,49 +90,59 @@ async def index_live(session: Session, head: Head, decision: Decision, grace: ti
         named.append((head.prepared, Namer(head.prepared.id, "prepared", KEEP)))
     action = LATER if grace else DELETE
     named += [(ref, Namer(ref.id, "retired by this plan", action)) for ref in decision.retired]
+    segments = objects.Segments(session.store, session.host)
+    parents: set[Ref] = set()
     for start in range(0, len(named), AT_ONCE):
         some = named[start : start + AT_ONCE]
-        for (_, namer), paths in zip(some, await asyncio.gather(*(_paths(session, r) for r, _ in some)), strict=True):
-            index.add(namer, paths)
-    await _add_retired(session, index, head, {*decision.kept, *decision.retired}, grace)
+        found = await asyncio.gather(*(objects.read_manifest_alone(session.store, ref) for ref, _ in some))
+        whole = await asyncio.gather(*map(segments.load, found))
+        segments.forget_but(found)
+        parents |= {manifest.parent for manifest in found if manifest.parent is not None}
+
+        def add(some: list[tuple[Ref, Namer]] = some, whole: list[Manifest] = whole) -> None:
+            for (ref, namer), manifest in zip(some, whole, strict=True):
+                index.add(namer, objects.objects_of(ref, manifest))
+
+        await session.host.run(add)
+    await _add_retired(session, index, head, {ref for ref, _ in named}, parents, grace)
     return index
 
 
-async def _paths(session: Session, ref: Ref) -> set[str]:
-    return objects.objects_of(ref, await objects.read_manifest(session.store, session.host, ref))
-
-
-async def _add_retired(session: Session, index: Index, head: Head, known: Collection[Ref], grace: timedelta) -> None:
+async def _add_retired(
+    session: Session, index: Index, head: Head, known: set[Ref], parents: set[Ref], grace: timedelta
+) -> None:
     """What was retired less than the grace period ago: readers may be using it.
 
-    Nothing depends on it, so what is not there any more, or cannot be read, is passed over.
+    It is found from the parents of all that is live, and in the catalogs of then. Nothing depends on it, so what is not
+    there any more, or cannot be read, is passed over.
     """
     assert head.pointer is not None
     now = session.host.now()
-    seen = set(known)
-    for old in head.pointer.retired:
-        left = grace - (now - old.at)
-        if left <= timedelta(0):
-            continue
-        reason = f"retired at {old.at:%Y-%m-%dT%H:%M:%SZ}: stays for its readers until the grace period is over"
+    young = [old for old in head.pointer.retired if now - old.at < grace]
+    starts = set(parents)
+    for old in young:
         if old.catalog is not None:
-            index.add(Namer(None, reason, LATER), [old.catalog.path])
-        async for ref in _kept_by(session, head, old.boundary, old.catalog):
-            if ref not in seen:
-                seen.add(ref)
-                with suppress(ObjectNotFoundError, CorruptionError):
-                    index.add(Namer(ref.id, reason, LATER), await _paths(session, ref))
+            index.add(Namer(None, _why(old), LATER), [old.catalog.path])
+            with suppress(ObjectNotFoundError, CorruptionError):
+                catalog = await objects.read_catalog(session.store, old.catalog)
+                starts |= {entry.ref for entry in catalog.entries} if catalog else set()
+    lowest = min((old.boundary for old in young), default=0)
+    segments = objects.Segments(session.store, session.host)
+    for start in sorted(starts - known, key=lambda ref: ref.id, reverse=True) if young else ():
+        with suppress(ObjectNotFoundError, CorruptionError):
+            async for ref, manifest in walk_from(session.store, start, min(lowest, start.id.sequence)):
+                if ref in known:
+                    break
+                known.add(ref)
+                newest = max((old for old in young if old.boundary <= ref.id.sequence), default=young[-1], key=_when)
+                paths = objects.objects_of(ref, await segments.load(manifest))
+                segments.forget_but([manifest])
+                index.add(Namer(ref.id, _why(newest), LATER), paths)
 
 
-async def _kept_by(session: Session, head: Head, boundary: int, catalog: CatalogRef | None) -> AsyncIterator[Ref]:
-    try:
-        found: Catalog | None = await objects.read_catalog(session.store, catalog)
-    except (ObjectNotFoundError, CorruptionError):
-        found = None
-    for entry in found.entries if found is not None else ():
-        yield entry.ref
-    try:
-        async for ref, _ in walk(session.store, head, boundary):
-            yield ref
-    except (ObjectNotFoundError, CorruptionError):
-        return  # an explicit delete took a part of the chain away at once
+def _when(old: Retired) -> datetime:
+    return old.at
+
+
+def _why(old: Retired) -> str:
+    return f"retired at {old.at:%Y-%m-%dT%H:%M:%SZ}: stays for its readers until the grace period is over"

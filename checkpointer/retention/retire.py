@@ -3,6 +3,7 @@
 The chain's newest run of kept checkpoints stays history; what else is kept goes into the catalog.
 """
 
+import asyncio
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -56,11 +57,12 @@ async def decide(session: Session, head: Head, policy: RetentionPolicy) -> Decis
     async for ref, manifest in walk(session.store, head, head.pointer.boundary):
         light[ref] = manifest if policy.keep_if else replace(manifest, operators={}, positions={}, properties={})
     lineage = Lineage(tuple(light), catalog)
-    for entry in lineage.entries:
-        if entry.ref not in light:
-            light[entry.ref] = await objects.read_manifest_alone(session.store, entry.ref)
+    others = [ref for ref in dict.fromkeys(entry.ref for entry in lineage.entries) if ref not in light]
+    read = await asyncio.gather(*(objects.read_manifest_alone(session.store, ref) for ref in others))
+    light |= dict(zip(others, read, strict=True))
     newest_first = sorted(light, key=lambda ref: ref.id, reverse=True)
-    chosen = policy.kept((light[ref] for ref in newest_first), session.host.now())
+    now = session.host.now()
+    chosen = await session.host.call(lambda: policy.kept((light[ref] for ref in newest_first), now))
     kept: dict[Ref, str] = {}
     for ref in newest_first:
         if ref == head.committed:

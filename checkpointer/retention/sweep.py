@@ -177,7 +177,7 @@ async def _delete(session: Session, plan: Plan, progress: Progress | None) -> To
         done += len(bulk)
         size += sum(row.size for row in bulk)
         if progress is not None:
-            await session.host.run(lambda: progress(done, total))
+            await session.host.call(lambda now=done: progress(now, total))  # type: ignore[misc]
 
     for part in (True, False):
         rows = (row for row in _deletions(plan) if row.path.startswith(layout.ARTIFACTS) != part)

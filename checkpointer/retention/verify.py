@@ -101,6 +101,7 @@ class Check:
         self._operator = operator
         self._share = share
         self._seed = session.host.token(16).encode()
+        self._shared = objects.Segments(self._store, self._host)
         self._loaded: dict[tuple[str, ...], Operator] = {}
         self._segments: dict[str, bool] = {}
         self._looked_at: set[Artifact] = set()
@@ -193,7 +194,7 @@ class Check:
                     continue
                 with self.noting(key[-1]):
                     whole = replace(manifest, operators={name: operator})
-                    self._loaded[key] = (await objects.load_operators(self._store, self._host, whole)).operators[name]
+                    self._loaded[key] = (await self._shared.load(whole)).operators[name]
             if not operator.segments or key in self._loaded:
                 operators[name] = self._loaded.get(key, operator)
         return replace(manifest, operators=operators)
@@ -234,8 +235,8 @@ class Check:
             for path, artifacts in queue:
                 await self._read_object(path, artifacts)
                 done += _size(artifacts)
-                if self._progress is not None:
-                    self._progress(done, total)
+                if (progress := self._progress) is not None:
+                    await self._host.call(lambda now=done: progress(now, total))  # type: ignore[misc]
 
         workers = [asyncio.ensure_future(work()) for _ in range(AT_ONCE)]
         try:

@@ -6,11 +6,10 @@ import pytest
 
 from checkpointer import Checkpointer, census, difference, measures, overview, runtime
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.history import live_objects
 from checkpointer.pointer import read_head
 from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
 from manifests.segments import INLINE
-from tests.core.world import Actor, World, line, put
+from tests.core.world import Actor, World, line, live_objects, put
 
 MANY = INLINE + 1
 ID = CheckpointId(1, "00000000")

@@ -22,7 +22,6 @@ from checkpointer.errors import (
     OutrunError,
     RetiredError,
 )
-from checkpointer.history import live_objects
 from checkpointer.host import SystemHost
 from checkpointer.pointer import read_head
 from checkpointer.retention.plan import Plan, Total
@@ -30,7 +29,7 @@ from manifests import layout
 from manifests.model import CheckpointId
 from tests.conftest import Root
 from tests.core.faults import CrashError
-from tests.core.world import Actor, Contents, World, attempt, got, latest, line, put
+from tests.core.world import Actor, Contents, World, attempt, got, latest, line, live_objects, put
 
 AT_ONCE = RetentionPolicy(grace=timedelta(0))
 LAST_TWO = RetentionPolicy(keep_last=2, grace=timedelta(0))

@@ -12,7 +12,7 @@ import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer, runtime
 from checkpointer.errors import CheckpointError, CheckpointNotFoundError, DigestMismatchError, IllegalArgumentError
-from checkpointer.history import live_objects, read_history
+from checkpointer.history import read_history
 from checkpointer.pointer import read_head
 from checkpointer.retention.comparison import Comparison
 from checkpointer.retention.verify import Verification
@@ -21,7 +21,7 @@ from manifests import layout
 from manifests.digest import sha256
 from manifests.model import SNAPSHOT, Artifact, CheckpointId, Tail
 from manifests.segments import INLINE
-from tests.core.world import World, contents, put
+from tests.core.world import World, contents, live_objects, put
 
 MANY = INLINE + 1
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from checkpointer import Checkpointer, objects, runtime
 from checkpointer.history import read_history
-from checkpointer.pointer import read_head
+from checkpointer.host import Host
+from checkpointer.pointer import Head, read_head
 from checkpointer.restore import Snapshot
 from checkpointer.session import Session
 from checkpointer.store.base import Store
@@ -78,6 +79,17 @@ class World:
         session = self.actor(retries=False)._session
         history = await read_history(self.store, await read_head(self.store))
         return {ref.id: await read_whole(session, ref) for ref in history.refs().values()}
+
+
+async def live_objects(store: Store, host: Host, head: Head) -> set[str]:
+    """Every path that a version keeps alive: what the committed, kept and prepared checkpoints are made of."""
+    history = await read_history(store, head)
+    paths = {"_latest"}
+    if head.pointer is not None and head.pointer.catalog is not None:
+        paths.add(head.pointer.catalog.path)
+    for ref in set(history.refs().values()) | ({head.prepared} if head.prepared else set()):
+        paths |= objects.objects_of(ref, await objects.read_manifest(store, host, ref))
+    return paths
 
 
 async def read_whole(session: Session, ref: Ref) -> Contents:
