@@ -44,8 +44,8 @@ class Beside(FaultyStore):
 class Exporter(Actor):
     """An actor whose requests to the target are faulty too."""
 
-    def _connect(self, root: Any, options: Any) -> Session:
-        session = super()._connect(root, options)
+    def _connect(self, root: Any, options: Any, fencing: Any) -> Session:
+        session = super()._connect(root, options, fencing)
         if root != self._config.root:
             store = Beside(session.store, self.faults)
             session.store = RetryingStore(store, sleep=at_once) if self._retries else store
@@ -340,3 +340,13 @@ def test_whatever_fails_the_target_has_all_or_nothing_and_a_second_call_works(ho
             assert everything(target.actor().restore()) == wanted
             assert target.actor().verify()
             assert len(target.actor().list_checkpoints()) == 1
+
+
+def test_the_target_is_fenced_whatever_the_source_is(tmp_path: Path) -> None:
+    """A source that is only read may be opened without fencing; what is written may not."""
+    source = Checkpointer(tmp_path / "source", fencing="none")
+    put(source, b"1")
+    source.export(None, tmp_path / "copy")
+    assert (tmp_path / "copy" / ".lock").exists()
+    source.export(None, tmp_path / "other", fencing="none")
+    assert not (tmp_path / "other" / ".lock").exists()

@@ -292,7 +292,7 @@ def test_a_rollback_to_what_was_swept_while_it_was_read_is_refused(world: World)
     writer = world.actor()
     ids = line(writer, 3)
     manifest = layout.manifest(ids[0])
-    writer.faults.call(lambda _: world.actor().delete_checkpoint(ids[0]), "get", 2, path=manifest)
+    writer.faults.call(lambda _: world.actor().delete_checkpoint(ids[0]), "get", path=manifest)
     with pytest.raises(CheckpointNotFoundError):
         writer.rollback(ids[0])
     assert latest(world.actor()) == b"3"

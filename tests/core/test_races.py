@@ -19,7 +19,7 @@ from checkpointer.errors import (
 )
 from checkpointer.sync_handles import Restored
 from tests.core.faults import CrashError
-from tests.core.world import Actor, World, put
+from tests.core.world import Actor, World, attempt, line, put
 
 REFUSED = (ConflictError, InvalidStateError)
 """What says for certain that a commit did not happen."""
@@ -126,3 +126,23 @@ def test_actors_on_a_failing_store_lose_nothing_that_was_acknowledged(seed: int)
     views = [json.loads(contents["op"][0][0]) for contents in world.contents().values()]
     assert all(later[: len(earlier)] == earlier for earlier, later in pairwise(views))
     put(reader, b"on it goes")
+
+
+def test_where_nothing_can_be_read_after_a_lost_answer_nobody_says_that_it_failed(world: World) -> None:
+    """The swap landed, its answer was lost, another built on it, and then what would tell cannot be read."""
+    client, other = world.actor(retries=False), world.actor()
+    line(client, 2)
+    cp = attempt(client, b"3")
+    client.faults.drop_answer("swap")
+
+    def build_on_it(_: object) -> None:
+        other.restore()
+        put(other, b"4")
+
+    client.faults.call(build_on_it, "get", path="_latest")
+    client.faults.fail("get", path="manifests/", times=100)
+    with pytest.raises(OutcomeUnknownError):
+        cp.commit()
+    assert cp.id in world.actor().list_checkpoints()
+    with pytest.raises(InvalidStateError, match="restore"):
+        client.begin()

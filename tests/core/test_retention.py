@@ -636,6 +636,101 @@ def test_what_interrupted_writes_left_is_removed_and_what_runs_is_not(folder: Wo
     assert latest(folder.actor()) == b"3"
 
 
+# ---- deleting one, beside retention ----------------------------------------------------------------------------------
+
+
+def test_deleting_one_leaves_what_a_retired_one_still_lends_to_its_readers(world: World) -> None:
+    client, reader = world.actor(), world.actor()
+    ids = mixed(client, 6)
+    restored = reader.restore(ids[1])
+    assert restored is not None
+    client.clean(RetentionPolicy(keep_last=4))  # 1 and 2 are retired, for an hour; 2 and 3 share objects
+    client.delete_checkpoint(ids[2])
+    assert restored.operator("shared").partition(0) == [b"shared 1"]
+    client.clean(RetentionPolicy(keep_last=4))
+    assert restored.operator("own").partition(0) == [b"2"]
+    assert restored.operator("chain").partition(0) == [b"0", b"2"]
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_a_checkpoint_whose_manifest_is_lost_can_be_deleted_and_all_goes_on(world: World, how: str) -> None:
+    client = world.actor()
+    ids = line(client, 9)
+    client.savepoint("second", ids[1])
+    lost = layout.manifest(ids[5])
+    world.delete(lost)
+    if how == "damaged":
+        runtime.run_sync(world.store.put(lost, b"{}"))
+    operator = world.actor()
+    with pytest.raises(CorruptionError):
+        operator.clean(LAST_TWO)
+    assert [savepoint.name for savepoint in operator.savepoints()] == ["second"]
+    operator.savepoint("newest")
+    operator.savepoint("eighth", ids[7])
+    operator.delete_savepoint("newest")
+    for checkpoint in (ids[4], ids[6]):  # one that cannot be proven, and one above the hole with older ones below
+        with pytest.raises(CorruptionError):
+            operator.delete_checkpoint(checkpoint)
+    operator.delete_checkpoint(ids[5])
+    assert operator.list_checkpoints() == [ids[1], *ids[6:]]
+    operator.clean(LAST_TWO)
+    assert operator.list_checkpoints() == [ids[1], *ids[7:]]
+    assert operator.verify()
+    put(client, b"10")
+    assert garbage(world) == set()
+
+
+def test_the_loser_of_two_cleanups_does_not_claim_what_the_other_did(world: World) -> None:
+    writer, one, two = world.actor(), world.actor(), world.actor()
+    mixed(writer, 9)
+    other: list[Any] = []
+    one.faults.call(lambda _: other.append(two.clean(LAST_TWO)), "swap")
+    assert one.clean(LAST_TWO).retired == ()
+    assert len(other[0].retired) == 7
+
+
+def test_a_policy_that_is_none_is_refused_before_anything_happens(world: World) -> None:
+    client = world.actor()
+    line(client, 3)
+    client.faults.forget()
+    for verb in (client.clean, client.plan):
+        with pytest.raises(IllegalArgumentError, match="RetentionPolicy"):
+            verb("x")  # type: ignore[arg-type]
+    assert client.faults.requests == []
+
+
+def test_a_plan_from_a_file_touches_nothing_without_a_pointer(world: World, tmp_path: Path) -> None:
+    client = world.actor()
+    mixed(client, 4)
+    file = tmp_path / "plan"
+    client.plan(LAST_TWO).save(file)
+    file.write_bytes(file.read_bytes().replace(b'"nonce": "', b'"nonce": null, "was": "', 1))
+    world.delete("_latest")
+    before = world.objects()
+    with pytest.raises(OutrunError, match="no _latest"):
+        client.apply(Plan.load(file))
+    assert world.objects() == before
+
+
+def test_users_functions_may_take_long_and_call_the_library(world: World) -> None:
+    client = world.actor()
+    ids = line(client, 5)
+    seen: list[Any] = []
+
+    def keep(manifest: Any) -> bool:
+        seen.append(world.actor().load_manifest(manifest.id).id)  # would never answer on the event loop
+        return True
+
+    def progress(done: int, total: int) -> None:
+        seen.append((done, total, world.actor().read_latest()))
+
+    client.clean(RetentionPolicy(keep_if=keep))
+    assert set(ids) <= set(seen)
+    assert client.verify(progress=progress)
+    client.clean(RetentionPolicy(keep_last=1, grace=timedelta(0)), progress=progress)
+    assert seen[-1] == (8, 8, ids[-1])
+
+
 # ---- everything together ---------------------------------------------------------------------------------------------
 
 
