@@ -15,7 +15,7 @@ from checkpointer.errors import CheckpointNotFoundError, CorruptionError, Invali
 from checkpointer.export import Copier
 from checkpointer.fallback import find_intact
 from checkpointer.history import read_history
-from checkpointer.pointer import Head, read_damaged, reading
+from checkpointer.pointer import Head, read_damaged, read_head, reading
 from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Manifest, Pointer, Ref
@@ -31,9 +31,9 @@ async def repair(session: Session, to: CheckpointId) -> CheckpointId:
     url = session.store.url
     async with session.lock:
         head, latest = await read_damaged(session.store)
-        if head.pointer is not None:
-            await _refuse_sound(session)
         found = await survey(session, latest)
+        if head.pointer is not None and not await _is_old(session, head, found):
+            await _refuse_sound(session)
         ref, manifest = await _choose(session, found, to)
         top = max(found.top, head.sequence)
         catalogued = head.pointer is not None and await _reads_catalog(session, head)
@@ -62,6 +62,12 @@ async def repair(session: Session, to: CheckpointId) -> CheckpointId:
         session.stand_on_commit(await session.move(Base(head, None), copied, plan), copied, whole)
     logger.warning("%s: repaired to %s, as %s; nothing older is kept but savepoints", url, ref.id, copied.id)
     return copied.id
+
+
+async def _is_old(session: Session, head: Head, found: Survey) -> bool:
+    """Whether `_latest` is an old copy that somebody put there: no attempt stands higher than at the next sequence."""
+    newest = max((checkpoint.sequence for checkpoint in found.manifests), default=0)
+    return newest > head.sequence + 1 and (await read_head(session.store)).version == head.version
 
 
 async def _refuse_sound(session: Session) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from checkpointer.cli.screen import Column, print_json, print_line, print_table, progress
 from checkpointer.cli.verb import Opened, verb
@@ -121,7 +122,9 @@ def clean(store: Opened, file: Path | None, yes: bool, **rules: Any) -> None:
     """
     store.check_can_ask(yes)
     if file is not None:
-        if any(value is not None for name, value in rules.items() if name != "grace"):
+        source = click.get_current_context().get_parameter_source("grace")
+        given = [name for name, value in rules.items() if value is not None and name != "grace"]
+        if given or source is not ParameterSource.DEFAULT:
             raise click.UsageError("--plan says already what to keep: leave the rules out")
         made = Plan.load(file)
         if made.root != store.ck.root:

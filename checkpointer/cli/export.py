@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from checkpointer.cli.screen import print_json, print_line, progress
-from checkpointer.cli.verb import CHECKPOINT, Opened, Options, parse_options, verb
+from checkpointer.cli.verb import CHECKPOINT, Opened, Options, options_for, parse_options, verb
 from checkpointer.overview import find
 
 
@@ -38,8 +38,9 @@ def command(store: Opened, checkpoint: str, target: str, target_storage_options:
     there gives the same state. Nothing is written to ROOT, and a running job goes on undisturbed.
     """
     wanted = store.read(lambda session: find(session, checkpoint))
+    options = options_for(target, target_storage_options, "target_storage_options")
     with progress("copying", "bytes") as told:
-        copied = store.ck.export(wanted, target, target_storage_options, fencing=target_fencing, progress=told)
+        copied = store.ck.export(wanted, target, options, fencing=target_fencing, progress=told)
     if store.json:
         print_json({"id": str(copied), "root": target, "content_of": str(wanted)})
     else:

@@ -6,9 +6,10 @@ import click
 
 from checkpointer.candidates import Candidate
 from checkpointer.cli.screen import Column, print_json, print_line, print_table
-from checkpointer.cli.verb import Opened, verb
+from checkpointer.cli.verb import Opened, Options, verb
 from checkpointer.cli.words import moment, size
 from checkpointer.client import as_id
+from checkpointer.store.url import parse
 from manifests.model import Json
 
 _COLUMNS = (
@@ -31,7 +32,7 @@ _COLUMNS = (
     note="Stop every writer first. Without a terminal to ask on, --yes is needed with --to.",
 )
 @click.option("--to", metavar="ID", help="Commit a copy of this candidate.")
-@click.option("--spark-checkpoint", metavar="PATH", help="The query's checkpointLocation, for what Spark knows.")
+@click.option("--spark-checkpoint", metavar="PATH", help="The query's checkpointLocation.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 def command(store: Opened, to: str | None, spark_checkpoint: str | None, yes: bool) -> None:
     """Repair a store whose `_latest` is lost or damaged.
@@ -50,13 +51,20 @@ def command(store: Opened, to: str | None, spark_checkpoint: str | None, yes: bo
         else:
             print_line(f"{new} is committed, with the content of {chosen}: start the job again")
         return
-    found = store.ck.repair_candidates(spark_checkpoint)
+    found = store.ck.repair_candidates(spark_checkpoint, _options(store, spark_checkpoint))
     if store.json:
         print_json(list(map(_document, found)))
     elif found:
         print_table(_COLUMNS, [_row(candidate) for candidate in found])
     else:
         print_line(f"{store.ck.root} holds no manifest: there is nothing to repair to")
+
+
+def _options(store: Opened, spark_checkpoint: str | None) -> Options:
+    """Those of the root, where Spark's checkpoint is on a store of the same kind."""
+    if spark_checkpoint is None or parse(spark_checkpoint).protocol != parse(store.ck.root).protocol:
+        return None
+    return store.options
 
 
 def _row(candidate: Candidate) -> tuple[object, ...]:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 Options = Mapping[str, Any] | None
 
 CHECKPOINT_HELP = """CHECKPOINT is an id, its sequence (42), the beginning of an id, the name of a savepoint, epoch=41,
-savepoint=NAME, latest, or prepared."""
+savepoint=NAME, latest, or, where it is only looked at, prepared."""
 
 
 PIPE_CLOSED = 128 + 13
@@ -61,6 +61,8 @@ class Opened:
 
     ck: Checkpointer
     json: bool
+    options: Options = None
+    """Storage options of the root."""
 
     def read(self, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
         """What a function of the core makes of the store."""
@@ -110,9 +112,9 @@ def verb(
             **arguments: Any,
         ) -> int | None:
             try:
-                options = _for_root(root, storage_options)
+                options = options_for(root, storage_options)
                 with Checkpointer(root, options, fencing=fencing) as ck:
-                    store = Opened(ck, as_json)
+                    store = Opened(ck, as_json, options)
                     if not lost:
                         store.read(lambda session: require_store(session.store, options))
                     status = function(store, **arguments)
@@ -183,9 +185,9 @@ def parse_options(context: click.Context, parameter: click.Parameter, value: str
     return options
 
 
-def _for_root(root: str, options: Options) -> Options:
+def options_for(root: str, options: Options, name: str = "storage_options") -> Options:
     """A folder takes no options; those of the environment are not meant for it."""
-    source = click.get_current_context().get_parameter_source("storage_options")
+    source = click.get_current_context().get_parameter_source(name)
     return None if source is ParameterSource.ENVIRONMENT and parse(root).protocol == "file" else options
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from checkpointer import objects
 from checkpointer.errors import CheckpointNotFoundError, CorruptionError, IllegalArgumentError
-from checkpointer.history import list_manifests, read_history
+from checkpointer.history import list_manifests, list_sizes, read_history
 from checkpointer.host import Progress
 from checkpointer.pointer import Head, read_head
 from checkpointer.retention.comparison import Comparison
@@ -86,6 +86,8 @@ async def verify_store(
         check.objects += 1
         await check.run(head, checkpoint)
         await check.forget_retired(head)
+        if checkpoint is None:
+            await check.look_above(head)
     elif checkpoint is not None and head is not None:
         raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
     findings = sorted(check.findings, key=lambda finding: finding.path)
@@ -256,6 +258,16 @@ class Check:
             comparison.finish()
             self.objects += 1
             self.bytes += size
+
+    async def look_above(self, head: Head) -> None:
+        """Find manifests of sequences that no attempt has on this version: `_latest` is an old copy then."""
+        above = await list_sizes(self._store, head.sequence + 2, 10**10 - 1)
+        if above and (await read_head(self._store)).version == head.version:
+            problem = (
+                f"{layout.LATEST}: expected the newest version, found one that commits {head.sequence}, though "
+                f"{above[-1][0]} was written: an old copy was put in its place? see repair_candidates()"
+            )
+            self.findings.append(Finding(layout.LATEST, problem, ()))
 
     async def forget_retired(self, head: Head) -> None:
         """Leave out what is missing because it was deleted meanwhile, together with the checkpoints that needed it."""

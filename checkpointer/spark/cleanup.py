@@ -17,9 +17,10 @@ from checkpointer.retention.live import DELETE, LATER
 from checkpointer.retention.plan import Judge, Plan, PlanRow, Total
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.retire import retire
-from checkpointer.retention.sweep import BULK, Cleaned, judge_store
+from checkpointer.retention.sweep import BULK, Cleaned, check_policy, judge_store
 from checkpointer.runtime import run_sync
 from checkpointer.spark.tasks import TaskRoot
+from checkpointer.store import Fencing
 from checkpointer.store.base import Store
 from checkpointer.sync import Checkpointer
 from manifests import layout
@@ -47,14 +48,16 @@ def plan_cleanup(
     root: str | os.PathLike[str],
     policy: RetentionPolicy | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    *,
+    fencing: Fencing = "required",
 ) -> DataFrame:
     """What cleanup would do, as rows: one for each object in a folder of the root. Listed when the DataFrame is read.
 
     Columns are those of `PlanRow`. What interrupted writes left behind is not among them. Deletes nothing.
     """
-    client = Checkpointer(root, storage_options)
-    _, judge = run_sync(judge_store(client._session, policy or RetentionPolicy()))
-    return _over_objects(spark, client, judge, lambda _, rows: _as_batch(rows), _ROW)
+    with Checkpointer(root, storage_options, fencing=fencing) as client:
+        _, judge = run_sync(judge_store(client._session, check_policy(policy)))
+        return _over_objects(spark, client, judge, lambda _, rows: _as_batch(rows), _ROW)
 
 
 def frame_of(spark: SparkSession, plan: Plan) -> DataFrame:
@@ -67,21 +70,22 @@ def clean(
     root: str | os.PathLike[str],
     policy: RetentionPolicy | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    *,
+    fencing: Fencing = "required",
 ) -> Cleaned:
     """`Checkpointer.clean`, with listing and deleting spread over the executors."""
-    policy = policy or RetentionPolicy()
-    client = Checkpointer(root, storage_options)
-    session = client._session
-    retired, note = run_sync(retire(session, policy))
-    plan, judge = run_sync(judge_store(session, RetentionPolicy(grace=policy.grace)))
-    totals = {DELETE: Total(), LATER: Total()}
-    for action, objects, size in _over_objects(spark, client, judge, _delete, _COUNT).collect():
-        totals[action] = Total(totals[action].objects + objects, totals[action].bytes + size)
-    if judge is not None:
-        left = run_sync(session.store.leftovers())
-        dead = [found for found in left if judge.leftover(found.path, found.token).action == DELETE]
-        run_sync(session.store.discard(dead))
-    client.close()
+    policy = check_policy(policy)
+    with Checkpointer(root, storage_options, fencing=fencing) as client:
+        session = client._session
+        retired, note = run_sync(retire(session, policy))
+        plan, judge = run_sync(judge_store(session, RetentionPolicy(grace=policy.grace)))
+        totals = {DELETE: Total(), LATER: Total()}
+        for action, objects, size in _over_objects(spark, client, judge, _delete, _COUNT).collect():
+            totals[action] = Total(totals[action].objects + objects, totals[action].bytes + size)
+        if judge is not None:
+            left = run_sync(session.store.leftovers())
+            dead = [found for found in left if judge.leftover(found.path, found.token).action == DELETE]
+            run_sync(session.store.discard(dead))
     return Cleaned(tuple(ref.id for ref in retired), totals[DELETE], totals[LATER], note or plan.note)
 
 

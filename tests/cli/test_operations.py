@@ -103,6 +103,7 @@ def test_a_saved_plan_is_done_or_refused(long: Path, tmp_path: Path, run: Run) -
         (("clean", "--plan", "/nowhere", "--yes"), 2, "/nowhere: No such file"),
         (("clean", "--plan", __file__, "--yes"), 1, "expected a saved plan"),
         (("clean", "--plan", __file__, "--keep-last", "2", "--yes"), 2, "leave the rules out"),
+        (("clean", "--plan", __file__, "--grace", "2h", "--yes"), 2, "leave the rules out"),
         (("repair", "--to", "0000000003-00000000", "--yes"), 1, "rollback"),
         (("repair", "--to", "third", "--yes"), 2, "not a checkpoint id"),
         (("export", "third", "{root}"), 1, "export to an empty root"),

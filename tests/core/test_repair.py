@@ -515,3 +515,29 @@ def test_wherever_it_fails_it_is_done_or_can_be_done_again(how: str, loss: Calla
             assert everything(world.actor().restore(savepoint="s")) == wanted[0]
             assert world.actor().verify()
             put(again, b"on it goes")
+
+
+def test_an_old_copy_of_the_pointer_is_found_and_repaired(world: World) -> None:
+    client = world.actor()
+    line(client, 3)
+    old = world.latest()
+    ids = line(client, 3)
+    world.delete("_latest")
+    runtime.run_sync(world.store.compare_and_swap("_latest", old, None))
+    operator = world.actor()
+    (finding,) = operator.verify().findings
+    assert (finding.path, finding.checkpoints) == ("_latest", ())
+    assert str(ids[-1]) in finding.problem
+    new = operator.repair(ids[-1])
+    assert new.sequence == 7
+    assert latest(world.actor()) == b"3"
+    assert world.actor().verify()
+
+
+def test_attempts_at_the_next_sequence_are_no_sign_of_an_old_pointer(world: World) -> None:
+    client = world.actor()
+    line(client, 3)
+    attempt(client, b"given up").prepare().abort()
+    assert world.actor().verify()
+    with pytest.raises(InvalidStateError, match="nothing to repair"):
+        world.actor().repair(client.list_checkpoints()[-1])
