@@ -4,12 +4,12 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
-from checkpointer import measures, objects
+from checkpointer import objects
 from checkpointer.host import Progress
-from checkpointer.measures import OperatorSize, Spread
 from checkpointer.overview import Overview, batched, read_overview
 from checkpointer.session import Session
-from manifests import layout
+from manifests import layout, measures
+from manifests.measures import OperatorSize, Spread
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from checkpointer.measures import object_sizes
+from manifests.measures import object_sizes
 from manifests.model import CheckpointId, Json, Manifest, Operator
 
 Change = Literal["added", "removed", "changed"]

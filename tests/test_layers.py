@@ -76,7 +76,6 @@ LAYERS = (
             "checkpointer.fallback",
             "checkpointer.history",
             "checkpointer.lineage",
-            "checkpointer.measures",
             "checkpointer.metering",
             "checkpointer.metrics",
             "checkpointer.objects",

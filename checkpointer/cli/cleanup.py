@@ -12,12 +12,12 @@ from click.core import ParameterSource
 
 from checkpointer.cli.screen import Column, print_json, print_line, print_table, progress
 from checkpointer.cli.verb import Opened, verb
-from checkpointer.cli.words import count, size
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.retention.plan import Plan
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import Cleaned
 from manifests.model import Json
+from manifests.words import count, size
 
 _TOTALS = (Column("ACTION"), Column("OBJECTS", right=True), Column("SIZE", right=True), Column("REASON"))
 _CHECKPOINTS = (Column("ID", whole=True), Column("ACTION"), Column("REASON"))

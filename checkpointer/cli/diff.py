@@ -7,10 +7,10 @@ import click
 
 from checkpointer.cli.screen import Column, print_json, print_line, print_table, to_text
 from checkpointer.cli.verb import CHECKPOINT, Opened, verb
-from checkpointer.cli.words import ranges, size
 from checkpointer.difference import Difference, OperatorDifference, ValueDifference, compare
 from checkpointer.overview import LATEST, Listed, read_listed
 from checkpointer.session import Session
+from manifests.words import ranges, size
 
 _COLUMNS = (Column("WHAT"), Column("NAME"), Column("CHANGE"), Column("DETAIL"))
 

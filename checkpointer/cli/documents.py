@@ -2,10 +2,10 @@
 
 from dataclasses import asdict
 
-from checkpointer import measures
-from checkpointer.cli.words import moment
 from checkpointer.overview import Listed
+from manifests import measures
 from manifests.model import Json, Operator
+from manifests.words import moment
 
 
 def listed_document(listed: Listed) -> dict[str, Json]:

@@ -5,8 +5,8 @@ import click
 from checkpointer.cli.documents import listed_document
 from checkpointer.cli.screen import Column, print_json, print_table
 from checkpointer.cli.verb import Opened, verb
-from checkpointer.cli.words import age, size
 from checkpointer.overview import read_overview
+from manifests.words import age, size
 
 _COLUMNS = (
     Column("ID", whole=True),

@@ -7,10 +7,10 @@ import click
 from checkpointer.candidates import Candidate
 from checkpointer.cli.screen import Column, print_json, print_line, print_table
 from checkpointer.cli.verb import Opened, Options, verb
-from checkpointer.cli.words import moment, size
 from checkpointer.client import as_id
 from checkpointer.store.url import parse
 from manifests.model import Json
+from manifests.words import moment, size
 
 _COLUMNS = (
     Column("ID", whole=True),

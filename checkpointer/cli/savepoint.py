@@ -4,10 +4,10 @@ import click
 
 from checkpointer.cli.screen import Column, print_json, print_line, print_table
 from checkpointer.cli.verb import CHECKPOINT, Opened, verb
-from checkpointer.cli.words import age, moment
 from checkpointer.lineage import Savepoint
 from checkpointer.overview import find
 from manifests.model import Json
+from manifests.words import age, moment
 
 _COLUMNS = (Column("NAME"), Column("ID", whole=True), Column("CREATED", whole=True), Column("AGE", right=True))
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from checkpointer.cli.words import size
 from checkpointer.host import Progress
 from manifests.model import Json
+from manifests.words import size
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,19 +1,16 @@
 """`checkpointer show`."""
 
 from dataclasses import asdict
-from heapq import nlargest
 
 import click
 
-from checkpointer import measures
 from checkpointer.cli.documents import listed_document, operator_document
 from checkpointer.cli.screen import Column, print_facts, print_json, print_line, print_table, to_text
 from checkpointer.cli.verb import CHECKPOINT, Opened, verb
-from checkpointer.cli.words import age, size, spread
 from checkpointer.overview import LATEST, Listed, read_listed
+from manifests import measures
 from manifests.model import Json
-
-_BIGGEST = 10
+from manifests.words import age, size, spread
 
 _OPERATORS = (
     Column("OPERATOR"),
@@ -68,24 +65,8 @@ def _document(listed: Listed) -> dict[str, Json]:
         "properties": dict(manifest.properties),
         "watermark": manifest.watermark,
         "operators": {name: operator_document(operator) for name, operator in sorted(manifest.operators.items())},
-        "biggest_partitions": _biggest(listed),
+        "biggest_partitions": [asdict(partition) for partition in measures.biggest_partitions(manifest)],
     }
-
-
-def _biggest(listed: Listed) -> list[Json]:
-    sizes = (
-        (size, name, partition)
-        for name, operator in listed.manifest.operators.items()
-        for partition, size in measures.partition_bytes(operator).items()
-    )
-    found = []
-    for bytes_, name, partition in nlargest(_BIGGEST, sizes):
-        chain = listed.manifest.operators[name].chains[partition]
-        records = sum(artifact.records for artifact in chain)
-        found.append(
-            {"operator": name, "partition": partition, "bytes": bytes_, "chain": len(chain), "records": records}
-        )
-    return found
 
 
 def _facts(document: dict[str, Json], age_of: str | None) -> dict[str, object]:

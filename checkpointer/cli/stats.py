@@ -5,7 +5,7 @@ from dataclasses import asdict
 from checkpointer.census import take_census
 from checkpointer.cli.screen import Column, print_facts, print_json, print_line, print_table, progress
 from checkpointer.cli.verb import Opened, verb
-from checkpointer.cli.words import size, spread
+from manifests.words import size, spread
 
 _HELD = (Column("OPERATOR"), Column("KIND"), Column("OBJECTS", right=True), Column("SIZE", right=True))
 _CURRENT = (

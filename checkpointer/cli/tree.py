@@ -2,13 +2,12 @@
 
 import click
 
-from checkpointer import measures
 from checkpointer.cli.screen import Node, print_json, print_tree
 from checkpointer.cli.verb import CHECKPOINT, Opened, verb
-from checkpointer.cli.words import count, moment, size
 from checkpointer.overview import LATEST, Listed, read_listed
-from manifests import layout
+from manifests import layout, measures
 from manifests.model import Artifact, Json, Operator
+from manifests.words import count, moment, size
 
 _PARTITIONS = 20
 

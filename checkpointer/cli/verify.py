@@ -6,10 +6,10 @@ import click
 
 from checkpointer.cli.screen import Column, print_json, print_line, print_table, progress
 from checkpointer.cli.verb import CHECKPOINT, Opened, verb
-from checkpointer.cli.words import count, size
 from checkpointer.overview import find
 from checkpointer.retention.verify import Finding, Verification
 from manifests.model import Json
+from manifests.words import count, size
 
 _COLUMNS = (Column("FINDING"), Column("PROBLEM"), Column("HURTS"))
 

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import nlargest
 from statistics import median_low
 
 from manifests import layout
@@ -35,6 +36,17 @@ class OperatorSize:
     objects: int
     object_bytes: int
     """Whole objects, with what they hold for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSize:
+    """One partition of one operator: its share of the stored bytes, and the length of its chain."""
+
+    operator: str
+    partition: int
+    bytes: int
+    chain: int
+    records: int
 
 
 def is_loaded(operator: Operator) -> bool:
@@ -77,6 +89,20 @@ def partition_bytes(operator: Operator) -> dict[int, int]:
         return artifact.length * artifact.records / records[place]
 
     return {partition: round(sum(map(share, chain))) for partition, chain in operator.chains.items()}
+
+
+def biggest_partitions(manifest: Manifest, most: int = 10) -> tuple[PartitionSize, ...]:
+    """Those of all operators that store the most bytes, the largest first."""
+    sizes = (
+        (size, name, partition)
+        for name, operator in manifest.operators.items()
+        for partition, size in partition_bytes(operator).items()
+    )
+    found = []
+    for size, name, partition in nlargest(most, sizes):
+        chain = manifest.operators[name].chains[partition]
+        found.append(PartitionSize(name, partition, size, len(chain), sum(artifact.records for artifact in chain)))
+    return tuple(found)
 
 
 def _artifacts(operator: Operator) -> Iterator[Artifact]:
