@@ -78,7 +78,7 @@ async def _overview(session: Session, head: Head) -> Overview:
         zip(others, await asyncio.gather(*(objects.read_manifest_alone(session.store, r) for r in others)), strict=True)
     )
     names = _names(history)
-    listed = (Listed(r, known[r], _state(head, r), names.get(r, ())) for _, r in sorted(refs.items()))
+    listed = (Listed(r, known[r], state_of(head, r), names.get(r, ())) for _, r in sorted(refs.items()))
     return Overview(tuple(listed), history)
 
 
@@ -90,7 +90,7 @@ def _names(history: History) -> dict[Ref, tuple[str, ...]]:
     return names
 
 
-def _state(head: Head, ref: Ref) -> State:
+def state_of(head: Head, ref: Ref) -> State:
     if ref == head.committed:
         return "committed"
     if ref == head.prepared:
@@ -105,7 +105,7 @@ async def read_listed(session: Session, wanted: str) -> Listed:
         ref = await _find(session, head, wanted)
         catalog = await objects.read_catalog(session.store, None if head.pointer is None else head.pointer.catalog)
         manifest = await objects.read_manifest(session.store, session.host, ref)
-        return Listed(ref, manifest, _state(head, ref), _names(History((), catalog)).get(ref, ()))
+        return Listed(ref, manifest, state_of(head, ref), _names(History((), catalog)).get(ref, ()))
 
     return await reading(session.store, read)
 

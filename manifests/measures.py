@@ -127,6 +127,21 @@ def bytes_by_attempt(sizes: dict[str, int]) -> dict[str, int]:
     return written
 
 
+def written_bytes(manifest: Manifest) -> tuple[int, int] | None:
+    """Bytes of the snapshots and of the deltas that a checkpoint wrote itself; None where chains are not loaded."""
+    if not all(map(is_loaded, manifest.operators.values())):
+        return None
+    own = f"/{manifest.id}."
+    slices = {
+        (a.path, a.offset, a.length): a.kind
+        for operator in manifest.operators.values()
+        for a in _artifacts(operator)
+        if own in a.path
+    }
+    snapshots = sum(length for (_, _, length), kind in slices.items() if kind == SNAPSHOT)
+    return snapshots, sum(length for _, _, length in slices) - snapshots
+
+
 def checkpoint_bytes(manifest: Manifest) -> tuple[int, int] | None:
     """Bytes of all objects of a checkpoint, and of those it wrote itself; None where chains are not loaded."""
     if not all(map(is_loaded, manifest.operators.values())):

@@ -24,6 +24,20 @@ def moment(at: datetime | None) -> str | None:
     return None if at is None else at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def duration(microseconds: int | None) -> str:
+    """Two or three digits, or minutes and seconds; `?` for None."""
+    if microseconds is None:
+        return "?"
+    if microseconds < 1000:
+        return f"{microseconds} µs"
+    if microseconds < 999_500:
+        return f"{microseconds / 1000:.0f} ms"
+    if microseconds < 59_950_000:
+        return f"{microseconds / 1_000_000:.1f} s"
+    minutes, seconds = divmod(round(microseconds / 1_000_000), 60)
+    return f"{minutes:,} min {seconds} s"
+
+
 def age(at: datetime | None, now: datetime) -> str | None:
     """How long ago, in the largest unit that fits."""
     if at is None:

@@ -136,10 +136,17 @@ LAYERS = (
         ("pyspark", "py4j", "pyarrow", "pandas"),
     ),
     Layer(
+        "report",
+        "A page about a store is made from what a client can read; nothing but the command line depends on it.",
+        ("checkpointer.report",),
+        ("format", "errors", "runtime", "store", "core", "faces"),
+        ("jinja2",),
+    ),
+    Layer(
         "commands",
         "A command line calls what a program could call, and holds no logic of its own.",
         ("checkpointer.cli", "checkpointer.__main__"),
-        ("format", "errors", "runtime", "codecs", "store", "core", "table", "faces", "progress"),
+        ("format", "errors", "runtime", "codecs", "store", "core", "table", "faces", "progress", "report"),
         ("click", "rich"),
     ),
 )
@@ -261,7 +268,7 @@ def test_importing_the_package_brings_no_cloud_and_no_spark() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
     heavy = {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "s3fs", "adlfs", "azure", "botocore", "aiohttp"}
-    heavy |= {"click", "rich", "opentelemetry"}
+    heavy |= {"click", "rich", "jinja2", "opentelemetry"}
     assert not heavy & set(done.stdout.split())
 
 
@@ -272,4 +279,4 @@ def test_the_command_line_brings_only_what_it_shows() -> None:
     )
     loaded = set(done.stdout.split())
     assert "click" in loaded
-    assert not {"rich", "pyspark", "pyarrow", "numpy", "s3fs", "adlfs", "azure", "botocore"} & loaded
+    assert not {"rich", "jinja2", "pyspark", "pyarrow", "numpy", "s3fs", "adlfs", "azure", "botocore"} & loaded

@@ -6,7 +6,21 @@ from typing import Any, NoReturn
 
 import click
 
-from checkpointer.cli import cat, cleanup, diff, export, lists, repair, rollback, savepoint, show, stats, tree, verify
+from checkpointer.cli import (
+    cat,
+    cleanup,
+    diff,
+    export,
+    lists,
+    repair,
+    report,
+    rollback,
+    savepoint,
+    show,
+    stats,
+    tree,
+    verify,
+)
 from checkpointer.cli.screen import complain
 
 VERBS = (
@@ -17,6 +31,7 @@ VERBS = (
     cat.command,
     stats.command,
     verify.command,
+    report.command,
     savepoint.command,
     rollback.rollback,
     rollback.delete,

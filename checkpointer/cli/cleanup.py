@@ -46,7 +46,7 @@ def _duration(context: click.Context, parameter: click.Parameter, value: str | N
         raise click.BadParameter(f"{value!r} is too long", context, parameter) from None
 
 
-def _rules(command: Callable[..., Any]) -> Callable[..., Any]:
+def rules(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of a policy."""
     spans = {
         "--keep-younger": "Keep those made less than this ago.",
@@ -84,16 +84,16 @@ or 1d12h."""
     "plan s3://bucket/jobs/orders --rows --json | jq '.[] | select(.action == \"delete\")'",
     note=_NOTE,
 )
-@_rules
+@rules
 @click.option("--rows", is_flag=True, help="Show every object, not only sums.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Save the plan.")
-def plan(store: Opened, rows: bool, output: Path | None, **rules: Any) -> None:
+def plan(store: Opened, rows: bool, output: Path | None, **policy: Any) -> None:
     """Show what `clean` would do, and delete nothing.
 
     Every object of the store, with its size, who names it, and what becomes of it: `keep`, `delete`, or `later`, once
     the grace period for readers is over. A plan that was saved can be looked at, and done with `clean --plan`.
     """
-    made = store.ck.plan(RetentionPolicy(**rules))
+    made = store.ck.plan(RetentionPolicy(**policy))
     if output is not None:
         made.save(output)
     if rows:
@@ -111,10 +111,10 @@ def plan(store: Opened, rows: bool, output: Path | None, **rules: Any) -> None:
     writes=True,
     note=f"{_NOTE} Without a terminal to ask on, --yes is needed.",
 )
-@_rules
+@rules
 @click.option("--plan", "file", type=click.Path(path_type=Path), help="Do a saved plan.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
-def clean(store: Opened, file: Path | None, yes: bool, **rules: Any) -> None:
+def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
     """Retire checkpoints, and delete what nothing needs.
 
     Safe beside a running job, readers, and other cleanups, none of which it stops. A cleanup that was interrupted is
@@ -123,7 +123,7 @@ def clean(store: Opened, file: Path | None, yes: bool, **rules: Any) -> None:
     store.check_can_ask(yes)
     if file is not None:
         source = click.get_current_context().get_parameter_source("grace")
-        given = [name for name, value in rules.items() if value is not None and name != "grace"]
+        given = [name for name, value in policy.items() if value is not None and name != "grace"]
         if given or source is not ParameterSource.DEFAULT:
             raise click.UsageError("--plan says already what to keep: leave the rules out")
         made = Plan.load(file)
@@ -131,10 +131,10 @@ def clean(store: Opened, file: Path | None, yes: bool, **rules: Any) -> None:
             raise IllegalArgumentError(f"{file}: was made for {made.root}, not for {store.ck.root}")
     elif yes:
         with progress("deleting", "items") as told:
-            _print_done(store, store.ck.clean(RetentionPolicy(**rules), progress=told))
+            _print_done(store, store.ck.clean(RetentionPolicy(**policy), progress=told))
         return
     else:
-        made = store.ck.plan(RetentionPolicy(**rules))
+        made = store.ck.plan(RetentionPolicy(**policy))
     going = made.total("delete")
     if not yes and not store.json:
         _print(made)

@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
@@ -61,8 +61,8 @@ class Opened:
 
     ck: Checkpointer
     json: bool
-    options: Options = None
-    """Storage options of the root."""
+    options: Options = field(default=None, repr=False)
+    """Storage options, which hold secrets."""
 
     def read(self, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
         """What a function of the core makes of the store."""

@@ -20,7 +20,7 @@ from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
 from manifests.digest import sha256
-from manifests.model import Artifact, CheckpointId, Manifest, Operator, Ref, Segment
+from manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment
 
 AT_ONCE = 16
 """Objects that are read at the same time."""
@@ -76,8 +76,7 @@ async def verify_store(
     `share` is the chance of each object to be read, from 0 (only what names objects) to 1; each call draws anew.
     `progress` is told bytes.
     """
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise IllegalArgumentError(f"share={share!r:.40}: expected a number from 0 to 1")
+    check_share(share)
     check = Check(session, operator, share, progress)
     head = None
     with check.noting(layout.LATEST):
@@ -90,8 +89,12 @@ async def verify_store(
             await check.look_above(head)
     elif checkpoint is not None and head is not None:
         raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
-    findings = sorted(check.findings, key=lambda finding: finding.path)
-    return Verification(len(check.manifests), check.objects, check.bytes, check.skipped, tuple(findings))
+    return check.result()
+
+
+def check_share(share: float) -> None:
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise IllegalArgumentError(f"share={share!r:.40}: expected a number from 0 to 1")
 
 
 class Check:
@@ -101,13 +104,14 @@ class Check:
         self._progress = progress
         self._store, self._host = session.store, session.host
         self._operator = operator
-        self._share = share
+        self.share = share
         self._seed = session.host.token(16).encode()
         self._shared = objects.Segments(self._store, self._host)
         self._loaded: dict[tuple[str, ...], Operator] = {}
         self._segments: dict[str, bool] = {}
         self._looked_at: set[Artifact] = set()
         self.manifests: dict[Ref, Manifest] = {}
+        self.catalog: Catalog | None = None
         self.findings: list[Finding] = []
         self.objects = self.bytes = self.skipped = 0
 
@@ -126,8 +130,13 @@ class Check:
             hurt = tuple(sorted(known or self._naming(path)))
             self.findings.append(Finding(path, str(error), hurt, False, and_older))
 
+    def result(self) -> Verification:
+        """What was looked at and found up to now."""
+        findings = sorted(self.findings, key=lambda finding: finding.path)
+        return Verification(len(self.manifests), self.objects, self.bytes, self.skipped, tuple(findings))
+
     async def run(self, head: Head, checkpoint: CheckpointId | None) -> None:
-        await self._read_manifests(head)
+        await self.read_manifests(head)
         if checkpoint is not None:
             self.manifests = {ref: manifest for ref, manifest in self.manifests.items() if ref.id == checkpoint}
             broken = [finding for finding in self.findings if checkpoint in finding.checkpoints or finding.and_older]
@@ -137,8 +146,8 @@ class Check:
         if self._operator is not None and not any(self._operator in m.operators for m in self.manifests.values()):
             raise IllegalArgumentError(f"operator {self._operator!r:.80}: no checkpoint that was looked at has it")
         for ref, manifest in self.manifests.items():
-            self.manifests[ref] = await self._with_chains(ref, manifest)
-        await self._read_objects()
+            self.manifests[ref] = await self.with_chains(ref, manifest)
+        await self.read_objects()
 
     async def whole(self, ref: Ref) -> tuple[Manifest | None, set[str]]:
         """One checkpoint as far as it can be read, and those objects it needs that are damaged or missing.
@@ -149,13 +158,13 @@ class Check:
         with self.noting(path, ref.id):
             manifest = await objects.read_manifest_alone(self._store, ref)
             self.manifests = {ref: manifest}
-            self.manifests[ref] = await self._with_chains(ref, manifest)
-            await self._read_objects()
+            self.manifests[ref] = await self.with_chains(ref, manifest)
+            await self.read_objects()
             needed = objects.objects_of(ref, manifest) | objects.objects_of(ref, self.manifests[ref])
             return self.manifests[ref], needed & {finding.path for finding in self.findings}
         return None, {path}
 
-    async def _read_manifests(self, head: Head) -> None:
+    async def read_manifests(self, head: Head) -> None:
         """All that `head` makes live, as far as it can be read and proven."""
         assert head.pointer is not None
         boundary, ref = head.pointer.boundary, head.committed
@@ -172,9 +181,10 @@ class Check:
         others = [] if head.prepared is None else [head.prepared]
         catalog = head.pointer.catalog
         with self.noting("" if catalog is None else catalog.path):
-            found = await objects.read_catalog(self._store, catalog)
-            self.objects += found is not None
-            others += [] if found is None else [entry.ref for entry in found.entries]
+            self.catalog = await objects.read_catalog(self._store, catalog)
+        if self.catalog is not None:
+            self.objects += 1
+            others += [entry.ref for entry in self.catalog.entries]
         for ref in dict.fromkeys(others):
             if ref not in self.manifests:
                 with self.noting(layout.manifest(ref.id), ref.id):
@@ -184,7 +194,7 @@ class Check:
         self.manifests[ref] = manifest
         self.objects += 1
 
-    async def _with_chains(self, ref: Ref, manifest: Manifest) -> Manifest:
+    async def with_chains(self, ref: Ref, manifest: Manifest) -> Manifest:
         """The manifest with the operators that were asked for, and their chains; without those that are damaged."""
         operators = {}
         for name, operator in manifest.operators.items():
@@ -220,7 +230,7 @@ class Check:
             if path in objects.objects_of(ref, manifest):
                 yield ref.id
 
-    async def _read_objects(self) -> None:
+    async def read_objects(self) -> None:
         named: dict[str, set[Artifact]] = {}
         for manifest in self.manifests.values():
             for operator in manifest.operators.values():
@@ -248,7 +258,7 @@ class Check:
                 worker.cancel()
 
     def _draws(self, path: str) -> bool:
-        return int(sha256(self._seed + path.encode())[:13], 16) < self._share * 16**13
+        return int(sha256(self._seed + path.encode())[:13], 16) < self.share * 16**13
 
     async def _read_object(self, path: str, artifacts: set[Artifact]) -> None:
         size = _size(artifacts)

@@ -1,0 +1,92 @@
+"""`checkpointer report`."""
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from checkpointer.cli.cleanup import rules
+from checkpointer.cli.root import require_store
+from checkpointer.cli.screen import print_json, print_line, progress
+from checkpointer.cli.verb import Mistyped, Opened, verb
+from checkpointer.retention.policies import RetentionPolicy
+
+
+@verb(
+    "report",
+    "report /data/orders -o report.html",
+    "report s3://bucket/jobs/orders -o - --verify 0 --keep-last 100 > report.html",
+    "report /data/orders --json | jq .verdict",
+    lost=True,
+    note="Exit status: 0 where all is well, 1 where something is damaged or missing. The page is written either way.",
+)
+@click.option("-o", "--output", metavar="FILE", help="Where to write the page; `-` for stdout.")
+@click.option(
+    "--verify",
+    "share",
+    type=float,
+    metavar="SHARE",
+    help="The chance of each object to be read and compared, from 0 (only what names objects) to 1. Without it, all "
+    "objects up to about 1 GiB or 10,000 objects, and a sample of a larger store.",
+)
+@rules
+def command(store: Opened, output: str | None, share: float | None, **policy: Any) -> int:
+    """Make one page about a store, for a bad day.
+
+    Whether anything is wrong and what it hurts; size, time and blocked time of each checkpoint; chains, skew and the
+    biggest partitions; what cleanup would free, by the given rules. The page is one file that needs nothing else. What
+    cannot be read is on it as a finding. Only reads.
+    """
+    from checkpointer.report import page
+    from checkpointer.report.gather import make_report
+
+    target = _target(output, store.json)
+    with progress("verifying", "bytes") as told:
+        report = make_report(store.ck, policy=RetentionPolicy(**policy), share=share, progress=told)
+    if report.is_empty:
+        store.read(lambda session: require_store(session.store, store.options))
+    if output is not None:
+        data = page.render(report).encode("utf-8", "xmlcharrefreplace")
+        if target is None:
+            sys.stdout.buffer.write(data)
+        else:
+            _write(target, data)
+    if store.json:
+        print_json(page.document(report))
+    elif target is not None:
+        print_line(f"{output}: {report.verdict}; {page.age_of_newest(report)}")
+    return 1 if report.verification.findings else 0
+
+
+def _target(output: str | None, as_json: bool) -> Path | None:
+    """The file to write, None for stdout. Refused before anything is read where it cannot be written."""
+    if output is None and not as_json:
+        raise click.UsageError("Say where to write the page: -o report.html", click.get_current_context())
+    if output == "-" and as_json:
+        raise click.UsageError("stdout cannot take both the page and --json", click.get_current_context())
+    if output in (None, "-"):
+        return None
+    path = Path(str(output)).resolve()
+    if path.is_dir():
+        raise Mistyped(f"{output}: is a folder: give the name of a file")
+    if not os.access(path.parent, os.W_OK):
+        raise Mistyped(f"{output}: there is no folder {path.parent} to write to")
+    return path
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of it or nothing: who opens the page meanwhile sees the old one."""
+    if path.exists() and not path.is_file():  # a device or a pipe
+        path.write_bytes(data)
+        return
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        partial.write_bytes(data)
+        os.replace(partial, path)
+    except OSError as error:
+        raise Mistyped(f"{path}: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)

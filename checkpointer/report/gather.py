@@ -1,0 +1,222 @@
+"""Gathering a report. It is made for a bad day: damage is among the findings, and everything else is still told.
+
+One version of `_latest` is read from top to bottom; each manifest and each segment once. Only what could take very
+long is limited, and the report says so.
+"""
+
+from collections import Counter
+
+from checkpointer.candidates import Candidate, candidates
+from checkpointer.client import Client
+from checkpointer.errors import CorruptionError
+from checkpointer.host import Progress
+from checkpointer.overview import State, state_of
+from checkpointer.pointer import Head, read_head
+from checkpointer.report.model import (
+    CheckpointRow,
+    Cleanup,
+    CleanupRow,
+    Committed,
+    OperatorRow,
+    Position,
+    Report,
+    SavepointRow,
+)
+from checkpointer.retention.policies import RetentionPolicy
+from checkpointer.retention.sweep import make_plan
+from checkpointer.retention.verify import Check, Finding, check_share
+from checkpointer.runtime import run_sync
+from checkpointer.session import Session
+from checkpointer.store.base import ObjectNotFoundError
+from manifests import layout, measures
+from manifests.measures import Spread
+from manifests.model import CheckpointId, Manifest, Operator, Ref
+
+MOST_PARTITIONS = 500_000
+"""Partitions whose chains are read from segments, those of the newest checkpoints first: about ten seconds' work."""
+
+MOST_BYTES, MOST_OBJECTS = 1 << 30, 10_000
+"""What is read and compared unless a share is given: all of a smaller store, a sample of a larger one."""
+
+
+def make_report(
+    client: Client,
+    *,
+    policy: RetentionPolicy | None = None,
+    share: float | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """What a root holds, what is wrong with it, and what a cleanup by `policy` would do. Only reads.
+
+    `share` of the objects is read and compared, from 0 to 1; without it, so many as are soon read. `progress` is told
+    the bytes of that.
+    """
+    if share is not None:
+        check_share(share)
+    return run_sync(gather(client._session, policy or RetentionPolicy(), share, progress))
+
+
+async def gather(
+    session: Session, policy: RetentionPolicy, share: float | None, progress: Progress | None = None
+) -> Report:
+    """See `make_report`."""
+    check = Check(session, None, 0.0, progress)
+    head = Head()
+    with check.noting(layout.LATEST):
+        head = await read_head(session.store)
+    alone: dict[Ref, Manifest] = {}
+    left_out = 0
+    if head.pointer is not None:
+        check.objects += 1
+        await check.read_manifests(head)
+        alone = dict(check.manifests)
+        left_out = await _load_chains(check, whole=share is not None)
+        check.share = _share(check) if share is None else share
+        await check.read_objects()
+        await check.forget_retired(head)
+    elif not check.findings and await session.store.list(layout.MANIFESTS):
+        lost = f"{layout.LATEST}: expected an object, found none, while manifests are there"
+        check.findings.append(Finding(layout.LATEST, lost, (), missing=True))
+    too_much = left_out > 0 and policy.keeps_all
+    current = check.manifests.get(head.committed) if head.committed else None
+    verification = check.result()
+    return Report(
+        root=session.store.url,
+        made=session.host.now(),
+        pointer=_position(head),
+        committed=None if current is None else _committed(current),
+        checkpoints=_checkpoints(head, check, alone),
+        operators=_operators(current) if current else (),
+        biggest=measures.biggest_partitions(current) if current else (),
+        savepoints=_savepoints(check),
+        cleanup=_too_much() if too_much else await _cleanup(session, policy),
+        verification=verification,
+        share=check.share,
+        chains_left_out=left_out,
+        candidates=await _candidates(session) if current is None and verification.findings else (),
+    )
+
+
+async def _load_chains(check: Check, *, whole: bool) -> int:
+    """Load what stands in segments, the newest first, until it is too much. How many checkpoints were left out."""
+    seen: set[tuple[str, ...]] = set()
+    read = left_out = 0
+    for ref, manifest in sorted(check.manifests.items(), key=lambda item: item[0].id, reverse=True):
+        new = {key: op for op in manifest.operators.values() if (key := _segments(op)) and key not in seen}
+        read += sum(segment.entries for operator in new.values() for segment in operator.segments)
+        if read > MOST_PARTITIONS and seen and not whole:
+            left_out += bool(new)
+            continue
+        seen |= new.keys()
+        check.manifests[ref] = await check.with_chains(ref, manifest)
+    return left_out
+
+
+def _segments(operator: Operator) -> tuple[str, ...]:
+    return tuple(segment.path for segment in operator.segments)
+
+
+def _share(check: Check) -> float:
+    """A share that is soon read."""
+    sizes: dict[str, int] = {}
+    for manifest in check.manifests.values():
+        sizes |= measures.object_sizes(manifest)
+    return min(1.0, MOST_BYTES / max(sum(sizes.values()), 1), MOST_OBJECTS / max(len(sizes), 1))
+
+
+def _committed(manifest: Manifest) -> Committed:
+    return Committed(manifest.job, manifest.watermark, manifest.positions, manifest.properties)
+
+
+def _position(head: Head) -> Position | None:
+    pointer = head.pointer
+    if pointer is None:
+        return None
+    ids = [None if ref is None else ref.id for ref in (pointer.committed, pointer.prepared)]
+    return Position(pointer.writer, ids[0], ids[1], pointer.boundary, pointer.retired)
+
+
+def _checkpoints(head: Head, check: Check, alone: dict[Ref, Manifest]) -> tuple[CheckpointRow, ...]:
+    names: dict[CheckpointId, tuple[str, ...]] = {}
+    for savepoint in _savepoints(check):
+        names[savepoint.id] = (*names.get(savepoint.id, ()), savepoint.name)
+    hurt = {checkpoint for finding in check.findings for checkpoint in finding.checkpoints}
+    rows = [
+        _row(ref, manifest, check.manifests[ref], state_of(head, ref), names.get(ref.id, ()), ref.id in hurt)
+        for ref, manifest in alone.items()
+    ]
+    rows += [
+        CheckpointRow(
+            unread, None, None, state_of(head, ref), names.get(unread, ()), None, None, None, None, None, True
+        )
+        for unread, ref in {ref.id: ref for ref in _named(head, check) if ref not in alone}.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: row.id))
+
+
+def _named(head: Head, check: Check) -> list[Ref]:
+    """What `_latest` and the catalog name, whether its manifest can be read or not."""
+    named = [ref for ref in (head.committed, head.prepared) if ref is not None]
+    return [*named, *(entry.ref for entry in (check.catalog.entries if check.catalog else ()))]
+
+
+def _row(
+    ref: Ref, alone: Manifest, loaded: Manifest, state: State, savepoints: tuple[str, ...], damaged: bool
+) -> CheckpointRow:
+    whole = len(loaded.operators) == len(alone.operators)  # those with a damaged segment are not loaded
+    total = measures.checkpoint_bytes(loaded) if whole else None
+    written = measures.written_bytes(loaded) if whole else None
+    cost_bytes = None if alone.cost is None else alone.cost.bytes
+    return CheckpointRow(
+        id=ref.id,
+        epoch=alone.epoch,
+        created=alone.created,
+        state=state,
+        savepoints=savepoints,
+        bytes=total and total[0],
+        own_bytes=total[1] if total else cost_bytes,
+        snapshot_bytes=written and written[0],
+        delta_bytes=written and written[1],
+        cost=alone.cost,
+        damaged=damaged,
+    )
+
+
+def _operators(manifest: Manifest) -> tuple[OperatorRow, ...]:
+    """The largest first."""
+    rows = [
+        OperatorRow(
+            name,
+            operator.codec,
+            measures.operator_size(operator),
+            tuple(sorted(Counter(map(len, operator.chains.values())).items())),
+            Spread.of(measures.partition_bytes(operator).values()),
+        )
+        for name, operator in manifest.operators.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.size.object_bytes, row.name)))
+
+
+def _savepoints(check: Check) -> tuple[SavepointRow, ...]:
+    entries = () if check.catalog is None else check.catalog.entries
+    return tuple(SavepointRow(entry.name, entry.ref.id, entry.created) for entry in entries if entry.name is not None)
+
+
+def _too_much() -> Cleanup:
+    return Cleanup((), (), "Not looked at, because there are very many partitions: `checkpointer plan` does it.")
+
+
+async def _cleanup(session: Session, policy: RetentionPolicy) -> Cleanup:
+    try:
+        plan = await make_plan(session, policy)
+    except (CorruptionError, ObjectNotFoundError) as error:
+        return Cleanup((), (), f"Nothing can be cleaned while something live cannot be read: {error}")
+    rows = [CleanupRow(*key, total.objects, total.bytes) for key, total in sorted(plan.totals.items())]
+    return Cleanup(tuple(rows), tuple(ref.id for ref in plan.retired), plan.note)
+
+
+async def _candidates(session: Session) -> tuple[Candidate, ...]:
+    try:
+        return tuple(await candidates(session, None, None))
+    except CorruptionError:
+        return ()  # a newer format: the finding says so

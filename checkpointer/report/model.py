@@ -1,0 +1,158 @@
+"""What a report says: values only. Bytes are stored bytes, times are microseconds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from checkpointer.candidates import Candidate
+from checkpointer.overview import State
+from checkpointer.retention.live import Action
+from checkpointer.retention.verify import Verification
+from manifests.measures import OperatorSize, PartitionSize, Spread
+from manifests.model import CheckpointId, Cost, Job, Json, Retired, Writer
+from manifests.words import count
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """One live checkpoint, or the prepared one. None stands for what could not be read, or was too much to read."""
+
+    id: CheckpointId
+    epoch: int | None
+    created: datetime | None
+    state: State
+    savepoints: tuple[str, ...]
+    bytes: int | None
+    """All objects that it is made of, without its manifest."""
+    own_bytes: int | None
+    """Those of them that it wrote itself."""
+    snapshot_bytes: int | None
+    """Of its own bytes: snapshots, the full state of a partition."""
+    delta_bytes: int | None
+    cost: Cost | None
+    damaged: bool
+    """Whether a finding hurts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """One operator of the committed checkpoint."""
+
+    name: str
+    codec: str
+    size: OperatorSize
+    lengths: tuple[tuple[int, int], ...]
+    """Lengths of chains, and how many partitions have one of that length."""
+    partition_bytes: Spread | None
+
+    @property
+    def skew(self) -> float | None:
+        """How many times the median the largest partition stores."""
+        spread = self.partition_bytes
+        return spread.maximum / spread.median if spread is not None and spread.median else None
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupRow:
+    """Objects that cleanup treats alike."""
+
+    action: Action
+    reason: str
+    objects: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanup:
+    """What cleanup would do. Without rows there is a `note` that says why."""
+
+    rows: tuple[CleanupRow, ...]
+    retired: tuple[CheckpointId, ...]
+    note: str | None
+
+    def bytes(self, action: Action) -> int:
+        return sum(row.bytes for row in self.rows if row.action == action)
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointRow:
+    name: str
+    id: CheckpointId
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What `_latest` says besides the committed checkpoint."""
+
+    writer: Writer
+    committed: CheckpointId | None
+    prepared: CheckpointId | None
+    boundary: int
+    retired: tuple[Retired, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What the committed checkpoint says about itself."""
+
+    job: Job | None
+    watermark: Json
+    positions: Mapping[str, Json]
+    properties: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A store at one moment, as far as it could be read. What could not be is among the findings."""
+
+    root: str
+    made: datetime
+    pointer: Position | None
+    """None where `_latest` is missing, or says nothing."""
+    committed: Committed | None
+    checkpoints: tuple[CheckpointRow, ...]
+    """The oldest first."""
+    operators: tuple[OperatorRow, ...]
+    biggest: tuple[PartitionSize, ...]
+    savepoints: tuple[SavepointRow, ...]
+    cleanup: Cleanup
+    verification: Verification
+    share: float
+    """The chance that each object had of being read and compared."""
+    chains_left_out: int
+    """Checkpoints of which only the manifest was read, because there are very many partitions."""
+    candidates: tuple[Candidate, ...]
+    """What the root could be repaired to, where `_latest` or the committed manifest cannot be read."""
+
+    @property
+    def newest(self) -> CheckpointRow | None:
+        """The newest checkpoint that is not only prepared."""
+        return next((row for row in reversed(self.checkpoints) if row.state != "prepared"), None)
+
+    @property
+    def intact(self) -> CheckpointRow | None:
+        """The newest committed one that nothing found hurts."""
+        return next((row for row in reversed(self.checkpoints) if row.state != "prepared" and not row.damaged), None)
+
+    @property
+    def verdict(self) -> str:
+        """The first thing to know, in a few words."""
+        findings = self.verification.findings
+        if not findings:
+            return "Nothing is stored here" if self.pointer is None else "Nothing is wrong"
+        missing = sum(finding.missing for finding in findings)
+        parts = [
+            f"{number} {what}"
+            for number, what in ((missing, "missing"), (len(findings) - missing, "damaged"))
+            if number
+        ]
+        said = f"{count(len(findings), 'finding')}: {' and '.join(parts)}"
+        if self.pointer is None:
+            return f"{said}; nothing can be restored"
+        return f"{said}; the newest checkpoint is hurt" if self.newest and self.newest.damaged else said
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing here at all that belongs to a store."""
+        return self.pointer is None and not self.verification.findings

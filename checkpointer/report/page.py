@@ -1,0 +1,128 @@
+"""A report as one HTML file that needs nothing else, and as a JSON value."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from checkpointer.report import charts
+from checkpointer.report.model import Report
+from manifests import words
+from manifests.model import CheckpointId, Json
+
+MOST_ROWS = 50
+"""Rows of a table that can be long."""
+
+MOST_TEXT = 200
+"""Characters of a value that somebody else chose."""
+
+
+def render(report: Report) -> str:
+    """The page. Everything that came from a store is escaped."""
+    page = _environment().get_template("page.html")
+    return page.render(
+        report=report,
+        most=MOST_ROWS,
+        bytes_chart=charts.bytes_chart(report.checkpoints),
+        time_chart=charts.time_chart(report.checkpoints),
+        age=age_of_newest(report),
+        looked_at=looked_at(report),
+        next_step=next_step(report),
+    )
+
+
+def document(report: Report) -> dict[str, Json]:
+    """The report as what JSON can carry, with its verdict."""
+    return {"verdict": report.verdict} | {field.name: _plain(getattr(report, field.name)) for field in fields(report)}
+
+
+def age_of_newest(report: Report) -> str:
+    newest = report.newest
+    if newest is None:
+        return "no checkpoint is committed"
+    return f"newest checkpoint: {words.age(newest.created, report.made) or 'of unknown age'}"
+
+
+def looked_at(report: Report) -> list[str]:
+    """What the verdict rests on, as sentences."""
+    seen = report.verification
+    said = [
+        f"Read and compared: {words.count(seen.objects, 'object')} with {words.size(seen.bytes)}, of "
+        f"{words.count(seen.checkpoints, 'checkpoint')}."
+    ]
+    if seen.skipped:
+        said.append(
+            f"{words.count(seen.skipped, 'object')} with state were not read (a random sample of {report.share:.2%} "
+            "was): verify reads all."
+        )
+    if report.chains_left_out:
+        said.append(
+            f"Of {words.count(report.chains_left_out, 'older checkpoint')} only the manifests were read, because there "
+            "are very many partitions."
+        )
+    return said
+
+
+def next_step(report: Report) -> tuple[str, str | None] | None:
+    """What to do about the findings: a sentence, and a command that it ends in."""
+    root, newest, intact = shlex.quote(report.root), report.newest, report.intact
+    if not report.verification.findings:
+        return None
+    if report.candidates or newest is None:
+        return "What the store can be repaired to, with the evidence for each:", f"checkpointer repair {root}"
+    if not newest.damaged:
+        return (
+            "Nothing found hurts the newest checkpoint, which a restart goes on from. To be sure of it:",
+            f"checkpointer verify {root} {newest.id}",
+        )
+    if intact is None:
+        return "Nothing found is whole. What else there is:", f"checkpointer repair {root}"
+    return (
+        f"The newest checkpoint that nothing found hurts is {intact.id}. To see whether every byte of it is there, "
+        'before the job goes on from it (rollback, or restore with on_corruption="previous"):',
+        f"checkpointer verify {root} {intact.id}",
+    )
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("checkpointer", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "size": words.size,
+        "moment": words.moment,
+        "duration": words.duration,
+        "number": "{:,}".format,
+        "cut": _cut,
+    }
+    environment.globals |= {"lengths_chart": charts.lengths_chart, "count": words.count}
+    return environment
+
+
+def _cut(value: Json) -> str:
+    """A value of a user's as text of bounded length."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}… ({len(text):,} characters)"
+
+
+def _plain(value: object) -> Json:
+    if isinstance(value, CheckpointId):
+        return str(value)
+    if isinstance(value, datetime):
+        return words.moment(value)
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    return value
