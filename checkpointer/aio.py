@@ -23,6 +23,7 @@ from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import bridge
 from checkpointer.store import Fencing
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Kind, Manifest
+from manifests.notebook import note
 
 T = TypeVar("T")
 
@@ -32,6 +33,10 @@ class AsyncCheckpointer(Client):
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return await bridge(self._settled(work))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows. Reads nothing: the event loop that runs the notebook would stand still meanwhile."""
+        return note(f"{self!r}: `await list_checkpoints()` lists its checkpoints, a Checkpointer shows them here")
 
     # ---- what people use ----------------------------------------------------------------------------------------
 

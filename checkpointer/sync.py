@@ -9,6 +9,7 @@ from checkpointer.candidates import Candidate
 from checkpointer.client import Client, as_bytes, as_id, as_target
 from checkpointer.host import Progress
 from checkpointer.lineage import Savepoint
+from checkpointer.notebook import checkpoints_html
 from checkpointer.restore import OnCorruption
 from checkpointer.retention import sweep
 from checkpointer.retention.delete import delete_checkpoint
@@ -29,6 +30,10 @@ class Checkpointer(Client):
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return run_sync(self._settled(work))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the newest checkpoints, or why they cannot be read. Leaves what was restored alone."""
+        return checkpoints_html(self._session, repr(self))
 
     # ---- what people use ----------------------------------------------------------------------------------------
 

@@ -108,6 +108,7 @@ LAYERS = (
             "checkpointer.aio",
             "checkpointer.aio_handles",
             "checkpointer.client",
+            "checkpointer.notebook",
             "checkpointer.sync",
             "checkpointer.sync_handles",
             "checkpointer.views",

@@ -87,6 +87,7 @@ async def gather(
         committed=None if current is None else _committed(current),
         checkpoints=_checkpoints(head, check, alone),
         operators=_operators(current) if current else (),
+        unread_operators=_unread(head, alone, current),
         biggest=measures.biggest_partitions(current) if current else (),
         savepoints=_savepoints(check),
         cleanup=_too_much() if too_much else await _cleanup(session, policy),
@@ -195,6 +196,12 @@ def _operators(manifest: Manifest) -> tuple[OperatorRow, ...]:
         for name, operator in manifest.operators.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.size.object_bytes, row.name)))
+
+
+def _unread(head: Head, alone: dict[Ref, Manifest], current: Manifest | None) -> tuple[str, ...]:
+    if head.committed is None or current is None:
+        return ()
+    return tuple(sorted(alone[head.committed].operators.keys() - current.operators.keys()))
 
 
 def _savepoints(check: Check) -> tuple[SavepointRow, ...]:

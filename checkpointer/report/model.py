@@ -114,6 +114,8 @@ class Report:
     checkpoints: tuple[CheckpointRow, ...]
     """The oldest first."""
     operators: tuple[OperatorRow, ...]
+    unread_operators: tuple[str, ...]
+    """Those of the committed checkpoint whose partition lists are damaged."""
     biggest: tuple[PartitionSize, ...]
     savepoints: tuple[SavepointRow, ...]
     cleanup: Cleanup

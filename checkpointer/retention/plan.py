@@ -21,8 +21,13 @@ from checkpointer.errors import IllegalArgumentError, MalformedError, Unsupporte
 from checkpointer.retention.live import DELETE, KEEP, Action, Index
 from manifests import layout
 from manifests.model import CheckpointId, Ref
+from manifests.notebook import note, table
+from manifests.words import count, size
 
 PLAN_VERSION = 1
+
+_MOST_SHOWN = 20
+"""Checkpoints that a notebook lists."""
 
 
 class PlanRow(NamedTuple):
@@ -124,6 +129,16 @@ class Plan:
         """Objects and bytes of one action."""
         some = [total for (of, _), total in self.totals.items() if of == action]
         return Total(sum(t.objects for t in some), sum(t.bytes for t in some))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: sums by action and reason, and the checkpoints that are retired."""
+        rows = [(action, total.objects, size(total.bytes), why) for (action, why), total in sorted(self.totals.items())]
+        gone = [(c.id, c.reason) for c in self.checkpoints if not c.keep]
+        shown = table(f"Plan for {self.root}", ("action", "objects", "size", "reason"), rows)
+        if gone:
+            first = f", the first {_MOST_SHOWN}" if len(gone) > _MOST_SHOWN else ""
+            shown += table(f"{count(len(gone), 'checkpoint')} retired{first}", ("id", "reason"), gone[:_MOST_SHOWN])
+        return shown + note(self.note) if self.note else shown
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a file, for `load`."""
