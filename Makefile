@@ -33,8 +33,9 @@ bench: .venv/.bench ## run the benchmarks
 bench-quick: .venv/.bench ## run the benchmarks at a small size
 	@scripts/run python -m benchmarks --quick
 
-servers: .venv/.dev ## install the S3 and Azure servers that the tests start
+servers: .venv/.dev ## install the servers and the browser that the tests start
 	@.venv/bin/python -m tests.servers || true
+	@.venv/bin/python -m tests.browser || true
 
 clean: ## remove everything that is made here
 	rm -rf .venv .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -105,8 +105,8 @@ async def _load_chains(check: Check, *, whole: bool) -> int:
     for ref, manifest in sorted(check.manifests.items(), key=lambda item: item[0].id, reverse=True):
         new = {key: op for op in manifest.operators.values() if (key := _segments(op)) and key not in seen}
         read += sum(segment.entries for operator in new.values() for segment in operator.segments)
-        if read > MOST_PARTITIONS and seen and not whole:
-            left_out += bool(new)
+        if new and seen and read > MOST_PARTITIONS and not whole:
+            left_out += 1
             continue
         seen |= new.keys()
         check.manifests[ref] = await check.with_chains(ref, manifest)
