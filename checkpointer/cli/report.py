@@ -18,7 +18,7 @@ from checkpointer.retention.policies import RetentionPolicy
 @verb(
     "report",
     "report /data/orders -o report.html",
-    "report s3://bucket/jobs/orders -o - --verify 0 --keep-last 100 > report.html",
+    "report s3://bucket/jobs/orders -o report.html --verify 0 --keep-last 100 --daily 30d",
     "report /data/orders --json | jq .verdict",
     lost=True,
     note="Exit status: 0 where all is well, 1 where something is damaged or missing. The page is written either way.",

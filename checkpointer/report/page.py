@@ -42,6 +42,8 @@ def document(report: Report) -> dict[str, Json]:
 
 def age_of_newest(report: Report) -> str:
     newest = report.newest
+    if newest is None and report.verification.findings:
+        return "which checkpoint is the newest cannot be told"
     if newest is None:
         return "no checkpoint is committed"
     return f"newest checkpoint: {words.age(newest.created, report.made) or 'of unknown age'}"

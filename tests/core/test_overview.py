@@ -4,9 +4,10 @@ from collections import Counter
 
 import pytest
 
-from checkpointer import Checkpointer, census, difference, measures, overview, runtime
+from checkpointer import Checkpointer, census, difference, overview, runtime
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.pointer import read_head
+from manifests import measures
 from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
 from manifests.segments import INLINE
 from tests.core.world import Actor, World, line, live_objects, put

@@ -1,33 +1,16 @@
-"""Reports on real stores, and a browser to look at them."""
+"""Reports on real stores."""
 
-import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
 
 from checkpointer import Checkpointer
 from checkpointer.report.gather import make_report
 from checkpointer.report.model import Report
-from tests.browser import started
-from tests.servers import ServerUnavailableError
 
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 SCRIPT = "</script></style><script>document.title='owned'</script>"
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Headless Chromium."""
-    try:
-        with started() as running:
-            yield running
-    except ServerUnavailableError as unavailable:
-        if os.environ.get("CHECKPOINTER_REQUIRE_SERVERS"):
-            pytest.fail(str(unavailable), pytrace=False)
-        pytest.skip(str(unavailable))
 
 
 @pytest.fixture(scope="session")

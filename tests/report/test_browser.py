@@ -1,5 +1,6 @@
 """The page in a real browser: light, dark, on a phone, printed; it fetches nothing and runs nothing."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from checkpointer.report import page as pages
+from tests.browser import started
 from tests.core.damage import flip
 from tests.report.conftest import report_on
+from tests.servers import ServerUnavailableError
 
 Scheme = Literal["light", "dark"]
 
@@ -44,6 +47,18 @@ TOO_WIDE = """() => [...document.body.querySelectorAll("*")]
 
 CUT = """() => [...document.querySelectorAll(".scroll")]
   .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.getAttribute("aria-label"))"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Headless Chromium. Of this module alone: while it is open, this thread counts as running an event loop."""
+    try:
+        with started() as running:
+            yield running
+    except ServerUnavailableError as unavailable:
+        if os.environ.get("CHECKPOINTER_REQUIRE_SERVERS"):
+            pytest.fail(str(unavailable), pytrace=False)
+        pytest.skip(str(unavailable))
 
 
 @pytest.fixture(scope="module")

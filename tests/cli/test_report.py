@@ -1,0 +1,101 @@
+"""`checkpointer report`: where the page goes, and what the status says."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from checkpointer.cli.app import checkpointer
+from tests.cli.conftest import Run
+from tests.core.damage import flip
+
+
+def test_a_page_or_json_or_both(root: Path, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    done = run("report", root, "-o", file)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith(f"{file}: Nothing is wrong; newest checkpoint: ")
+    assert file.read_text().startswith("<!doctype html>")
+    assert file.read_text().endswith("</html>")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o666 & ~_umask()
+    found = run("report", root, "--json").json
+    assert [row["epoch"] for row in found["checkpoints"]] == [10, 11, 12]
+    assert run("report", root, "--json", "-o", file, "--keep-last", 1).json["cleanup"]["retired"]
+    assert [path.name for path in tmp_path.iterdir() if "report" in path.name] == ["report.html"]
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_a_page_to_stdout(root: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        checkpointer(["report", str(root), "-o", "-"])
+    assert ended.value.code == 0
+    captured = capfdbinary.readouterr()
+    assert captured.err == b""
+    assert captured.out.startswith(b"<!doctype html>")
+    assert captured.out.endswith(b"</html>")
+
+
+def test_findings_are_written_and_give_status_1(root: Path, run: Run, tmp_path: Path) -> None:
+    flip(max((root / "artifacts" / "blob").glob("*/*")))
+    file = tmp_path / "report.html"
+    done = run("report", root, "-o", file)
+    assert (done.status, done.err) == (1, "")
+    assert "1 finding: 1 damaged" in done.out
+    assert "1 finding: 1 damaged" in file.read_text()
+    assert run("report", root, "--json", "--verify", 0).status == 0
+    (root / "_latest").unlink()
+    assert run("report", root, "-o", file).status == 1
+    assert "can be repaired to" in file.read_text()
+
+
+def test_what_cannot_be_written_is_refused_first(root: Path, run: Run, tmp_path: Path) -> None:
+    for args, part in (
+        ((), "-o report.html"),
+        (("-o", "-", "--json"), "stdout"),
+        (("-o", tmp_path), "is a folder"),
+        (("-o", tmp_path / "no" / "such" / "report.html"), "no folder"),
+        (("-o", tmp_path / "report.html", "--verify", "7"), "from 0 to 1"),
+    ):
+        done = run("report", root, *args)
+        assert (done.status, done.out) == (2, "")
+        assert part in done.err
+    assert not [*tmp_path.glob("report*")]
+
+
+def test_a_root_without_a_store_gets_no_page(root: Path, run: Run, tmp_path: Path) -> None:
+    done = run("report", root.parent / "rot", "-o", tmp_path / "report.html")
+    assert (done.status, done.out) == (1, "")
+    assert f"did you mean {root}?" in done.err
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_failed_write_leaves_the_old_page(
+    root: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "report.html"
+    file.write_text("old")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    done = run("report", root, "-o", file)
+    assert done.status == 2
+    assert "No space left" in done.err
+    assert file.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir() if "report" in path.name] == ["report.html"]
+
+
+def test_a_device_is_written_to_and_not_replaced(root: Path, run: Run, tmp_path: Path) -> None:
+    assert run("report", root, "-o", os.devnull).status == 0
+    assert Path(os.devnull).is_char_device()
+    link = tmp_path / "link.html"
+    link.symlink_to(tmp_path / "real.html")
+    assert run("report", root, "-o", link).status == 0
+    assert link.is_symlink()
