@@ -2,6 +2,7 @@
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -92,10 +93,14 @@ def test_a_failed_write_leaves_the_old_page(
     assert [path.name for path in tmp_path.iterdir() if "report" in path.name] == ["report.html"]
 
 
-def test_a_device_is_written_to_and_not_replaced(root: Path, run: Run, tmp_path: Path) -> None:
-    assert run("report", root, "-o", os.devnull).status == 0
-    assert Path(os.devnull).is_char_device()
-    link = tmp_path / "link.html"
+def test_a_pipe_is_written_to_and_a_link_is_kept(root: Path, run: Run, tmp_path: Path) -> None:
+    link, pipe = tmp_path / "link.html", tmp_path / "pipe"
     link.symlink_to(tmp_path / "real.html")
     assert run("report", root, "-o", link).status == 0
     assert link.is_symlink()
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as reader:
+        received = reader.submit(pipe.read_bytes)
+        assert run("report", root, "-o", pipe).status == 0
+        assert pipe.is_fifo()
+        assert received.result(timeout=30).endswith(b"</html>")
