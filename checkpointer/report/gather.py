@@ -8,7 +8,7 @@ from collections import Counter
 
 from checkpointer.candidates import Candidate, candidates
 from checkpointer.client import Client
-from checkpointer.errors import CorruptionError
+from checkpointer.errors import CheckpointError, CorruptionError
 from checkpointer.host import Progress
 from checkpointer.overview import State, state_of
 from checkpointer.pointer import Head, read_head
@@ -218,6 +218,8 @@ async def _cleanup(session: Session, policy: RetentionPolicy) -> Cleanup:
         plan = await make_plan(session, policy)
     except (CorruptionError, ObjectNotFoundError) as error:
         return Cleanup((), (), f"Nothing can be cleaned while something live cannot be read: {error}")
+    except CheckpointError as error:  # somebody who may read, and not list everything
+        return Cleanup((), (), f"Could not be looked at: {error}")
     rows = [CleanupRow(*key, total.objects, total.bytes) for key, total in sorted(plan.totals.items())]
     return Cleanup(tuple(rows), tuple(ref.id for ref in plan.retired), plan.note)
 

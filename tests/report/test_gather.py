@@ -1,5 +1,6 @@
 """What a report says is what the store holds; damage is told, and keeps nothing else from being told."""
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -7,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from checkpointer import Checkpointer, RetentionPolicy, runtime
-from checkpointer.errors import IllegalArgumentError
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.history import live_objects
 from checkpointer.pointer import read_head
 from checkpointer.report import gather, page
+from checkpointer.store.base import Blob
 from manifests import layout
 from tests.core.damage import fill, flip
 from tests.core.world import World, line, put
@@ -211,3 +213,30 @@ def test_very_many_partitions_are_left_out_and_the_page_says_so(root: Path, monk
     assert report.cleanup.rows == ()
     assert report_on(root, share=0.0).chains_left_out == 0
     assert report_on(root, policy=RetentionPolicy(keep_last=1)).cleanup.rows
+
+
+def test_what_was_deleted_meanwhile_is_no_finding(world: World) -> None:
+    writer, reader = world.actor(), world.actor()
+    old = put(writer, b"1" * 5000)
+    put(writer, b"2" * 5000)
+    inner, deleted = reader.faults.get, []
+
+    async def get(path: str, *, limit: int | None = None) -> Blob:
+        if path.startswith("artifacts/") and not deleted:
+            deleted.append(path)
+            await asyncio.to_thread(world.actor().delete_checkpoint, old)
+        return await inner(path, limit=limit)
+
+    reader.faults.get = get  # type: ignore[method-assign]
+    assert gather.make_report(reader).verdict == "Nothing is wrong"
+    assert deleted
+
+
+def test_who_may_not_list_everything_still_gets_the_rest(world: World) -> None:
+    with world.actor(retries=False) as ck:
+        line(ck, 2)
+        ck.faults.fail("leftovers", error=InvalidStateError)
+        report = gather.make_report(ck)
+    assert report.cleanup.note is not None
+    assert report.cleanup.note.startswith("Could not be looked at: leftovers")
+    assert len(report.checkpoints) == 2

@@ -11,6 +11,7 @@ from checkpointer.report import charts, page
 from checkpointer.report.model import OperatorRow, Report
 from checkpointer.retention.verify import Finding
 from manifests.model import CheckpointId, Cost
+from manifests.words import duration
 from tests.report.conftest import HOSTILE, SCRIPT, report_on
 
 
@@ -101,6 +102,24 @@ def test_many_values_share_bars_without_losing_the_peak(report: Report) -> None:
     lengths = charts.lengths_chart([(n, 10) for n in range(1, 31)])
     assert lengths is not None
     assert lengths.bars[0].label == "1 to 3: 30 partitions"
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "said"),
+    [
+        (None, "?"),
+        (0, "0 µs"),
+        (999, "999 µs"),
+        (1000, "1 ms"),
+        (999_499, "999 ms"),
+        (999_500, "1.0 s"),
+        (59_949_999, "59.9 s"),
+        (59_950_000, "1 min 0 s"),
+        (3_725_000_000, "62 min 5 s"),
+    ],
+)
+def test_times_as_people_say_them(microseconds: int | None, said: str) -> None:
+    assert duration(microseconds) == said
 
 
 def test_a_store_that_says_little_still_has_a_page(report: Report) -> None:
