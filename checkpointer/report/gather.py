@@ -32,8 +32,8 @@ from manifests import layout, measures
 from manifests.measures import Spread
 from manifests.model import CheckpointId, Manifest, Operator, Ref
 
-MOST_PARTITIONS = 500_000
-"""Partitions whose chains are read from segments, those of the newest checkpoints first: about ten seconds' work."""
+MOST_PARTITIONS = 3_000_000
+"""Partitions whose chains are read from segments, those of the newest checkpoints first: some ten seconds' work."""
 
 MOST_BYTES, MOST_OBJECTS = 1 << 30, 10_000
 """What is read and compared unless a share is given: all of a smaller store, a sample of a larger one."""

@@ -9,13 +9,12 @@ import pytest
 
 from checkpointer import Checkpointer, RetentionPolicy, runtime
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.history import live_objects
 from checkpointer.pointer import read_head
 from checkpointer.report import gather, page
 from checkpointer.store.base import Blob
 from manifests import layout
 from tests.core.damage import fill, flip
-from tests.core.world import World, line, put
+from tests.core.world import World, line, live_objects, put
 from tests.report.conftest import report_on
 
 
