@@ -24,7 +24,7 @@ from checkpointer.report.model import (
 )
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import make_plan
-from checkpointer.retention.verify import Check, Finding, check_share
+from checkpointer.retention.verify import Check, Finding, Verification, check_share
 from checkpointer.runtime import run_sync
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
@@ -74,6 +74,7 @@ async def gather(
         check.share = _share(check) if share is None else share
         await check.read_objects()
         await check.forget_retired(head)
+        await check.look_above(head)
     elif not check.findings and await session.store.list(layout.MANIFESTS):
         lost = f"{layout.LATEST}: expected an object, found none, while manifests are there"
         check.findings.append(Finding(layout.LATEST, lost, (), missing=True))
@@ -94,7 +95,7 @@ async def gather(
         verification=verification,
         share=check.share,
         chains_left_out=left_out,
-        candidates=await _candidates(session) if current is None and verification.findings else (),
+        candidates=await _candidates(session) if _needs_repair(verification, current) else (),
     )
 
 
@@ -224,8 +225,13 @@ async def _cleanup(session: Session, policy: RetentionPolicy) -> Cleanup:
     return Cleanup(tuple(rows), tuple(ref.id for ref in plan.retired), plan.note)
 
 
+def _needs_repair(found: Verification, current: Manifest | None) -> bool:
+    """Whether `_latest` or the committed manifest is not to be trusted, so that a rollback has nothing to stand on."""
+    return bool(found.findings) and (current is None or any(f.path == layout.LATEST for f in found.findings))
+
+
 async def _candidates(session: Session) -> tuple[Candidate, ...]:
     try:
         return tuple(await candidates(session, None, None))
-    except CorruptionError:
-        return ()  # a newer format: the finding says so
+    except CheckpointError:
+        return ()  # the findings say why; of a newer format, for one

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from checkpointer import Checkpointer, RetentionPolicy, runtime
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.pointer import read_head
 from checkpointer.report import gather, page
-from checkpointer.store.base import Blob
+from checkpointer.store.base import S
 from manifests import layout
 from tests.core.damage import fill, flip
+from tests.core.faults import Request
 from tests.core.world import World, line, live_objects, put
 from tests.report.conftest import report_on
 
@@ -218,15 +220,15 @@ def test_what_was_deleted_meanwhile_is_no_finding(world: World) -> None:
     writer, reader = world.actor(), world.actor()
     old = put(writer, b"1" * 5000)
     put(writer, b"2" * 5000)
-    inner, deleted = reader.faults.get, []
+    inner, deleted = reader.faults.read_into, []
 
-    async def get(path: str, *, limit: int | None = None) -> Blob:
+    async def read_into(path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
         if path.startswith("artifacts/") and not deleted:
             deleted.append(path)
             await asyncio.to_thread(world.actor().delete_checkpoint, old)
-        return await inner(path, limit=limit)
+        return await inner(path, make, limit=limit)
 
-    reader.faults.get = get  # type: ignore[method-assign]
+    reader.faults.read_into = read_into  # type: ignore[method-assign]
     assert gather.make_report(reader).verdict == "Nothing is wrong"
     assert deleted
 
@@ -234,8 +236,25 @@ def test_what_was_deleted_meanwhile_is_no_finding(world: World) -> None:
 def test_who_may_not_list_everything_still_gets_the_rest(world: World) -> None:
     with world.actor(retries=False) as ck:
         line(ck, 2)
-        ck.faults.fail("leftovers", error=InvalidStateError)
+
+        def refuse(request: Request) -> None:
+            if request.path == "":
+                raise InvalidStateError("list: not allowed")
+
+        ck.faults.call(refuse, "list", times=100)
         report = gather.make_report(ck)
     assert report.cleanup.note is not None
-    assert report.cleanup.note.startswith("Could not be looked at: leftovers")
+    assert report.cleanup.note.startswith("Could not be looked at: list: not allowed")
     assert len(report.checkpoints) == 2
+
+
+def test_an_old_copy_of_the_pointer_is_a_finding_with_what_to_repair_to(root: Path, tmp_path: Path) -> None:
+    old = (root / "_latest").read_bytes()
+    with Checkpointer(root) as ck:
+        ck.restore().prepared.commit()  # type: ignore[union-attr]
+        line(ck, 2)
+    (root / "_latest").write_bytes(old)
+    report = report_on(root)
+    assert [finding.path for finding in report.verification.findings] == ["_latest"]
+    assert 6 in [candidate.id.sequence for candidate in report.candidates]
+    assert "checkpointer repair" in page.render(report)
