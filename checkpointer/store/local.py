@@ -88,7 +88,11 @@ class LocalStore(Listing):
 
     async def list_page(self, prefix: str, more: object | None = None) -> Page:
         steps = more if isinstance(more, walk.Walk) else walk.Walk(self._walk(prefix))
-        found = await self._run(prefix, steps.take, _PAGE)
+        try:
+            found = await self._run(prefix, steps.take, _PAGE)
+        except BaseException:
+            steps.give_up()  # a thread may still be taking the steps of this page
+            raise
         entries = [Entry(path, size) for path, size in found if not files.is_hidden(path.rpartition("/")[2])]
         return Page(entries, None if steps.ended else steps)
 

@@ -1,5 +1,6 @@
 """Walking over the files of a folder, in no order and without following links: memory for folders, not for files."""
 
+import errno
 import itertools
 import os
 from collections.abc import Iterator
@@ -42,6 +43,10 @@ class Walk:
         self._steps = steps
         self._failure: OSError | None = None
         self.ended = False
+
+    def give_up(self) -> None:
+        """From now on it fails: a page that nobody received must not be missing unnoticed."""
+        self._failure = self._failure or OSError(errno.EIO, "a page of this listing was lost")
 
     def take(self, number: int) -> list[tuple[str, int]]:
         if self._failure is not None:

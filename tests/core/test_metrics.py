@@ -3,9 +3,12 @@
 import asyncio
 import logging
 import pickle
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +28,7 @@ from checkpointer.store.retry import RetryingStore
 from manifests.model import CheckpointId, Cost, Manifest, Operator
 from manifests.segments import INLINE
 from tests.core.faults import FaultyStore
-from tests.core.world import World, at_once, latest, put
+from tests.core.world import World, at_once, latest, line, put
 from tests.servers import Server
 
 BIG = b"x" * ((1 << 20) + 1)
@@ -615,3 +618,30 @@ def test_no_log_and_no_record_shows_a_secret(s3_server: Server, caplog: pytest.L
         (RestoreMetrics, None),
         (RestoreMetrics, "InvalidStateError"),
     ]
+
+
+def test_a_callback_that_never_returns_does_not_keep_the_process(tmp_path: Path) -> None:
+    program = f"""
+import time
+from checkpointer import Checkpointer
+ck = Checkpointer({str(tmp_path)!r}, metrics=lambda record: time.sleep(3600))
+for _ in range(3):
+    with ck.begin() as cp:
+        cp.snapshot("op", 0, b"1")
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "done\n"
+
+
+def test_records_that_nobody_takes_are_dropped_and_said_to_be(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("checkpointer.runtime._callbacks", runtime._Callbacks())
+    monkeypatch.setattr("checkpointer.runtime.MAX_CALLBACKS", 2)
+    held = threading.Event()
+    client = world.actor(metrics=lambda record: held.wait(30))
+    line(client, 5)
+    held.set()
+    assert "a record is lost" in caplog.text
+    assert len(client.list_checkpoints()) == 5
