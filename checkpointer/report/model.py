@@ -6,7 +6,7 @@ from datetime import datetime
 
 from checkpointer.candidates import Candidate
 from checkpointer.overview import State
-from checkpointer.retention.live import Action
+from checkpointer.retention.index import Action
 from checkpointer.retention.verify import Verification
 from manifests.measures import OperatorSize, PartitionSize, Spread
 from manifests.model import CheckpointId, Cost, Job, Json, Retired, Writer

@@ -8,10 +8,10 @@ from checkpointer import objects
 from checkpointer.errors import CheckpointError, CheckpointNotFoundError, CorruptionError, InvalidStateError
 from checkpointer.history import is_live, walk
 from checkpointer.pointer import Head, advance, read_head, reading
-from checkpointer.retention.live import DELETE, index_live
+from checkpointer.retention.index import DELETE, index_live
 from checkpointer.retention.plan import Judge
 from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.retention.retire import Lineage, decide, without
+from checkpointer.retention.retire import Live, decide, without
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests.model import CheckpointId, Pointer, Ref
@@ -42,13 +42,13 @@ async def delete_checkpoint(session: Session, checkpoint: CheckpointId) -> None:
             raise CheckpointNotFoundError(f"{url}: no live checkpoint {checkpoint}")
         if ref == head.committed:
             raise InvalidStateError(f"{url}: {checkpoint} is the committed checkpoint: roll back to another one first")
-        lineage = await _lineage(session, head, ref)
-        if ref in lineage.savepoints:
+        live = await _read_live(session, head, ref)
+        if ref in live.savepoints:
             raise InvalidStateError(
-                f"{url}: {checkpoint} is kept by savepoint {lineage.savepoints[ref]!r}: delete_savepoint() first"
+                f"{url}: {checkpoint} is kept by savepoint {live.savepoints[ref]!r}: delete_savepoint() first"
             )
         meant = ref
-        planned = await without(session, head, lineage, {ref}, AGES)
+        planned = await without(session, head, live, {ref}, AGES)
         return replace(planned, retired=head.pointer.retired if head.pointer else ())  # nobody is to wait for it
 
     await advance(session.store, await read_head(session.store), step)
@@ -60,7 +60,7 @@ async def delete_checkpoint(session: Session, checkpoint: CheckpointId) -> None:
         logger.warning("%s: objects of %s are left to the next cleanup: %s", url, checkpoint, error)
 
 
-async def _lineage(session: Session, head: Head, ref: Ref) -> Lineage:
+async def _read_live(session: Session, head: Head, ref: Ref) -> Live:
     """What is live; where the manifest of `ref` cannot be read, the chain ends with it."""
     assert head.pointer is not None
     catalog = await objects.read_catalog(session.store, head.pointer.catalog)
@@ -75,7 +75,7 @@ async def _lineage(session: Session, head: Head, ref: Ref) -> Lineage:
             raise
         logger.warning("%s: nothing older than %s can be proven any more: %s", session.store.url, ref.id, error)
         chain.append(ref)
-    return Lineage(tuple(chain), catalog)
+    return Live(tuple(chain), catalog)
 
 
 async def _sweep(session: Session, gone: Ref) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 import zstandard
 
 from checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
-from checkpointer.retention.live import DELETE, KEEP, Action, Index
+from checkpointer.retention.index import DELETE, KEEP, Action, Index
 from manifests import layout
 from manifests.model import CheckpointId, Ref
 from manifests.notebook import note, table

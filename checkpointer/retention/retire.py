@@ -24,7 +24,7 @@ EIGHTH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class Live:
     """What is live in one version of `_latest`, by reference only: the chain, newest first, and the catalog."""
 
     chain: tuple[Ref, ...]
@@ -44,7 +44,7 @@ class Lineage:
 class Decision:
     """What a policy makes of one version of `_latest`: what it keeps and why, and what it retires."""
 
-    lineage: Lineage
+    live: Live
     kept: dict[Ref, str]
     retired: tuple[Ref, ...]
 
@@ -56,8 +56,8 @@ async def decide(session: Session, head: Head, policy: RetentionPolicy) -> Decis
     light: dict[Ref, Manifest] = {}
     async for ref, manifest in walk(session.store, head, head.pointer.boundary):
         light[ref] = manifest if policy.keep_if else replace(manifest, operators={}, positions={}, properties={})
-    lineage = Lineage(tuple(light), catalog)
-    others = [ref for ref in dict.fromkeys(entry.ref for entry in lineage.entries) if ref not in light]
+    live = Live(tuple(light), catalog)
+    others = [ref for ref in dict.fromkeys(entry.ref for entry in live.entries) if ref not in light]
     read = await asyncio.gather(*(objects.read_manifest_alone(session.store, ref) for ref in others))
     light |= dict(zip(others, read, strict=True))
     newest_first = sorted(light, key=lambda ref: ref.id, reverse=True)
@@ -67,12 +67,12 @@ async def decide(session: Session, head: Head, policy: RetentionPolicy) -> Decis
     for ref in newest_first:
         if ref == head.committed:
             kept[ref] = "committed"
-        elif ref in lineage.savepoints:
-            kept[ref] = f"savepoint {lineage.savepoints[ref]!r}"
+        elif ref in live.savepoints:
+            kept[ref] = f"savepoint {live.savepoints[ref]!r}"
         elif ref.id in chosen:
             kept[ref] = chosen[ref.id]
     retired = tuple(ref for ref in reversed(newest_first) if ref not in kept)
-    return Decision(lineage, kept, retired)
+    return Decision(live, kept, retired)
 
 
 async def retire(session: Session, policy: RetentionPolicy) -> tuple[tuple[Ref, ...], str | None]:
@@ -90,7 +90,7 @@ async def retire(session: Session, policy: RetentionPolicy) -> tuple[tuple[Ref, 
         decision, note = await decide_now(session, head, policy)
         if not decision.retired:
             return None
-        swap = await without(session, head, decision.lineage, decision.retired, policy.grace)
+        swap = await without(session, head, decision.live, decision.retired, policy.grace)
         planned[swap.nonce] = decision.retired
         return swap
 
@@ -107,7 +107,7 @@ async def decide_now(session: Session, head: Head, policy: RetentionPolicy) -> t
     if decision.retired and too_soon(head, policy.grace, session.host.now()):
         kept = decision.kept | dict.fromkeys(decision.retired, "to be retired with a later cleanup")
         note = f"nothing more is retired now: that is done every eighth of the grace period of {policy.grace} at most"
-        return Decision(decision.lineage, kept, ()), note
+        return Decision(decision.live, kept, ()), note
     return decision, None
 
 
@@ -117,27 +117,27 @@ def too_soon(head: Head, grace: timedelta, now: datetime) -> bool:
     return any(timedelta(0) <= now - old.at < grace / EIGHTH for old in head.pointer.retired)
 
 
-async def without(session: Session, head: Head, lineage: Lineage, gone: Collection[Ref], grace: timedelta) -> Pointer:
+async def without(session: Session, head: Head, live: Live, gone: Collection[Ref], grace: timedelta) -> Pointer:
     """The pointer once some checkpoints are retired. Never the committed one."""
     assert head.pointer is not None
     old, now = head.pointer, session.host.now()
     run = 0
-    while run < len(lineage.chain) and lineage.chain[run] not in gone:
+    while run < len(live.chain) and live.chain[run] not in gone:
         run += 1
-    boundary = max(old.boundary, lineage.chain[run - 1].id.sequence) if run < len(lineage.chain) else old.boundary
-    entries = [entry for entry in lineage.entries if entry.ref not in gone]
+    boundary = max(old.boundary, live.chain[run - 1].id.sequence) if run < len(live.chain) else old.boundary
+    entries = [entry for entry in live.entries if entry.ref not in gone]
     listed = {entry.ref for entry in entries}
-    for ref in lineage.chain[run:]:
+    for ref in live.chain[run:]:
         if ref not in gone and ref not in listed:
             entries.append(CatalogEntry(ref, None, now, session.host.token(32)))
     young = tuple(former for former in old.retired if now - former.at < grace)
     planned = replace(old, nonce=session.host.token(32))
-    if tuple(entries) != lineage.entries:
+    if tuple(entries) != live.entries:
         planned = await recatalogue(session, head, tuple(entries))
     return replace(planned, boundary=boundary, retired=(*young, Retired(old.boundary, old.catalog, now)))
 
 
-def protected(head: Head, lineage: Lineage, refs: Collection[Ref]) -> Ref | None:
+def protected(head: Head, live: Live, refs: Collection[Ref]) -> Ref | None:
     """One of `refs` that must not be retired in this version, whatever an older version said."""
-    never = {head.committed, head.prepared, *lineage.savepoints}
+    never = {head.committed, head.prepared, *live.savepoints}
     return next((ref for ref in refs if ref in never), None)

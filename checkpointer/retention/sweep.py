@@ -14,7 +14,7 @@ from itertools import islice
 from checkpointer.errors import IllegalArgumentError, InvalidStateError, OutrunError
 from checkpointer.host import Progress
 from checkpointer.pointer import Head, advance, read_head, reading
-from checkpointer.retention.live import DELETE, LATER, index_live
+from checkpointer.retention.index import DELETE, LATER, index_live
 from checkpointer.retention.plan import Judge, Plan, PlannedCheckpoint, PlanRow, Spool, Total
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.retire import Decision, decide, decide_now, protected, retire, without
@@ -135,14 +135,14 @@ async def _check(session: Session, head: Head, plan: Plan) -> Pointer | None:
     if fresh and not plan.retired:
         return None
     now = await decide(session, head, RetentionPolicy(grace=plan.grace))
-    needed = protected(head, now.lineage, plan.retired)
+    needed = protected(head, now.live, plan.retired)
     if needed is not None:
         raise OutrunError(f"{url}: this plan retires {needed.id}, which is needed now: make a new plan")
     gone = dict.fromkeys(ref for ref in plan.retired if ref in now.kept)
     if not fresh:
         left = {ref: why for ref, why in now.kept.items() if ref not in gone}
-        await _check_rows(session, head, plan, Decision(now.lineage, left, tuple(gone)))
-    return await without(session, head, now.lineage, gone, plan.grace) if gone else None
+        await _check_rows(session, head, plan, Decision(now.live, left, tuple(gone)))
+    return await without(session, head, now.live, gone, plan.grace) if gone else None
 
 
 async def _check_rows(session: Session, head: Head, plan: Plan, decision: Decision) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from checkpointer.client import Client
-from checkpointer.retention.live import DELETE, LATER
+from checkpointer.retention.index import DELETE, LATER
 from checkpointer.retention.plan import Judge, Plan, PlanRow, Total
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.retire import retire

@@ -76,10 +76,10 @@ async def index_live(session: Session, head: Head, decision: Decision, grace: ti
     """
     assert head.pointer is not None
     index = Index()
-    lineage = decision.lineage
+    live = decision.live
     catalog = [] if head.pointer.catalog is None else [head.pointer.catalog.path]
     index.add(Namer(None, "_latest, or its catalog", KEEP), [layout.LATEST, *catalog])
-    chain = set(lineage.chain)
+    chain = set(live.chain)
 
     def strength(ref: Ref) -> tuple[bool, bool, CheckpointId]:
         return (ref == head.committed, ref in chain, ref.id)
