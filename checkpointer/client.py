@@ -136,6 +136,8 @@ def as_id(checkpoint: CheckpointId | str) -> CheckpointId:
 
 def as_target(to: CheckpointId | str) -> CheckpointId | str:
     """A checkpoint id, also from its text; any other text is the name of a savepoint."""
+    if not isinstance(to, CheckpointId | str):
+        raise IllegalArgumentError(f"expected an id or the name of a savepoint, got {to!r:.60}")
     try:
         return as_id(to)
     except IllegalArgumentError:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from checkpointer.errors import OutcomeUnknownError
+from checkpointer.errors import InvalidStateError, OutcomeUnknownError
 from checkpointer.objects import find_manifest, read_catalog, read_manifest_alone
 from checkpointer.pointer import Head
 from checkpointer.store.base import Store
@@ -16,6 +16,9 @@ from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
 
 NEAR = 4
 """Checkpoints so close to the committed one that walking down to them costs less than listing."""
+
+NEWEST = 10**10 - 1
+"""The highest sequence that an id can have."""
 
 TOGETHER = 256
 """Manifests that are fetched at once, and in memory at once where the caller does not keep them."""
@@ -103,6 +106,19 @@ async def read_found(store: Store, listed: Sequence[tuple[CheckpointId, int]]) -
     found = await asyncio.gather(*(find_manifest(store, *one) for one in listed), return_exceptions=True)
     # What could not be read matters only if the chain leads there; reading it again then says what is wrong.
     return dict(pair for pair in found if not isinstance(pair, BaseException))
+
+
+async def refuse_lost(store: Store, head: Head) -> None:
+    """`InvalidStateError` where there is no `_latest`, though commits were made: an empty root would bury them.
+
+    A first attempt that came to no end leaves a manifest of sequence 1, which is no sign of one.
+    """
+    if head.version is None and (above := await list_sizes(store, 2, NEWEST)):
+        raise InvalidStateError(
+            f"{store.url}: has no {layout.LATEST}, though manifests up to {above[-1][0]} are there: it was lost. "
+            "repair_candidates(), or `checkpointer repair`, lists what it can be repaired to; to begin anew, choose an "
+            "empty root"
+        )
 
 
 async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | None:

@@ -16,7 +16,7 @@ from checkpointer.errors import (
     RetiredError,
     SavepointNotFoundError,
 )
-from checkpointer.history import find_savepoint, is_live, read_entries, read_history
+from checkpointer.history import find_savepoint, is_live, read_entries, read_history, refuse_lost
 from checkpointer.metering import Meter, written
 from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.prepared import refuse_prepared
@@ -39,12 +39,22 @@ class Savepoint:
 
 async def list_checkpoints(session: Session) -> list[CheckpointId]:
     """Every live checkpoint, oldest first."""
-    return list((await reading(session.store, lambda head: read_history(session.store, head))).refs())
+
+    async def read(head: Head) -> list[CheckpointId]:
+        await refuse_lost(session.store, head)
+        return list((await read_history(session.store, head)).refs())
+
+    return await reading(session.store, read)
 
 
 async def savepoints(session: Session) -> list[Savepoint]:
     """Every savepoint, oldest checkpoint first. Reads the catalog only, so that damage elsewhere does not matter."""
-    entries = await reading(session.store, lambda head: read_entries(session.store, head))
+
+    async def read(head: Head) -> tuple[CatalogEntry, ...]:
+        await refuse_lost(session.store, head)
+        return await read_entries(session.store, head)
+
+    entries = await reading(session.store, read)
     found = [Savepoint(e.name, e.ref.id, e.created) for e in entries if e.name is not None]
     return sorted(found, key=lambda savepoint: (savepoint.id, savepoint.name))
 
@@ -52,6 +62,8 @@ async def savepoints(session: Session) -> list[Savepoint]:
 async def savepoint(session: Session, name: str, checkpoint: CheckpointId | None) -> Savepoint:
     """Keep a live checkpoint, the committed one unless another is given, under a name that is used once."""
     layout.encode_name("savepoint", name)
+    if layout.owner(f"{layout.MANIFESTS}{name}.json") is not None:
+        raise IllegalArgumentError(f"savepoint {name!r}: looks like the id of a checkpoint: choose another name")
     nonce, created = session.host.token(32), session.host.now()
     kept: Ref | None = None
 

@@ -184,7 +184,7 @@ class Reports:
 def _call(callback: MetricsCallback, record: Metrics) -> None:
     try:
         callback(record)
-    except Exception:
+    except BaseException:  # one that wants to end the process would only end this thread
         logger.warning("%s: the metrics callback failed, its record is lost", record.root, exc_info=True)
 
 

@@ -91,6 +91,7 @@ class Session:
 
     async def base_in(self, head: Head) -> Base:
         """The committed checkpoint of one version of `_latest`."""
+        await history.refuse_lost(self.store, head)
         ref = head.committed
         return Base(head, None if ref is None else await objects.read_manifest(self.store, self.host, ref))
 

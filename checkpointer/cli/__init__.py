@@ -6,6 +6,7 @@ them. Nothing here is imported by the library, and only showing something on a t
 
 import io
 import logging
+import os
 import sys
 
 
@@ -14,6 +15,8 @@ def main() -> None:
     from checkpointer.cli.app import checkpointer
 
     logging.getLogger().addHandler(logging.NullHandler())  # what matters is said in one sentence at the end
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # closed by the shell: >&-
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -72,15 +72,22 @@ def _target(output: str | None, as_json: bool) -> Path | None:
     path = Path(str(output)).resolve()
     if path.is_dir():
         raise Mistyped(f"{output}: is a folder: give the name of a file")
-    if not os.access(path.parent, os.W_OK):
+    if not path.parent.is_dir():
         raise Mistyped(f"{output}: there is no folder {path.parent} to write to")
+    if not os.access(path.parent, os.W_OK):
+        raise Mistyped(f"{output}: you may not write to {path.parent}")
     return path
 
 
 def _write(path: Path, data: bytes) -> None:
     """All of it or nothing: who opens the page meanwhile sees the old one."""
     if path.exists() and not path.is_file():  # a device or a pipe
-        path.write_bytes(data)
+        try:
+            path.write_bytes(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Mistyped(f"{path}: {error.strerror}") from None
         return
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

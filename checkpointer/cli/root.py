@@ -11,6 +11,7 @@ from checkpointer.errors import CheckpointError, CorruptionError, StoreNotFoundE
 from checkpointer.store import ObjectNotFoundError, Store, open_store
 from manifests import layout
 
+_LOST = "manifests are there, but `_latest`, which names the committed one, was lost: see `checkpointer repair`"
 _ABOVE = 3
 _MOST = 5
 _LOOKED_AT = 2000
@@ -38,6 +39,8 @@ async def _around(store: Store, options: Mapping[str, Any] | None) -> tuple[str,
         folder = Path(store.url)
         found = [*islice((p for p in folder.parents[:_ABOVE] if _is_root(p)), _MOST)]
         return _describe(folder), [str(path) for path in found or sorted(islice(_near(folder), _MOST))]
+    if (await store.list_page(layout.MANIFESTS)).entries:
+        return _LOST, []
     above = await _above(store.url, options)
     return "it has no `_latest`", [] if above is None else [above]
 
@@ -47,9 +50,7 @@ def _describe(folder: Path) -> str:
         if not folder.exists():
             return "there is no such folder"
         if (folder / layout.MANIFESTS).is_dir():
-            return (
-                "manifests are there, but `_latest`, which names the committed one, was lost: see `checkpointer repair`"
-            )
+            return _LOST
         if not any(folder.iterdir()):
             return "the folder is empty"
     return "the folder has no `_latest`"

@@ -14,6 +14,7 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.retire import Live, decide, without
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
+from manifests import layout
 from manifests.model import CheckpointId, Pointer, Ref
 
 logger = logging.getLogger("checkpointer")
@@ -85,10 +86,14 @@ async def _sweep(session: Session, gone: Ref) -> None:
     except ObjectNotFoundError:
         return  # somebody else swept it meanwhile
 
-    async def judge(head: Head) -> Judge:
+    async def judge(head: Head) -> tuple[Judge, bool]:
         decision = await decide(session, head, RetentionPolicy())
-        return Judge(head.sequence, await index_live(session, head, decision, AGES))
+        retired = head.pointer.retired if head.pointer is not None else ()
+        leads_on = any(old.boundary <= gone.id.sequence for old in retired)
+        return Judge(head.sequence, await index_live(session, head, decision, AGES, (gone, manifest))), leads_on
 
-    found = await reading(session.store, judge)
-    paths = sorted(objects.objects_of(gone, manifest))
-    await session.store.delete([path for path in paths if found(path, 0).action == DELETE])
+    found, leads_on = await reading(session.store, judge)
+    paths = objects.objects_of(gone, manifest)
+    if leads_on:  # its manifest names the one before it, which was retired lately, and must still be found
+        paths.discard(layout.manifest(gone.id))
+    await session.store.delete([path for path in sorted(paths) if found(path, 0).action == DELETE])

@@ -16,7 +16,7 @@ from checkpointer import objects
 from checkpointer.errors import CorruptionError
 from checkpointer.history import walk_from
 from checkpointer.pointer import Head
-from checkpointer.retention.retire import Decision
+from checkpointer.retention.retire import Decision, is_young
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
@@ -69,8 +69,10 @@ def _hash(path: str) -> int:
     return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "big")
 
 
-async def index_live(session: Session, head: Head, decision: Decision, grace: timedelta) -> Index:
-    """The index of one version, once what `decision` retires is retired.
+async def index_live(
+    session: Session, head: Head, decision: Decision, grace: timedelta, deleted: tuple[Ref, Manifest] | None = None
+) -> Index:
+    """The index of one version, once what `decision` retires is retired. Nobody waits for what was `deleted`.
 
     Raises `ObjectNotFoundError` or `CorruptionError` where something live cannot be read: then nothing may be deleted.
     """
@@ -104,7 +106,11 @@ async def index_live(session: Session, head: Head, decision: Decision, grace: ti
                 index.add(namer, objects.objects_of(ref, manifest))
 
         await session.host.run(add)
-    await _add_retired(session, index, head, {ref for ref, _ in named}, parents, grace)
+    known = {ref for ref, _ in named}
+    if deleted is not None:
+        known.add(deleted[0])
+        parents |= {deleted[1].parent} if deleted[1].parent is not None else set()
+    await _add_retired(session, index, head, known, parents, grace)
     return index
 
 
@@ -116,9 +122,10 @@ async def _add_retired(
     It is found from the parents of all that is live, and in the catalogs of then. Nothing depends on it, so what is not
     there any more, or cannot be read, is passed over.
     """
-    assert head.pointer is not None
+    if head.pointer is None or not head.pointer.retired:
+        return
     now = session.host.now()
-    young = [old for old in head.pointer.retired if now - old.at < grace]
+    young = [old for old in head.pointer.retired if is_young(old, now, grace)]
     starts = set(parents)
     for old in young:
         if old.catalog is not None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 import zstandard
 
 from checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
-from checkpointer.retention.index import DELETE, KEEP, Action, Index
+from checkpointer.retention.index import DELETE, KEEP, LATER, Action, Index
 from manifests import layout
 from manifests.model import CheckpointId, Ref
 from manifests.notebook import note, table
@@ -152,11 +152,14 @@ class Plan:
             "retired": [[str(ref.id), ref.digest] for ref in self.retired],
             "totals": [[action, reason, *astuple(total)] for (action, reason), total in self.totals.items()],
         }
-        with open(path, "wb") as out:
-            out.write(json.dumps(header).encode() + b"\n")
-            if self._file is not None:
-                with open(self._file, "rb") as rows:
-                    shutil.copyfileobj(rows, out)
+        try:
+            with open(path, "wb") as out:
+                out.write(json.dumps(header).encode() + b"\n")
+                if self._file is not None:
+                    with open(self._file, "rb") as rows:
+                        shutil.copyfileobj(rows, out)
+        except OSError as error:
+            raise IllegalArgumentError(f"{path}: {error.strerror}: a plan cannot be saved there") from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -182,14 +185,27 @@ class Plan:
                     note=header["note"],
                     from_file=True,
                 )
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
                 raise MalformedError(f"{path}: expected a saved plan, found {error!r:.100}") from None
             with Spool() as spool:
                 shutil.copyfileobj(file, spool.file)
             plan.attach(spool)
-            for _ in plan:  # all of it can be read
-                pass
+            plan._check()
             return plan
+
+    def _check(self) -> None:
+        """Read all of it, and see that what it says in sum is what it would do."""
+        totals: dict[tuple[Action, str], Total] = {}
+        for row in self:
+            texts = (row.path, row.reason, row.named_by or "", row.leftover or "")
+            sound = type(row.size) is int and row.action in (KEEP, LATER, DELETE)
+            if not sound or not all(type(text) is str for text in texts):
+                raise MalformedError(f"a saved plan of {self.root}: expected a row, found {row!r:.200}")
+            before = totals.get((row.action, row.reason), Total())
+            totals[row.action, row.reason] = Total(before.objects + 1, before.bytes + row.size)
+        going = {checkpoint.id for checkpoint in self.checkpoints if not checkpoint.keep}
+        if totals != self.totals or going != {ref.id for ref in self.retired}:
+            raise MalformedError(f"a saved plan of {self.root}: its rows are not what it says in sum")
 
     def attach(self, spool: "Spool") -> None:
         """Take over the file of rows; it goes when the plan goes."""

@@ -15,7 +15,7 @@ from checkpointer.lineage import recatalogue
 from checkpointer.pointer import Head, advance, read_head
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.session import Session
-from manifests.model import Catalog, CatalogEntry, Manifest, Pointer, Ref, Retired
+from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref, Retired
 
 logger = logging.getLogger("checkpointer")
 
@@ -61,18 +61,25 @@ async def decide(session: Session, head: Head, policy: RetentionPolicy) -> Decis
     read = await asyncio.gather(*(objects.read_manifest_alone(session.store, ref) for ref in others))
     light |= dict(zip(others, read, strict=True))
     newest_first = sorted(light, key=lambda ref: ref.id, reverse=True)
-    now = session.host.now()
-    chosen = await session.host.call(lambda: policy.kept((light[ref] for ref in newest_first), now))
+    chosen = {} if policy.keeps_all else await _ask(session, policy, [light[ref] for ref in newest_first])
     kept: dict[Ref, str] = {}
     for ref in newest_first:
         if ref == head.committed:
             kept[ref] = "committed"
         elif ref in live.savepoints:
             kept[ref] = f"savepoint {live.savepoints[ref]!r}"
+        elif policy.keeps_all:
+            kept[ref] = "no rule retires anything"
         elif ref.id in chosen:
             kept[ref] = chosen[ref.id]
     retired = tuple(ref for ref in reversed(newest_first) if ref not in kept)
     return Decision(live, kept, retired)
+
+
+async def _ask(session: Session, policy: RetentionPolicy, newest_first: list[Manifest]) -> dict[CheckpointId, str]:
+    """In a thread of its own: `keep_if` is the user's."""
+    now = session.host.now()
+    return await session.host.call(lambda: policy.kept(newest_first, now))
 
 
 async def retire(session: Session, policy: RetentionPolicy) -> tuple[tuple[Ref, ...], str | None]:
@@ -111,6 +118,11 @@ async def decide_now(session: Session, head: Head, policy: RetentionPolicy) -> t
     return decision, None
 
 
+def is_young(old: Retired, now: datetime, grace: timedelta) -> bool:
+    """Whether readers may still be using what was retired. A clock that was far ahead does not keep it for years."""
+    return abs(now - old.at) < grace
+
+
 def too_soon(head: Head, grace: timedelta, now: datetime) -> bool:
     """Whether something was retired so lately that the next time has to wait."""
     assert head.pointer is not None
@@ -130,9 +142,10 @@ async def without(session: Session, head: Head, live: Live, gone: Collection[Ref
     for ref in live.chain[run:]:
         if ref not in gone and ref not in listed:
             entries.append(CatalogEntry(ref, None, now, session.host.token(32)))
-    young = tuple(former for former in old.retired if now - former.at < grace)
-    planned = replace(old, nonce=session.host.token(32))
-    if tuple(entries) != live.entries:
+    young = tuple(former for former in old.retired if is_young(former, now, grace))
+    if tuple(entries) == live.entries:
+        planned = replace(old, nonce=session.host.token(32))
+    else:
         planned = await recatalogue(session, head, tuple(entries))
     return replace(planned, boundary=boundary, retired=(*young, Retired(old.boundary, old.catalog, now)))
 

@@ -17,11 +17,11 @@ from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.retention.index import DELETE, LATER, index_live
 from checkpointer.retention.plan import Judge, Plan, PlannedCheckpoint, PlanRow, Spool, Total
 from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.retention.retire import Decision, decide, decide_now, protected, retire, without
+from checkpointer.retention.retire import Decision, Live, decide, decide_now, protected, retire, without
 from checkpointer.session import Session
 from checkpointer.store.base import Leftover, pages
 from manifests import layout
-from manifests.model import CheckpointId, Pointer
+from manifests.model import CheckpointId, Pointer, Ref
 
 logger = logging.getLogger("checkpointer")
 
@@ -34,7 +34,7 @@ AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What a cleanup did."""
+    """What a cleanup did. `deleted` counts what it asked the store to delete, which may have been gone already."""
 
     retired: tuple[CheckpointId, ...]
     deleted: Total
@@ -119,30 +119,39 @@ async def apply_plan(session: Session, plan: Plan, progress: Progress | None = N
             raise OutrunError(f"{session.store.url}: there is no _latest, but there was when this plan was made")
         return Cleaned((), Total(), Total(), plan.note)
 
+    planned: dict[str, tuple[Ref, ...]] = {}
+
     async def step(head: Head) -> Pointer | None:
-        return await _check(session, head, plan)
+        live, gone = await _check(session, head, plan)
+        if not gone:
+            return None
+        swap = await without(session, head, live, gone, plan.grace)
+        planned[swap.nonce] = gone
+        return swap
 
-    await advance(session.store, head, step)
+    head = await advance(session.store, head, step)
+    retired = planned.get(head.pointer.nonce, ()) if head.pointer is not None else ()
     deleted = await _delete(session, plan, progress)
-    return Cleaned(tuple(ref.id for ref in plan.retired), deleted, plan.total(LATER), plan.note)
+    return Cleaned(tuple(ref.id for ref in retired), deleted, plan.total(LATER), plan.note)
 
 
-async def _check(session: Session, head: Head, plan: Plan) -> Pointer | None:
-    """The swap that retires what the plan retires, None if that is done; raises where the plan was outrun."""
+async def _check(session: Session, head: Head, plan: Plan) -> tuple[Live, tuple[Ref, ...]]:
+    """What is live, and what of it the plan retires; raises where the plan was outrun."""
     assert head.pointer is not None
     url = session.store.url
     fresh = head.pointer.nonce == plan.nonce and not plan.from_file  # a file may say anything
     if fresh and not plan.retired:
-        return None
+        return Live((), None), ()
     now = await decide(session, head, RetentionPolicy(grace=plan.grace))
     needed = protected(head, now.live, plan.retired)
     if needed is not None:
         raise OutrunError(f"{url}: this plan retires {needed.id}, which is needed now: make a new plan")
-    gone = dict.fromkeys(ref for ref in plan.retired if ref in now.kept)
+    gone = tuple(ref for ref in dict.fromkeys(plan.retired) if ref in now.kept)
     if not fresh:
-        left = {ref: why for ref, why in now.kept.items() if ref not in gone}
-        await _check_rows(session, head, plan, Decision(now.live, left, tuple(gone)))
-    return await without(session, head, now.live, gone, plan.grace) if gone else None
+        going = set(gone)
+        left = {ref: why for ref, why in now.kept.items() if ref not in going}
+        await _check_rows(session, head, plan, Decision(now.live, left, gone))
+    return now.live, gone
 
 
 async def _check_rows(session: Session, head: Head, plan: Plan, decision: Decision) -> None:

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from checkpointer import objects
-from checkpointer.errors import CheckpointNotFoundError, CorruptionError, IllegalArgumentError
-from checkpointer.history import list_manifests, list_sizes, read_history
+from checkpointer.errors import CheckpointNotFoundError, CorruptionError, IllegalArgumentError, InvalidStateError
+from checkpointer.history import list_manifests, list_sizes, read_history, refuse_lost
 from checkpointer.host import Progress
 from checkpointer.pointer import Head, read_head
 from checkpointer.retention.comparison import Comparison
@@ -87,7 +87,13 @@ async def verify_store(
         await check.forget_retired(head)
         if checkpoint is None:
             await check.look_above(head)
-    elif checkpoint is not None and head is not None:
+    elif head is not None and checkpoint is None:
+        with check.noting(layout.LATEST):
+            try:
+                await refuse_lost(session.store, head)
+            except InvalidStateError as lost:
+                check.findings.append(Finding(layout.LATEST, str(lost), (), missing=True))
+    elif head is not None:
         raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
     return check.result()
 
@@ -126,7 +132,9 @@ class Check:
         except ObjectNotFoundError:
             problem = f"{path}: expected an object, found none"
             self.findings.append(Finding(path, problem, tuple(sorted(known or self._naming(path))), True, and_older))
-        except CorruptionError as error:
+        except (CorruptionError, InvalidStateError) as error:  # such as a disk that fails, or a right that is missing
+            if path == layout.LATEST and isinstance(error, InvalidStateError):
+                raise
             hurt = tuple(sorted(known or self._naming(path)))
             self.findings.append(Finding(path, str(error), hurt, False, and_older))
 

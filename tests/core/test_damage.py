@@ -365,15 +365,19 @@ def test_a_map_made_by_hand_is_read(tmp_path: Path) -> None:
 
 
 def test_a_damaged_store_is_not_begun_anew(tmp_path: Path) -> None:
-    """A root whose pointer is gone still has objects; the first commit must not fail, nor touch them."""
+    """A root whose pointer is gone still has objects, which a new history would bury and cleanup take."""
     client = Checkpointer(tmp_path / "root")
     put(client, b"1")
     (tmp_path / "root" / "_latest").unlink()
     with pytest.raises(CheckpointError):
         put(client, b"2")
     old = {path: path.read_bytes() for path in (tmp_path / "root").rglob("*.*") if path.is_file()}
-    assert Checkpointer(tmp_path / "root").restore() is None
-    put(Checkpointer(tmp_path / "root"), b"anew")
+    fresh = Checkpointer(tmp_path / "root")
+    for verb in (fresh.restore, fresh.begin, fresh.list_checkpoints, fresh.savepoints):
+        with pytest.raises(InvalidStateError, match="repair_candidates"):
+            verb()
+    (finding,) = fresh.verify().findings
+    assert (finding.path, finding.missing) == ("_latest", True)
     assert all(path.read_bytes() == data for path, data in old.items())
 
 

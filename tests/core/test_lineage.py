@@ -279,6 +279,24 @@ def test_delete_savepoint_keeps_a_savepoint_made_meanwhile(world: World) -> None
         world.actor().delete_savepoint("s")
 
 
+@pytest.mark.parametrize("to", [None, 5, b"s"])
+def test_a_rollback_to_nothing_is_refused(world: World, to: object) -> None:
+    client = world.actor()
+    line(client, 2)
+    before = world.latest()
+    with pytest.raises(IllegalArgumentError):
+        client.rollback(to)  # type: ignore[arg-type]
+    assert world.latest() == before
+
+
+def test_a_savepoint_cannot_have_the_name_of_a_checkpoint(world: World) -> None:
+    client = world.actor()
+    ids = line(client, 2)
+    for name in (str(ids[0]), "0000000099-ffffffff"):
+        with pytest.raises(IllegalArgumentError, match="looks like the id"):
+            client.savepoint(name)
+
+
 def test_a_rollback_to_what_was_deleted_meanwhile_is_refused(world: World) -> None:
     writer = world.actor()
     ids = line(writer, 3)

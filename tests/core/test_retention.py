@@ -299,11 +299,45 @@ def test_a_plan_from_a_file_cannot_delete_what_is_live(world: World, tmp_path: P
     plan.save(file)
     head = file.read_bytes().partition(b"\n")[0] + b"\n"
     rows = b"".join(json.dumps(row._replace(action="delete")).encode() + b"\n" for row in plan)
-    file.write_bytes(head + zstandard.compress(rows))
     before = world.objects()
+    file.write_bytes(head + zstandard.compress(rows))
+    with pytest.raises(CorruptionError, match="not what it says in sum"):
+        Plan.load(file)
+    file.write_bytes(head.replace(b'["keep", ', b'["delete", ') + zstandard.compress(rows))
     with pytest.raises(OutrunError):
         client.apply(Plan.load(file))
     assert world.objects() == before
+
+
+def test_what_was_applied_once_is_not_retired_again(world: World) -> None:
+    client = world.actor()
+    mixed(client, 6)
+    plan = client.plan(LAST_TWO)
+    assert len(client.apply(plan).retired) == 4
+    assert client.apply(plan).retired == ()
+
+
+def test_a_clock_that_was_far_ahead_does_not_keep_everything(world: World) -> None:
+    client = world.actor()
+    clock = with_clock(client)
+    now = clock.time
+    line(client, 5)
+    clock.time = now.replace(year=2099)
+    client.clean(RetentionPolicy(keep_last=2))
+    clock.time = now
+    put(client, b"6")
+    client.clean(RetentionPolicy(keep_last=2))
+    assert garbage(world) <= {path for path in world.objects() if path.startswith("catalog/") or "0000000004" in path}
+
+
+@pytest.mark.parametrize("length", [3, 9])
+def test_a_deleted_checkpoint_is_gone_although_others_were_retired_lately(world: World, length: int) -> None:
+    client = world.actor()
+    line(client, length)
+    client.clean(RetentionPolicy(keep_last=2))
+    oldest = client.list_checkpoints()[0]
+    client.delete_checkpoint(oldest)
+    assert {path for path in world.objects() if str(oldest) in path} <= {layout.manifest(oldest)}
 
 
 def test_the_rows_of_a_plan_go_with_it(world: World) -> None:
