@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer, runtime
-from checkpointer.errors import CheckpointError, CheckpointNotFoundError, DigestMismatchError, IllegalArgumentError
+from checkpointer.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    DigestMismatchError,
+    IllegalArgumentError,
+    InvalidStateError,
+)
 from checkpointer.history import read_history
 from checkpointer.pointer import read_head
 from checkpointer.retention.comparison import Comparison
@@ -21,7 +27,7 @@ from manifests import layout
 from manifests.digest import sha256
 from manifests.model import SNAPSHOT, Artifact, CheckpointId, Tail
 from manifests.segments import INLINE
-from tests.core.world import World, contents, live_objects, put
+from tests.core.world import World, contents, line, live_objects, put
 
 MANY = INLINE + 1
 
@@ -248,3 +254,19 @@ def test_awaitable(root: Path) -> None:
             return await ck.verify()
 
     assert asyncio.run(verify()) == Checkpointer(root).verify()
+
+
+def test_what_a_disk_does_not_give_is_a_finding_and_no_end(world: World) -> None:
+    client = world.actor()
+    ids = line(client, 3)
+    (bad,) = [path for path in world.objects("artifacts/") if str(ids[2]) in path]
+    reader = world.actor(retries=False)
+    reader.faults.fail("get", path=bad, times=100, error=InvalidStateError)
+    (finding,) = reader.verify().findings
+    assert (finding.path, finding.checkpoints, finding.missing) == (bad, (ids[2],), False)
+    restored = reader.restore(on_corruption="previous")
+    assert restored is not None
+    assert restored.id == ids[1]
+    reader.faults.fail("get", path="_latest", times=100, error=InvalidStateError)
+    with pytest.raises(InvalidStateError):
+        reader.verify()
