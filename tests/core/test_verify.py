@@ -27,6 +27,7 @@ from manifests import layout
 from manifests.digest import sha256
 from manifests.model import SNAPSHOT, Artifact, CheckpointId, Tail
 from manifests.segments import INLINE
+from tests.core.damage import DAMAGE, flip, lengthen
 from tests.core.world import World, contents, line, live_objects, put
 
 MANY = INLINE + 1
@@ -88,23 +89,6 @@ def unreadable(root: Path, ids: list[CheckpointId]) -> list[CheckpointId]:
         except CheckpointError:
             found.append(known)
     return found
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-
-
-def shorten(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def lengthen(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"x")
-
-
-DAMAGE: list[Callable[[Path], Any]] = [flip, shorten, lengthen, Path.unlink]
 
 
 def test_a_sound_store_has_no_findings_and_everything_live_was_looked_at(root: Path) -> None:
