@@ -182,6 +182,24 @@ def test_the_time_comes_from_the_host_and_the_grace_period_is_kept(world: World)
     assert garbage(world) == set()
 
 
+def test_a_later_retirement_does_not_shorten_the_grace_of_an_earlier_one(world: World) -> None:
+    client, reader = world.actor(), world.actor()
+    clock = with_clock(client)
+    ids = mixed(client, 6)
+    restored = reader.restore(ids[0])
+    assert restored is not None
+    for keep in (4, 2):
+        done = client.clean(RetentionPolicy(keep_last=keep, grace=timedelta(minutes=80)))
+        assert len(done.retired) == 2
+        clock.time += timedelta(minutes=10)
+    client.clean(RetentionPolicy(keep_last=2, grace=timedelta(minutes=80)))
+    assert restored.operator("own").partition(0) == [b"1"]
+    clock.time += timedelta(minutes=60)
+    client.clean(RetentionPolicy(keep_last=2, grace=timedelta(minutes=80)))
+    with pytest.raises(RetiredError):
+        restored.operator("own").partition(0)
+
+
 def test_a_boundary_that_moves_often_does_not_keep_everything(world: World) -> None:
     """Each entry of `retired` has a time of its own, and retiring is done every eighth of the grace period at most."""
     client = world.actor()

@@ -22,6 +22,7 @@ from checkpointer.runtime import run_sync
 from checkpointer.store import Entry, ObjectExistsError, ObjectNotFoundError, Store, files, mounts, open_store
 from checkpointer.store.base import Leftover
 from checkpointer.store.local import LocalStore
+from checkpointer.store.walk import Walk
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system or changes users: root only")
 
@@ -505,3 +506,18 @@ def test_a_folder_of_somebody_else(tmp_path: Path) -> None:
     for line in lines:
         assert line.startswith(str(tmp_path))
         assert "Permission denied: give user 65534 read and write access" in line
+
+
+def test_a_walk_that_failed_does_not_look_like_one_that_ended() -> None:
+    def steps() -> Iterator[tuple[str, int]]:
+        yield "a", 1
+        raise PermissionError("b")
+
+    walk = Walk(steps())
+    for _ in range(2):
+        with pytest.raises(PermissionError):
+            walk.take(10)
+    given_up = Walk(iter([("a", 1)]))
+    given_up.give_up()
+    with pytest.raises(OSError, match="lost"):
+        given_up.take(10)
