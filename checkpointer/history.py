@@ -108,14 +108,20 @@ async def read_found(store: Store, listed: Sequence[tuple[CheckpointId, int]]) -
     return dict(pair for pair in found if not isinstance(pair, BaseException))
 
 
-async def refuse_lost(store: Store, head: Head) -> None:
-    """`InvalidStateError` where there is no `_latest`, though commits were made: an empty root would bury them.
+async def newest_above(store: Store, head: Head) -> CheckpointId | None:
+    """The newest manifest of a sequence that no attempt has on this version: `_latest` was lost, or is an old copy.
 
-    A first attempt that came to no end leaves a manifest of sequence 1, which is no sign of one.
+    Attempts that came to no end stand at the sequence after the committed one, 1 where there is none.
     """
-    if head.version is None and (above := await list_sizes(store, 2, NEWEST)):
+    above = await list_sizes(store, head.sequence + 2, NEWEST)
+    return above[-1][0] if above else None
+
+
+async def refuse_lost(store: Store, head: Head) -> None:
+    """`InvalidStateError` where there is no `_latest`, though commits were made: an empty root would bury them."""
+    if head.version is None and (newest := await newest_above(store, head)):
         raise InvalidStateError(
-            f"{store.url}: has no {layout.LATEST}, though manifests up to {above[-1][0]} are there: it was lost. "
+            f"{store.url}: has no {layout.LATEST}, though manifests up to {newest} are there: it was lost. "
             "repair_candidates(), or `checkpointer repair`, lists what it can be repaired to; to begin anew, choose an "
             "empty root"
         )

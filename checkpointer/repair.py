@@ -14,7 +14,7 @@ from checkpointer.candidates import Survey, survey
 from checkpointer.errors import CheckpointNotFoundError, CorruptionError, InvalidStateError
 from checkpointer.export import Copier
 from checkpointer.fallback import find_intact
-from checkpointer.history import read_history
+from checkpointer.history import newest_above, read_history
 from checkpointer.pointer import Head, read_damaged, read_head, reading
 from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
@@ -32,7 +32,7 @@ async def repair(session: Session, to: CheckpointId) -> CheckpointId:
     async with session.lock:
         head, latest = await read_damaged(session.store)
         found = await survey(session, latest)
-        if head.pointer is not None and not await _is_old(session, head, found):
+        if head.pointer is not None and not await _is_old(session, head):
             await _refuse_sound(session)
         ref, manifest = await _choose(session, found, to)
         top = max(found.top, head.sequence)
@@ -64,10 +64,10 @@ async def repair(session: Session, to: CheckpointId) -> CheckpointId:
     return copied.id
 
 
-async def _is_old(session: Session, head: Head, found: Survey) -> bool:
-    """Whether `_latest` is an old copy that somebody put there: no attempt stands higher than at the next sequence."""
-    newest = max((checkpoint.sequence for checkpoint in found.manifests), default=0)
-    return newest > head.sequence + 1 and (await read_head(session.store)).version == head.version
+async def _is_old(session: Session, head: Head) -> bool:
+    """Whether `_latest` is an old copy that somebody put there."""
+    newest = await newest_above(session.store, head)
+    return newest is not None and (await read_head(session.store)).version == head.version
 
 
 async def _refuse_sound(session: Session) -> None:

@@ -24,7 +24,7 @@ from checkpointer.report.model import (
 )
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import make_plan
-from checkpointer.retention.verify import Check, Finding, Verification, check_share
+from checkpointer.retention.verify import Check, Verification, check_share
 from checkpointer.runtime import run_sync
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
@@ -74,10 +74,8 @@ async def gather(
         check.share = _share(check) if share is None else share
         await check.read_objects()
         await check.forget_retired(head)
+    if not any(finding.path == layout.LATEST for finding in check.findings):
         await check.look_above(head)
-    elif not check.findings and await session.store.list(layout.MANIFESTS):
-        lost = f"{layout.LATEST}: expected an object, found none, while manifests are there"
-        check.findings.append(Finding(layout.LATEST, lost, (), missing=True))
     too_much = left_out > 0 and policy.keeps_all
     current = check.manifests.get(head.committed) if head.committed else None
     verification = check.result()

@@ -58,16 +58,19 @@ async def make_plan(session: Session, policy: RetentionPolicy | None) -> Plan:
     with Spool() as spool:
         async for entries in pages(session.store, ""):
             await session.host.run(lambda some=entries: spool.extend(judge(e.path, e.size) for e in some))  # type: ignore[misc]
-        try:
-            leftovers = await session.store.leftovers()
-        except InvalidStateError as error:  # such as a right that is missing, and that nothing else needs
-            leftovers = []
-            plan.note = plan.note or f"what interrupted writes left behind is not known: {error}"
-        for leftover in leftovers:
-            spool.add(judge.leftover(leftover.path, leftover.token))
+        spool.extend(await judge_leftovers(session, plan, judge))
     plan.attach(spool)
     plan.totals = spool.totals
     return plan
+
+
+async def judge_leftovers(session: Session, plan: Plan, judge: Judge) -> list[PlanRow]:
+    """What becomes of what interrupted writes left behind; where nobody may know, the plan gets a note."""
+    try:
+        return [judge.leftover(found.path, found.token) for found in await session.store.leftovers()]
+    except InvalidStateError as error:  # such as a right that is missing, and that nothing else needs
+        plan.note = plan.note or f"what interrupted writes left behind is not known: {error}"
+        return []
 
 
 def check_policy(policy: RetentionPolicy | None) -> RetentionPolicy:

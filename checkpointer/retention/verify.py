@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from checkpointer import objects
 from checkpointer.errors import CheckpointNotFoundError, CorruptionError, IllegalArgumentError, InvalidStateError
-from checkpointer.history import list_manifests, list_sizes, read_history, refuse_lost
+from checkpointer.history import list_manifests, newest_above, read_history
 from checkpointer.host import Progress
 from checkpointer.pointer import Head, read_head
 from checkpointer.retention.comparison import Comparison
@@ -85,16 +85,10 @@ async def verify_store(
         check.objects += 1
         await check.run(head, checkpoint)
         await check.forget_retired(head)
-        if checkpoint is None:
-            await check.look_above(head)
-    elif head is not None and checkpoint is None:
-        with check.noting(layout.LATEST):
-            try:
-                await refuse_lost(session.store, head)
-            except InvalidStateError as lost:
-                check.findings.append(Finding(layout.LATEST, str(lost), (), missing=True))
-    elif head is not None:
+    elif checkpoint is not None and head is not None:
         raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
+    if checkpoint is None and head is not None:
+        await check.look_above(head)
     return check.result()
 
 
@@ -278,14 +272,18 @@ class Check:
             self.bytes += size
 
     async def look_above(self, head: Head) -> None:
-        """Find manifests of sequences that no attempt has on this version: `_latest` is an old copy then."""
-        above = await list_sizes(self._store, head.sequence + 2, 10**10 - 1)
-        if above and (await read_head(self._store)).version == head.version:
+        """Find manifests of sequences that no attempt has on this version."""
+        newest = await newest_above(self._store, head)
+        if newest is None or (await read_head(self._store)).version != head.version:
+            return
+        problem = f"{layout.LATEST}: expected an object, found none, though {newest} was written: it was lost"
+        if head.pointer is not None:
             problem = (
-                f"{layout.LATEST}: expected the newest version, found one that commits {head.sequence}, though "
-                f"{above[-1][0]} was written: an old copy was put in its place? see repair_candidates()"
+                f"{layout.LATEST}: expected the newest version, found one that commits {head.sequence}; {newest} "
+                "was written too: an old copy was put in its place?"
             )
-            self.findings.append(Finding(layout.LATEST, problem, ()))
+        advice = "repair_candidates() lists what the root can be repaired to"
+        self.findings.append(Finding(layout.LATEST, f"{problem}; {advice}", (), missing=head.pointer is None))
 
     async def forget_retired(self, head: Head) -> None:
         """Leave out what is missing because it was deleted meanwhile, together with the checkpoints that needed it."""

@@ -17,11 +17,11 @@ from checkpointer.retention.index import DELETE, LATER
 from checkpointer.retention.plan import Judge, Plan, PlanRow, Total
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.retire import retire
-from checkpointer.retention.sweep import BULK, Cleaned, check_policy, judge_store
+from checkpointer.retention.sweep import BULK, Cleaned, check_policy, judge_leftovers, judge_store
 from checkpointer.runtime import run_sync
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.store import Fencing
-from checkpointer.store.base import Store
+from checkpointer.store.base import Leftover, Store
 from checkpointer.sync import Checkpointer
 from manifests import layout
 
@@ -83,8 +83,8 @@ def clean(
         for action, objects, size in _over_objects(spark, client, judge, _delete, _COUNT).collect():
             totals[action] = Total(totals[action].objects + objects, totals[action].bytes + size)
         if judge is not None:
-            left = run_sync(session.store.leftovers())
-            dead = [found for found in left if judge.leftover(found.path, found.token).action == DELETE]
+            left = run_sync(judge_leftovers(session, plan, judge))
+            dead = [Leftover(row.path, row.leftover) for row in left if row.leftover and row.action == DELETE]
             run_sync(session.store.discard(dead))
     return Cleaned(tuple(ref.id for ref in retired), totals[DELETE], totals[LATER], note or plan.note)
 
