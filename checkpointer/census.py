@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from checkpointer import objects
-from checkpointer.host import Progress
+from checkpointer.host import Progress, tell
 from checkpointer.overview import Overview, batched, read_overview
 from checkpointer.session import Session
 from manifests import layout, measures
@@ -63,8 +63,7 @@ async def take_census(session: Session, progress: Progress | None = None) -> Cen
             if listed.state == "committed":
                 current = {name: measures.operator_size(op) for name, op in sorted(manifest.operators.items())}
         done += len(some)
-        if progress is not None:
-            await session.host.call(lambda now=done: progress(now, len(overview.checkpoints)))  # type: ignore[misc]
+        await tell(session.host, progress, done, len(overview.checkpoints))
     written = measures.bytes_by_attempt(sizes)
     metadata = await _metadata(session, overview, set(sizes))
     return Census(

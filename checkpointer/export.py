@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from checkpointer import objects
 from checkpointer.errors import InvalidStateError
-from checkpointer.host import Progress
+from checkpointer.host import Progress, tell
 from checkpointer.lineage import find_target
 from checkpointer.pointer import Head, read_head, reading
 from checkpointer.restore import explaining
@@ -81,9 +81,7 @@ class Copier:
 
     async def _tell(self, size: int) -> None:
         self._done += size
-        done, total = self._done, self._total
-        if (progress := self._progress) is not None:
-            await self._target.host.call(lambda: progress(done, total))
+        await tell(self._target.host, self._progress, self._done, self._total)
 
 
 def _artifacts(operator: Operator) -> list[Artifact]:

@@ -52,3 +52,9 @@ class SystemHost:
 
     async def call(self, function: Callable[[], T]) -> T:
         return await runtime.call_alone(function)
+
+
+async def tell(host: Host, progress: Progress | None, done: int, total: int) -> None:
+    """Let whoever asked to be told know how far it is."""
+    if progress is not None:
+        await host.call(lambda: progress(done, total))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError, OutrunError
-from checkpointer.host import Progress
+from checkpointer.host import Progress, tell
 from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.retention.index import DELETE, LATER, index_live
 from checkpointer.retention.plan import Judge, Plan, PlannedCheckpoint, PlanRow, Spool, Total
@@ -188,8 +188,7 @@ async def _delete(session: Session, plan: Plan, progress: Progress | None) -> To
             await session.store.discard(left)
         done += len(bulk)
         size += sum(row.size for row in bulk)
-        if progress is not None:
-            await session.host.call(lambda now=done: progress(now, total))  # type: ignore[misc]
+        await tell(session.host, progress, done, total)
 
     for part in (True, False):
         rows = (row for row in _deletions(plan) if row.path.startswith(layout.ARTIFACTS) != part)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from checkpointer import objects
 from checkpointer.errors import CheckpointNotFoundError, CorruptionError, IllegalArgumentError, InvalidStateError
 from checkpointer.history import list_manifests, newest_above, read_history
-from checkpointer.host import Progress
+from checkpointer.host import Progress, tell
 from checkpointer.pointer import Head, read_head
 from checkpointer.retention.comparison import Comparison
 from checkpointer.session import Session
@@ -249,8 +249,7 @@ class Check:
             for path, artifacts in queue:
                 await self._read_object(path, artifacts)
                 done += _size(artifacts)
-                if (progress := self._progress) is not None:
-                    await self._host.call(lambda now=done: progress(now, total))  # type: ignore[misc]
+                await tell(self._host, self._progress, done, total)
 
         workers = [asyncio.ensure_future(work()) for _ in range(AT_ONCE)]
         try:
