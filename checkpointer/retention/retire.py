@@ -5,7 +5,7 @@ The chain's newest run of kept checkpoints stays history; what else is kept goes
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -49,6 +49,10 @@ class Decision:
     retired: tuple[Ref, ...]
 
 
+Choose = Callable[[Head], Awaitable[tuple[Live, tuple[Ref, ...]]]]
+"""What is live in a version, and what of it is to be retired, oldest first."""
+
+
 async def decide(session: Session, head: Head, policy: RetentionPolicy) -> Decision:
     """Ask the policy about every live checkpoint. Newest first, with few manifests in memory at once."""
     assert head.pointer is not None
@@ -83,29 +87,36 @@ async def _ask(session: Session, policy: RetentionPolicy, newest_first: list[Man
 
 
 async def retire(session: Session, policy: RetentionPolicy) -> tuple[tuple[Ref, ...], str | None]:
-    """Retire what the policy does not keep, with one swap. What was retired, and why nothing was although it could be.
-
-    Where the pointer moved meanwhile, the policy is asked again about all that is there then.
-    """
-    planned: dict[str, tuple[Ref, ...]] = {}
+    """Retire what the policy does not keep, with one swap. What was retired, and why nothing was that could be."""
     note: str | None = None
 
-    async def step(head: Head) -> Pointer | None:
+    async def choose(head: Head) -> tuple[Live, tuple[Ref, ...]]:
         nonlocal note
         if head.pointer is None:
-            return None
+            return Live((), None), ()
         decision, note = await decide_now(session, head, policy)
-        if not decision.retired:
+        return decision.live, decision.retired
+
+    return await retire_chosen(session, choose, policy.grace), note
+
+
+async def retire_chosen(session: Session, choose: Choose, grace: timedelta) -> tuple[Ref, ...]:
+    """Retire what `choose` says, with one swap; where the pointer moved, it chooses again. What was retired."""
+    planned: dict[str, tuple[Ref, ...]] = {}
+
+    async def step(head: Head) -> Pointer | None:
+        live, gone = await choose(head)
+        if not gone:
             return None
-        swap = await without(session, head, decision.live, decision.retired, policy.grace)
-        planned[swap.nonce] = decision.retired
+        swap = await without(session, head, live, gone, grace)
+        planned[swap.nonce] = gone
         return swap
 
     head = await advance(session.store, await read_head(session.store), step)
     done = planned.get(head.pointer.nonce, ()) if head.pointer is not None else ()
     if done:
         logger.info("%s: retired %d checkpoints, %s to %s", session.store.url, len(done), done[0].id, done[-1].id)
-    return done, note
+    return done
 
 
 async def decide_now(session: Session, head: Head, policy: RetentionPolicy) -> tuple[Decision, str | None]:

@@ -13,15 +13,15 @@ from itertools import islice
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError, OutrunError
 from checkpointer.host import Progress, tell
-from checkpointer.pointer import Head, advance, read_head, reading
+from checkpointer.pointer import Head, reading
 from checkpointer.retention.index import DELETE, LATER, index_live
 from checkpointer.retention.plan import Judge, Plan, PlannedCheckpoint, PlanRow, Spool, Total
 from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.retention.retire import Decision, Live, decide, decide_now, protected, retire, without
+from checkpointer.retention.retire import Decision, Live, decide, decide_now, protected, retire, retire_chosen
 from checkpointer.session import Session
 from checkpointer.store.base import Leftover, pages
 from manifests import layout
-from manifests.model import CheckpointId, Pointer, Ref
+from manifests.model import CheckpointId, Ref
 
 logger = logging.getLogger("checkpointer")
 
@@ -116,32 +116,18 @@ async def apply_plan(session: Session, plan: Plan, progress: Progress | None = N
         raise IllegalArgumentError(f"expected a Plan, got {type(plan).__name__}")
     if plan.root != session.store.url:
         raise IllegalArgumentError(f"this plan was made for {plan.root}, not for {session.store.url}")
-    head = await read_head(session.store)
-    if head.pointer is None:  # nothing is touched then, whatever a plan says
-        if plan.retired or plan.total(DELETE).objects or plan.nonce is not None:
-            raise OutrunError(f"{session.store.url}: there is no _latest, but there was when this plan was made")
-        return Cleaned((), Total(), Total(), plan.note)
-
-    planned: dict[str, tuple[Ref, ...]] = {}
-
-    async def step(head: Head) -> Pointer | None:
-        live, gone = await _check(session, head, plan)
-        if not gone:
-            return None
-        swap = await without(session, head, live, gone, plan.grace)
-        planned[swap.nonce] = gone
-        return swap
-
-    head = await advance(session.store, head, step)
-    retired = planned.get(head.pointer.nonce, ()) if head.pointer is not None else ()
+    retired = await retire_chosen(session, lambda head: _check(session, head, plan), plan.grace)
     deleted = await _delete(session, plan, progress)
     return Cleaned(tuple(ref.id for ref in retired), deleted, plan.total(LATER), plan.note)
 
 
 async def _check(session: Session, head: Head, plan: Plan) -> tuple[Live, tuple[Ref, ...]]:
     """What is live, and what of it the plan retires; raises where the plan was outrun."""
-    assert head.pointer is not None
     url = session.store.url
+    if head.pointer is None:  # nothing is touched then, whatever a plan says
+        if plan.retired or plan.total(DELETE).objects or plan.nonce is not None:
+            raise OutrunError(f"{url}: there is no _latest, but there was when this plan was made")
+        return Live((), None), ()
     fresh = head.pointer.nonce == plan.nonce and not plan.from_file  # a file may say anything
     if fresh and not plan.retired:
         return Live((), None), ()
