@@ -19,6 +19,7 @@ from checkpointer.errors import (
     CorruptionError,
     FencedError,
     IllegalArgumentError,
+    InvalidStateError,
     OutrunError,
     RetiredError,
 )
@@ -366,6 +367,16 @@ def test_the_rows_of_a_plan_go_with_it(world: World) -> None:
     assert file.exists()
     del plan
     assert not file.exists()
+
+
+def test_who_may_not_list_broken_writes_still_cleans_up(world: World) -> None:
+    client = world.actor()
+    mixed(client, 6)
+    client.faults.fail("leftovers", times=9, error=InvalidStateError)
+    assert "interrupted writes" in str(client.plan(LAST_TWO).note)
+    done = client.clean(LAST_TWO)
+    assert (len(done.retired), "interrupted writes" in str(done.note)) == (4, True)
+    assert garbage(world) == set()
 
 
 def test_a_plan_that_failed_leaves_no_file(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
