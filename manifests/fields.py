@@ -10,13 +10,23 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NoReturn, Self
 
-from manifests.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
+from manifests.digest import sha256
+from manifests.errors import DigestMismatchError, IllegalArgumentError, MalformedError, UnsupportedFormatError
 from manifests.model import FORMAT_VERSION, CheckpointId, Json
 
 
 def dump(value: Json) -> bytes:
     """Compact JSON in UTF-8, fields in the order given."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def dump_sealed(value: dict[str, Json]) -> bytes:
+    """An object that nothing above it names: its last field is the SHA-256 of all the bytes before that field."""
+    body = dump(value)[:-1]
+    return body + _SEAL + sha256(body).encode() + b'"}'
+
+
+_SEAL = b',"digest":"'
 
 
 def check_json(what: str, value: Json) -> Json:
@@ -93,6 +103,18 @@ class Fields:
             )
         return fields
 
+    @classmethod
+    def parse_sealed(cls, name: str, data: bytes) -> Self:
+        """A whole file as `dump_sealed` makes it, its digest compared."""
+        fields = cls.parse(name, data)
+        body, seal, tail = data.rpartition(_SEAL)
+        digest = fields.hexadecimal("digest", 64)
+        if not seal or tail != digest.encode() + b'"}':
+            fields.fail("expected the digest as its last field")
+        if sha256(body) != digest:
+            raise DigestMismatchError(f"{name}: expected SHA-256 {digest} before its digest, found {sha256(body)}")
+        return fields
+
     def fail(self, why: str) -> NoReturn:
         raise MalformedError(f"{self.name}: {why}")
 
@@ -116,6 +138,12 @@ class Fields:
         value = self.take(key)
         if not isinstance(value, str):
             self.fail(f"{key}: expected text, found {show(value)}")
+        return value
+
+    def boolean(self, key: str) -> bool:
+        value = self.take(key)
+        if not isinstance(value, bool):
+            self.fail(f"{key}: expected true or false, found {show(value)}")
         return value
 
     def hexadecimal(self, key: str, digits: int) -> str:

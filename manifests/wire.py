@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from manifests import layout
-from manifests.digest import sha256
-from manifests.errors import DigestMismatchError, IllegalArgumentError, MalformedError
-from manifests.fields import Fields, check_json, dump, format_time, show
+from manifests.errors import IllegalArgumentError, MalformedError
+from manifests.fields import Fields, check_json, dump, dump_sealed, format_time, show
 from manifests.model import (
     FORMAT_VERSION,
     Catalog,
@@ -31,7 +30,6 @@ from manifests.model import (
 from manifests.rows import decode_rows, encode_rows
 
 MAX_PARTITIONS = 2**31
-_SEAL = b',"digest":"'
 
 
 # ---- pointer ---------------------------------------------------------------------------------------------------
@@ -39,7 +37,7 @@ _SEAL = b',"digest":"'
 
 def encode_pointer(pointer: Pointer) -> bytes:
     """The bytes of `_latest`. The last field is the SHA-256 of all the bytes before it."""
-    body = dump(
+    return dump_sealed(
         {
             "format_version": FORMAT_VERSION,
             "writer": {"epoch": pointer.writer.epoch, "instance": pointer.writer.instance},
@@ -58,19 +56,12 @@ def encode_pointer(pointer: Pointer) -> bytes:
             "nonce": pointer.nonce,
             **pointer.extra,
         }
-    )[:-1]
-    return body + _SEAL + sha256(body).encode() + b'"}'
+    )
 
 
 def decode_pointer(data: bytes) -> Pointer:
     name = layout.LATEST
-    fields = Fields.parse(name, data)
-    body, seal, tail = data.rpartition(_SEAL)
-    digest = fields.hexadecimal("digest", 64)
-    if not seal or tail != digest.encode() + b'"}':
-        fields.fail("expected the digest as its last field")
-    if sha256(body) != digest:
-        raise DigestMismatchError(f"{name}: expected SHA-256 {digest} before its digest, found {sha256(body)}")
+    fields = Fields.parse_sealed(name, data)
     writer = Fields(f"{name}: writer", fields.mapping("writer"))
     pointer = Pointer(
         writer=Writer(epoch=writer.integer("epoch", minimum=1), instance=writer.text("instance")),
