@@ -9,22 +9,19 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from checkpointer.errors import (
-    CheckpointError,
     ConflictError,
     CorruptionError,
     OutcomeUnknownError,
     RetryableError,
     UnsupportedFormatError,
 )
-from checkpointer.store.base import SWAP_LIMIT, Blob, ObjectNotFoundError, PreconditionFailedError, Store
+from checkpointer.store.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
+from checkpointer.store.swap import UndecidedError, decide, find
 from manifests import layout
 from manifests.model import Pointer, Ref, Writer
 from manifests.wire import decode_pointer, encode_pointer
 
 T = TypeVar("T")
-
-SENDS = 5
-"""How often a swap that changed nothing visible is sent again before its outcome is called unknown."""
 
 ROUNDS = 1000
 """How often an operation plans again because others moved the pointer. Each round means somebody made progress."""
@@ -65,7 +62,7 @@ Called again, on the new version, whenever the old one is gone; it checks everyt
 
 
 async def read_head(store: Store) -> Head:
-    return _decode(await _get(store))
+    return _decode(await find(store, layout.LATEST, SWAP_LIMIT))
 
 
 async def read_damaged(store: Store) -> tuple[Head, bytes]:
@@ -73,7 +70,7 @@ async def read_damaged(store: Store) -> tuple[Head, bytes]:
 
     A newer format is no damage: `UnsupportedFormatError`.
     """
-    blob = await _get(store)
+    blob = await find(store, layout.LATEST, SWAP_LIMIT)
     try:
         return _decode(blob), b"" if blob is None else blob.data
     except UnsupportedFormatError:
@@ -81,13 +78,6 @@ async def read_damaged(store: Store) -> tuple[Head, bytes]:
     except CorruptionError:
         assert blob is not None
         return Head(None, blob.version), blob.data
-
-
-async def _get(store: Store) -> Blob | None:
-    try:
-        return await store.get(layout.LATEST, limit=SWAP_LIMIT)
-    except ObjectNotFoundError:
-        return None
 
 
 def _decode(blob: Blob | None) -> Head:
@@ -131,30 +121,14 @@ async def advance(store: Store, head: Head, step: Step) -> Head:
 
 
 async def _swap(store: Store, head: Head, planned: Pointer) -> Head:
-    """The version after the swap was decided: `planned` itself, or what somebody else wrote.
-
-    Only a changed version proves that an unanswered or refused request is dead. While the version is what it was, the
-    same request is sent again; it carries the same nonce, so it does not matter which of them lands.
-    """
+    """The version after the swap was decided: `planned` itself, or what somebody else wrote."""
     data = encode_pointer(planned)
-    undecided = False
-    for _ in range(SENDS):
-        try:
-            version = await store.compare_and_swap(layout.LATEST, data, head.version)
-            return Head(planned, version)
-        except (RetryableError, PreconditionFailedError):
-            undecided = True
-        except CheckpointError as error:
-            if undecided:
-                raise _unknown(store, planned) from error
-            raise
-        try:
-            blob = await _get(store)
-        except RetryableError as error:
-            raise _unknown(store, planned) from error
-        if (None if blob is None else blob.version) != head.version:  # what was there before, repair cannot decode
-            return _decode(blob)
-    raise _unknown(store, planned)
+    try:
+        blob = await decide(store, layout.LATEST, data, head.version, SWAP_LIMIT)
+    except UndecidedError as error:
+        raise _unknown(store, planned) from error.__cause__
+    # Where it took effect there is nothing to decode; what was there before, repair cannot decode.
+    return Head(planned, blob.version) if blob is not None and blob.data == data else _decode(blob)
 
 
 def _unknown(store: Store, planned: Pointer) -> OutcomeUnknownError:

@@ -15,7 +15,7 @@ from checkpointer.errors import (
     InvalidStateError,
     OutcomeUnknownError,
 )
-from checkpointer.pointer import SENDS
+from checkpointer.store.swap import SENDS
 from manifests.model import Manifest
 from tests.core.world import Actor, World, attempt, got, latest, line, put
 

@@ -1,0 +1,45 @@
+"""Finding out what became of a swap: the one request that a store never repeats by itself."""
+
+from checkpointer.errors import CheckpointError, RetryableError
+from checkpointer.store.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store
+
+SENDS = 5
+"""How often a swap that changed nothing visible is sent again before its outcome is called unknown."""
+
+
+class UndecidedError(Exception):
+    """The swap was sent, and nothing proves whether it took effect. For the caller to say what can be done."""
+
+
+async def find(store: Store, path: str, limit: int) -> Blob | None:
+    """The object, or None where there is none."""
+    try:
+        return await store.get(path, limit=limit)
+    except ObjectNotFoundError:
+        return None
+
+
+async def decide(store: Store, path: str, data: bytes, expected: str | None, limit: int) -> Blob | None:
+    """What is at `path` once the swap was decided: `data` itself if it took effect, or what somebody else wrote.
+
+    `data` must differ from all that was ever written to `path`. Only a changed version proves that an unanswered or
+    refused request is dead. While the version is what it was, the same request is sent again, and it does not matter
+    which of them lands. Raises `UndecidedError` where that tells nothing, and what the store refuses outright.
+    """
+    undecided = False
+    for _ in range(SENDS):
+        try:
+            return Blob(data, await store.compare_and_swap(path, data, expected))
+        except (RetryableError, PreconditionFailedError):
+            undecided = True
+        except CheckpointError as error:
+            if undecided:
+                raise UndecidedError from error
+            raise
+        try:
+            found = await find(store, path, limit)
+        except RetryableError as error:
+            raise UndecidedError from error
+        if (None if found is None else found.version) != expected:
+            return found
+    raise UndecidedError
