@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import takewhile
 from urllib.parse import quote, unquote
 
+from manifests.digest import sha256
 from manifests.errors import IllegalArgumentError, MalformedError
 from manifests.model import CheckpointId, Kind
 
@@ -18,9 +19,12 @@ MANIFESTS = "manifests/"
 SEGMENTS = "manifests/segments/"
 CATALOGS = "catalog/"
 ARTIFACTS = "artifacts/"
+PROGRESS = "progress/"
 
 MAX_NAME = 160
 """Longest encoded name, in bytes: the parts of a path stay below the 255 of common file systems."""
+
+_CUT = 80
 
 RAW = "raw"
 MSGPACK = "msgpack+zstd"
@@ -102,6 +106,40 @@ def artifact(operator: str, partition: int, owner: CheckpointId, kind: Kind, dig
 
 def pack(operator: str, owner: CheckpointId, digest: str, codec: str) -> str:
     return f"{ARTIFACTS}{encode_name('operator', operator)}/packs/{owner}.{digest}.{codec}"
+
+
+def progress(interface: str, *scope: str) -> str:
+    """The folder of the positions of one stream's consumers, with its slash: their interface, then what they name."""
+    return PROGRESS + "".join(f"{encode_part(part)}/" for part in (interface, *scope))
+
+
+def ownership(folder: str) -> str:
+    return f"{folder}ownership.json"
+
+
+def positions(folder: str) -> str:
+    return f"{folder}positions/"
+
+
+def position(folder: str, partition: str) -> str:
+    return f"{positions(folder)}{encode_part(partition)}.json"
+
+
+def encode_part(name: str) -> str:
+    """One part of a path for a name that somebody else's system gave: any text of at least one character.
+
+    Names too long for a file system, and those that begin with a dot, are cut and end in a digest of the whole.
+    """
+    if not isinstance(name, str) or not name:
+        raise IllegalArgumentError(f"{name!r:.60}: expected a name of at least one character")
+    try:
+        data = name.encode()
+    except UnicodeEncodeError:
+        raise IllegalArgumentError(f"{name!r:.60}: holds half a character, which no UTF-8 can say") from None
+    encoded = quote(name, safe="")
+    if len(encoded) <= MAX_NAME and not name.startswith("."):
+        return encoded
+    return f"{encoded[:_CUT].lstrip('.')}~{sha256(data)}"
 
 
 def parse_artifact(path: str) -> ArtifactName:

@@ -1,0 +1,64 @@
+"""Which partitions a worker should have: a decision from one look at the group's ownership, without I/O."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from manifests.progress import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one worker sees at one moment.
+
+    `free` are the partitions that it may take now: without an owner, or with one that has not renewed for the whole
+    length of a lease. `expired_wishes` are those whose `wanted_by` has been silent for too long to count.
+    """
+
+    me: str
+    rows: Mapping[str, Row]
+    held: Collection[str]
+    free: Collection[str]
+    expired_wishes: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to take at once, and what to ask its owner for."""
+
+    take: tuple[str, ...]
+    want: tuple[str, ...]
+
+
+def choose(look: Look) -> Choice:
+    """Even shares among all workers seen, by taking what is free first, and asking the richest for the rest."""
+    open_rows = {name: row for name, row in look.rows.items() if not row.finished}
+    owners = Counter(
+        row.owner for name, row in open_rows.items() if row.owner not in ("", look.me) and name not in look.free
+    )
+    wishes = {
+        name: row.wanted_by
+        for name, row in open_rows.items()
+        if row.wanted_by and row.wanted_by != row.owner and name not in look.expired_wishes
+    }
+    workers = {look.me, *owners, *wishes.values()}
+    least, most = len(open_rows) // len(workers), -(-len(open_rows) // len(workers))
+    take = tuple(sorted(look.free)[: max(0, most - len(look.held))])
+    asked_for = sum(wisher == look.me for name, wisher in wishes.items() if name not in look.free)
+    missing = least - len(look.held) - len(take) - asked_for
+    return Choice(take, tuple(_ask(open_rows, owners, wishes, look.me, least, missing)))
+
+
+def _ask(
+    rows: Mapping[str, Row], owners: Counter[str], wishes: Mapping[str, str], me: str, least: int, missing: int
+) -> Iterable[str]:
+    """Partitions to ask for, each from whoever has most once all that is asked of them is gone."""
+    left = owners - Counter(rows[name].owner for name in wishes if rows[name].owner)
+    for _ in range(missing):
+        richest, count = max(left.items(), key=lambda pair: (pair[1], pair[0]), default=("", 0))
+        if count <= least:
+            return
+        left[richest] -= 1
+        name = min(name for name, row in rows.items() if row.owner == richest and name not in wishes)
+        wishes = {**wishes, name: me}
+        yield name

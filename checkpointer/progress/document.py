@@ -1,0 +1,161 @@
+"""One small object that many processes change, by compare-and-swap alone.
+
+    read      GET, decode                      never from memory
+    change    plan on what is known, swap      where that is old: GET, plan again, swap
+
+What is remembered of an object only saves a request: a swap is conditioned on its version, and whatever is refused
+because of it is looked at again first.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Generic, TypeVar
+
+from checkpointer.errors import CheckpointError, OutcomeUnknownError, ThrottlingError
+from checkpointer.host import Host
+from checkpointer.store.base import Blob, Store
+from checkpointer.store.probe import probe
+from checkpointer.store.swap import UndecidedError, decide, find
+
+T = TypeVar("T")
+
+ROUNDS = 100
+"""How often a change is planned again because others were faster. Each round means that somebody's change succeeded."""
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.5
+"""Bounds of the random wait, in seconds, after a round that somebody else won."""
+
+Plan = Callable[[T | None, datetime], T | None]
+"""What to write where the object says this (None: there is none), at this time by the store's clock; None to leave it.
+
+It may be called several times, also after its own change took effect. It raises to give up.
+"""
+
+
+class Space:
+    """A root as all users of it in one process see it."""
+
+    def __init__(self, store: Store, host: Host) -> None:
+        self.store, self.host = store, host
+        self._proving = asyncio.Lock()
+        self._proved = False
+
+    async def prove(self) -> None:
+        """Refuse a store that does not keep conditions, before the first object is made in it."""
+        async with self._proving:
+            if not self._proved:
+                await probe(self.store)
+                self._proved = True
+
+
+@dataclass(frozen=True, slots=True)
+class Form(Generic[T]):
+    """How an object becomes bytes, and back. `encode` takes a nonce, `decode` the path to name in errors.
+
+    `empty` is what to make first where there is none, for those who need the store's clock from the beginning.
+    """
+
+    encode: Callable[[T, str], bytes]
+    decode: Callable[[str, bytes], T]
+    limit: int
+    empty: T | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known(Generic[T]):
+    """An object as it was read or written last. `at` is the store's time, if it tells, at the host's clock `clock`."""
+
+    value: T | None
+    version: str | None
+    at: float | None
+    clock: int
+    fresh: bool
+
+
+class Document(Generic[T]):
+    """The object at `path`. Its users in one process take turns, so that they do not outrun each other."""
+
+    def __init__(self, space: Space, path: str, form: Form[T]) -> None:
+        self._space, self._path, self._form = space, path, form
+        self._turn = asyncio.Lock()
+        self._last: _Known[T] | None = None
+
+    async def read(self) -> T | None:
+        """What it says now; None where there is none."""
+        async with self._turn:
+            self._last = await self._get()
+            return self._last.value
+
+    async def change(self, plan: Plan[T]) -> T | None:
+        """Write what `plan` makes of it, and return what stands then. Raises what `plan` raises.
+
+        `OutcomeUnknownError` where nothing proves whether it was written.
+        """
+        async with self._turn:
+            return await self._change(plan)
+
+    async def _change(self, plan: Plan[T]) -> T | None:
+        known, self._last = self._last, None
+        for number in range(ROUNDS):
+            if known is None:
+                known = await self._get()
+            if known.value is None and self._form.empty is not None:
+                await self._swap(known, self._form.empty)
+                known = None
+                continue
+            try:
+                planned = plan(known.value, self._time(known))
+            except CheckpointError:
+                if known.fresh:
+                    raise
+                planned = None
+            if planned is None:
+                if known.fresh:
+                    self._last = known
+                    return known.value
+                known = None
+                continue
+            found = await self._swap(known, planned)
+            if found.value is planned:
+                self._last = replace(found, fresh=False)
+                return planned
+            known = found
+            await asyncio.sleep(random.uniform(0, min(_FIRST_WAIT * 2 ** min(number, 10), _LONGEST_WAIT)))
+        raise ThrottlingError(f"{self._name}: others changed it {ROUNDS} times in a row: try again later")
+
+    async def _swap(self, known: _Known[T], planned: T) -> _Known[T]:
+        """What the object says once the swap was decided: `planned` itself, or what somebody else wrote."""
+        if known.version is None:
+            await self._space.prove()
+        data = self._form.encode(planned, self._space.host.token(32))
+        try:
+            blob = await decide(self._space.store, self._path, data, known.version, self._form.limit)
+        except UndecidedError as error:
+            raise OutcomeUnknownError(
+                f"{self._name}: a change was sent and nothing proves whether it took effect: look, and try again"
+            ) from error.__cause__
+        if blob is not None and blob.data == data:
+            return replace(known, value=planned, version=blob.version)
+        return self._decode(blob)
+
+    async def _get(self) -> _Known[T]:
+        return self._decode(await find(self._space.store, self._path, self._form.limit))
+
+    def _decode(self, blob: Blob | None) -> _Known[T]:
+        clock = self._space.host.clock()
+        if blob is None:
+            return _Known(None, None, None, clock, fresh=True)
+        return _Known(self._form.decode(self._name, blob.data), blob.version, blob.at, clock, fresh=True)
+
+    def _time(self, known: _Known[T]) -> datetime:
+        if known.at is None:
+            return self._space.host.now()
+        passed = timedelta(microseconds=(self._space.host.clock() - known.clock) // 1000)
+        return datetime.fromtimestamp(known.at, UTC) + passed
+
+    @property
+    def _name(self) -> str:
+        return f"{self._space.store.url}/{self._path}"

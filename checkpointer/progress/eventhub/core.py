@@ -1,0 +1,184 @@
+"""The contract of an Event Hubs checkpoint store: rows of ownership and checkpoints, as dictionaries.
+
+    claims        plan on the group's ownership: an etag must be the row's, none means that there is no row; one swap
+    checkpoints   the last one wins, each in an object of its own
+
+Names are compared without regard to case, as Event Hubs does, and given back as the caller wrote them.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.progress.coalesce import Coalescer
+from checkpointer.progress.document import Space
+from checkpointer.progress.group import Group
+from manifests import layout
+from manifests.progress import Ownership, Position, Row
+
+
+class Names(NamedTuple):
+    """What a group of consumers is told apart by."""
+
+    fully_qualified_namespace: str
+    eventhub_name: str
+    consumer_group: str
+
+
+class _Claim(NamedTuple):
+    given: Mapping[str, Any]
+    partition: str
+    owner: str
+    expected: str | None
+    etag: str
+
+
+class _Checkpoint(NamedTuple):
+    partition: str
+    sequence_number: int | None
+    offset: str | None
+
+
+class Consumers:
+    """All groups below one root."""
+
+    def __init__(self, space: Space, max_updates: int, interval: float) -> None:
+        self._space = space
+        self._groups: dict[str, Group] = {}
+        self._at_once = max_updates == 1
+        self._waiting: Coalescer[tuple[str, str], _Checkpoint] = Coalescer(
+            self._write, max_updates=max_updates, interval=interval, name=space.store.url
+        )
+
+    async def list_ownership(self, names: Names) -> list[dict[str, Any]]:
+        ownership = await self._group(names).ownership.read()
+        rows = [] if ownership is None else ownership.rows.values()
+        return [
+            {
+                **names._asdict(),
+                "partition_id": row.partition,
+                "owner_id": row.owner,
+                "etag": row.etag,
+                "last_modified_time": row.modified.timestamp(),
+            }
+            for row in rows
+        ]
+
+    async def claim_ownership(self, ownerships: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        claims = [self._claim(given) for given in ownerships]
+        if any(not claim.owner for claim in claims):
+            await self._waiting.flush()  # before the next owner reads where to begin
+        by_group: dict[Group, list[_Claim]] = {}
+        for claim in claims:
+            by_group.setdefault(self._group(_names(claim.given)), []).append(claim)
+        won = await asyncio.gather(*(_settle(group, some) for group, some in by_group.items()))
+        rows = {row.etag: row for some in won for row in some}
+        return [
+            {**claim.given, "etag": claim.etag, "last_modified_time": rows[claim.etag].modified.timestamp()}
+            for claim in claims
+            if claim.etag in rows
+        ]
+
+    async def update_checkpoint(self, given: Mapping[str, Any]) -> None:
+        names, checkpoint = _names(given), _checkpoint(given)
+        key = (self._group(names).folder, checkpoint.partition)
+        if self._at_once:
+            await self._write({key: checkpoint})
+        else:
+            self._waiting.put(key, checkpoint)
+
+    async def list_checkpoints(self, names: Names) -> list[dict[str, Any]]:
+        await self.flush()
+        return [
+            {**names._asdict(), "partition_id": position.partition, **position.value}
+            for position in await self._group(names).positions()
+            if position.value is not None
+        ]
+
+    async def flush(self) -> None:
+        await self._waiting.flush()
+
+    async def close(self) -> None:
+        await self._waiting.close()
+        await self._space.store.close()
+
+    def _group(self, names: Names) -> Group:
+        folder = layout.progress("eventhub", *(name.lower() for name in names))
+        return self._groups.setdefault(folder, Group(self._space, folder, str.lower))
+
+    def _claim(self, given: Mapping[str, Any]) -> _Claim:
+        owner = given.get("owner_id")
+        if not isinstance(owner, str):
+            raise IllegalArgumentError(f"owner_id {owner!r:.60}: expected text; an empty one releases the partition")
+        return _Claim(given, _text(given, "partition_id"), owner, given.get("etag") or None, self._space.host.token(32))
+
+    async def _write(self, checkpoints: Mapping[tuple[str, str], _Checkpoint]) -> None:
+        writes = [
+            self._groups[folder].position(checkpoint.partition).change(_overwriting(checkpoint))
+            for (folder, _), checkpoint in checkpoints.items()
+        ]
+        await asyncio.gather(*writes)
+
+
+async def _settle(group: Group, claims: list[_Claim]) -> list[Row]:
+    """The rows of those claims that were won, in one swap of the group's ownership."""
+    mine: list[Row] = []
+
+    def plan(ownership: Ownership | None, now: datetime) -> Ownership | None:
+        mine.clear()
+        before = Ownership({}) if ownership is None else ownership
+        rows = {row.partition.lower(): row for row in before.rows.values()}
+        for claim in claims:
+            key = claim.partition.lower()
+            row = rows.get(key)
+            if row is None or row.etag != claim.etag:  # else an unanswered swap of ours took effect
+                if (None if row is None else row.etag) != claim.expected:
+                    continue
+                row = rows[key] = _taken(row, claim, now)
+            mine.append(row)
+        after = replace(before, rows={row.partition: row for row in rows.values()})
+        return None if after == before else after
+
+    await group.ownership.change(plan)
+    return mine
+
+
+def _taken(row: Row | None, claim: _Claim, now: datetime) -> Row:
+    if row is None:
+        return Row(claim.partition, claim.owner, 1, claim.etag, now)
+    epoch = row.epoch + (row.owner != claim.owner)
+    return replace(row, partition=claim.partition, owner=claim.owner, epoch=epoch, etag=claim.etag, modified=now)
+
+
+def _overwriting(checkpoint: _Checkpoint) -> Any:
+    value = {"sequence_number": checkpoint.sequence_number, "offset": checkpoint.offset}
+
+    def plan(position: Position | None, now: datetime) -> Position:
+        if position is None:
+            return Position(checkpoint.partition, 0, value, now)
+        return replace(position, partition=checkpoint.partition, value=value, modified=now)
+
+    return plan
+
+
+def _names(given: Mapping[str, Any]) -> Names:
+    return Names(*(_text(given, name) for name in Names._fields))
+
+
+def _text(given: Mapping[str, Any], key: str) -> str:
+    value = given.get(key)
+    if not isinstance(value, str) or not value:
+        raise IllegalArgumentError(f"{key} {value!r:.60}: expected text of at least one character")
+    return value
+
+
+def _checkpoint(given: Mapping[str, Any]) -> _Checkpoint:
+    number, offset = given.get("sequence_number"), given.get("offset")
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+        raise IllegalArgumentError(f"sequence_number {number!r:.60}: expected an integer, or None")
+    if isinstance(offset, bool) or not isinstance(offset, str | int | None):
+        raise IllegalArgumentError(f"offset {offset!r:.60}: expected text, or None")
+    return _Checkpoint(_text(given, "partition_id"), number, None if offset is None else str(offset))

@@ -1,0 +1,72 @@
+"""The objects of one group of consumers of one stream: who reads which partition, and how far each is.
+
+<folder>/ownership.json               one object for the group, so that looking at it is one read
+<folder>/positions/<partition>.json   one for each partition, so that those who move do not meet
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+
+from checkpointer.errors import MalformedError
+from checkpointer.progress.document import Document, Form, Space
+from manifests import layout
+from manifests.progress import (
+    MAX_OWNERSHIP,
+    MAX_POSITION,
+    Ownership,
+    Position,
+    decode_ownership,
+    decode_position,
+    encode_ownership,
+    encode_position,
+)
+
+_OWNERSHIP = Form(encode_ownership, decode_ownership, MAX_OWNERSHIP, empty=Ownership({}))
+_POSITION = Form(encode_position, decode_position, MAX_POSITION)
+_NAME = re.compile(r"[A-Za-z0-9_%~-][A-Za-z0-9_%.~-]*\.json")
+
+
+class Group:
+    """What stands below one folder of `progress/`. `key` makes of a partition's name the one in its path."""
+
+    def __init__(self, space: Space, folder: str, key: Callable[[str], str] = str) -> None:
+        self.space, self.folder, self._key = space, folder, key
+        self.ownership = Document(space, layout.ownership(folder), _OWNERSHIP)
+        self._positions: dict[str, Document[Position]] = {}
+
+    def position(self, partition: str) -> Document[Position]:
+        return self._at(self._path(partition))
+
+    async def positions(self) -> list[Position]:
+        """Every position of the group, by path: one listing, and the reads at once. Other objects are ignored."""
+        listed = await self.space.store.list(layout.positions(self.folder))
+        prefix = len(layout.positions(self.folder))
+        paths = [entry.path for entry in listed if _NAME.fullmatch(entry.path[prefix:])]
+        found = await asyncio.gather(*(self._at(path).read() for path in paths))
+        return [
+            self._checked(path, position)
+            for path, position in zip(paths, found, strict=True)
+            if position is not None  # deleted meanwhile
+        ]
+
+    async def delete(self, partitions: Iterable[str]) -> None:
+        """Remove positions. What is not there is no error."""
+        paths = [self._path(partition) for partition in partitions]
+        await self.space.store.delete(paths)
+        for path in paths:
+            self._positions.pop(path, None)
+
+    def _checked(self, path: str, position: Position) -> Position:
+        if self._path(position.partition) != path:
+            raise MalformedError(
+                f"{self.space.store.url}/{path}: is the position of partition {position.partition!r:.60}, "
+                "which stands elsewhere: remove this copy"
+            )
+        return position
+
+    def _path(self, partition: str) -> str:
+        return layout.position(self.folder, self._key(partition))
+
+    def _at(self, path: str) -> Document[Position]:
+        return self._positions.setdefault(path, Document(self.space, path, _POSITION))

@@ -1,0 +1,143 @@
+"""How far the consumers of a stream are, and who reads which partition: small objects, as values and as bytes.
+
+They are changed in place, by compare-and-swap alone, and each ends in a digest of itself. Nothing else names them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+
+from manifests.fields import Fields, check_json, dump_sealed, format_time, show
+from manifests.model import FORMAT_VERSION, Json
+
+MAX_OWNERSHIP = 16 << 20
+"""Bytes of the ownership of one group: some 60,000 partitions."""
+
+MAX_POSITION = 256 << 10
+"""Bytes of the position of one partition, with what an application keeps beside it."""
+
+_NOTHING: Mapping[str, Json] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One partition's owner. `epoch` is one more with each change of owner; `etag` is new with each claim or renewal.
+
+    `owner` is empty where nobody has it. `wanted_by` is who asked for it while somebody else has it. A partition that
+    is `finished` has nothing more to read and needs no owner. `modified` is for people, and for those who ask for it.
+    """
+
+    partition: str
+    owner: str
+    epoch: int
+    etag: str
+    modified: datetime
+    wanted_by: str = ""
+    finished: bool = False
+    extra: Mapping[str, Json] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Who reads which partition, for one group of consumers."""
+
+    rows: Mapping[str, Row]
+    extra: Mapping[str, Json] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far one partition is. `value` belongs to the interface; null where nothing was recorded.
+
+    `epoch` is that of the owner who may write it, so that an earlier one can not; 0 where anybody may.
+    """
+
+    partition: str
+    epoch: int
+    value: Mapping[str, Json] | None
+    modified: datetime
+    extra: Mapping[str, Json] = field(default_factory=lambda: _NOTHING)
+
+
+def encode_ownership(ownership: Ownership, nonce: str) -> bytes:
+    """The bytes of an ownership; `nonce` is never used again, so that no two versions are equal."""
+    return dump_sealed(
+        {
+            "format_version": FORMAT_VERSION,
+            "kind": "ownership",
+            "rows": [
+                {
+                    "partition": row.partition,
+                    "owner": row.owner,
+                    "epoch": row.epoch,
+                    "etag": row.etag,
+                    "modified": format_time(row.modified),
+                    "wanted_by": row.wanted_by,
+                    "finished": row.finished,
+                    **row.extra,
+                }
+                for row in ownership.rows.values()
+            ],
+            "nonce": nonce,
+            **ownership.extra,
+        }
+    )
+
+
+def decode_ownership(path: str, data: bytes) -> Ownership:
+    fields = _parse(path, data, "ownership")
+    rows = [_decode_row(path, value) for value in fields.items("rows")]
+    fields.text("nonce")
+    by_partition = {row.partition: row for row in rows}
+    if len(by_partition) != len(rows):
+        fields.fail("a partition stands twice")
+    return Ownership(by_partition, extra=dict(fields.rest()))
+
+
+def _decode_row(path: str, value: Json) -> Row:
+    fields = Fields(f"{path}: row", value)
+    return Row(
+        partition=fields.text("partition"),
+        owner=fields.text("owner"),
+        epoch=fields.integer("epoch"),
+        etag=fields.text("etag"),
+        modified=fields.time("modified"),
+        wanted_by=fields.text("wanted_by"),
+        finished=fields.boolean("finished"),
+        extra=fields.rest(),
+    )
+
+
+def encode_position(position: Position, nonce: str) -> bytes:
+    """The bytes of a position; `IllegalArgumentError` where its value is nothing that JSON can carry."""
+    value = None if position.value is None else dict(position.value)
+    return dump_sealed(
+        {
+            "format_version": FORMAT_VERSION,
+            "kind": "position",
+            "partition": position.partition,
+            "epoch": position.epoch,
+            "value": check_json(f"position of partition {position.partition!r:.60}", value),
+            "modified": format_time(position.modified),
+            "nonce": nonce,
+            **position.extra,
+        }
+    )
+
+
+def decode_position(path: str, data: bytes) -> Position:
+    fields = _parse(path, data, "position")
+    partition, epoch, value = fields.text("partition"), fields.integer("epoch"), fields.take("value")
+    if value is not None and not isinstance(value, dict):
+        fields.fail(f"value: expected an object or null, found {show(value)}")
+    modified = fields.time("modified")
+    fields.text("nonce")
+    return Position(partition, epoch, value, modified, extra=dict(fields.rest()))
+
+
+def _parse(path: str, data: bytes, kind: str) -> Fields:
+    fields = Fields.parse_sealed(path, data)
+    if (found := fields.text("kind")) != kind:
+        fields.fail(f"expected the kind {kind!r}, found {found!r:.60}")
+    return fields
