@@ -132,32 +132,34 @@ class AzureStore(Listing):
         return files.service_client.get_blob_client(self._container, self._key(check_path(path)))
 
     async def _get(self, path: str, limit: int | None) -> Blob:
-        stream, etag = await self._open_blob(path, limit)
-        return Blob(b"" if stream is None else await _read(stream), etag)
+        stream, etag, at = await self._open_blob(path, limit)
+        return Blob(b"" if stream is None else await _read(stream), etag, at)
 
     async def _read_into(self, path: str, sink: S, limit: int | None) -> S:
-        stream, _ = await self._open_blob(path, limit)
+        stream, _, _ = await self._open_blob(path, limit)
         if stream is not None:
             _check_whole(stream, await cloud.pour(stream.chunks(), sink))
         return sink
 
-    async def _open_blob(self, path: str, limit: int | None) -> tuple[Any | None, str]:
-        """A download, None where there is nothing to read, and the ETag."""
-        blob = await self._blob(path)
+    async def _open_blob(self, path: str, limit: int | None) -> tuple[Any | None, str, float | None]:
+        """A download, None where there is nothing to read; the ETag, and the time of the answer that named it."""
+        blob, clock = await self._blob(path), _Clock()
         # Asking for no more than the limit keeps a larger object out of memory; the answer says how large
         # it is.
         span = {} if limit is None else {"offset": 0, "length": max(limit, 1)}
         try:
-            stream = await blob.download_blob(**span, max_concurrency=cloud.PARALLEL_PARTS, **self._limits)
+            stream = await blob.download_blob(
+                **span, max_concurrency=cloud.PARALLEL_PARTS, raw_response_hook=clock, **self._limits
+            )
         except Exception as error:
             if not is_past_the_end(error):
                 raise
-            properties = await blob.get_blob_properties(**self._limits)
-            return None, properties.etag
+            properties = await blob.get_blob_properties(raw_response_hook=clock, **self._limits)
+            return None, properties.etag, clock.at
         size = int(stream.properties.content_range.rpartition("/")[2]) if span else stream.size
         if limit is not None and size > limit:
             raise cloud.too_large(self._name(path), limit, size)
-        return stream, stream.properties.etag
+        return stream, stream.properties.etag, clock.at
 
     async def _get_range(self, path: str, offset: int, length: int) -> bytes:
         blob = await self._blob(path)
@@ -269,6 +271,15 @@ class AzureStore(Listing):
         if is_refused_condition(error) or is_missing(error):
             return PreconditionFailedError(f"{name}: was changed by somebody else")
         return self._error(error, name)
+
+
+class _Clock:
+    """Keeps the time that the server told in its latest answer: the SDK hands answers to a hook only."""
+
+    at: float | None = None
+
+    def __call__(self, answer: Any) -> None:
+        self.at = cloud.server_time(answer.http_response.headers.get("Date"))
 
 
 def _account(location: Location) -> dict[str, Any]:

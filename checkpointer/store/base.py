@@ -40,10 +40,15 @@ class PreconditionFailedError(ConflictError):
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """An object as read: its bytes, and what the store calls this version of it, where it has names for versions."""
+    """An object as read: its bytes, and what the store calls this version of it, where it has names for versions.
+
+    `at` is when the store began to answer, to the second, since the epoch by the clock of its server; None where there
+    is none, or it did not tell. It is no part of the object: two reads of one version are equal.
+    """
 
     data: bytes = field(repr=False)
     tag: str | None = None
+    at: float | None = field(default=None, compare=False, repr=False)
 
     @property
     def version(self) -> str:

@@ -4,6 +4,8 @@ import asyncio
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from checkpointer import runtime
@@ -45,6 +47,16 @@ def check_swap(name: str, data: bytes) -> None:
 
 def too_large(name: str, limit: int, size: int) -> CorruptionError:
     return CorruptionError(f"{name}: expected at most {limit} bytes, found {size}")
+
+
+def server_time(date: str | None) -> float | None:
+    """The `Date` header of an answer in seconds since the epoch, or None if it is missing or unreadable."""
+    try:
+        told = parsedate_to_datetime(date or "")
+    except (ValueError, OverflowError):
+        return None
+    # HTTP knows no other zone; a time without one would be read as local.
+    return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
 
 
 def connections(concurrency: int) -> int:

@@ -169,7 +169,7 @@ class S3Store(Listing):
         reply = await self._open_object(path, limit)
         data = await _read(reply["Body"])
         self._check_whole(path, len(data), reply)
-        return Blob(data, reply["ETag"])
+        return Blob(data, reply["ETag"], cloud.server_time(reply["ResponseMetadata"]["HTTPHeaders"].get("date")))
 
     async def _read_into(self, path: str, sink: S, limit: int | None) -> S:
         reply = await self._open_object(path, limit)

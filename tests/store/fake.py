@@ -101,6 +101,32 @@ def breaks_off(promised: int, sent: int) -> Answer:
     return answer
 
 
+def serves(size: int, date: str | None) -> Answer:
+    """An object of zeros, or as much of it as is asked for, by a server whose clock says `date`."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        asked = handler.headers.get("x-ms-range") or handler.headers.get("Range")
+        first, last = 0, size - 1
+        if asked:
+            start, _, end = asked.removeprefix("bytes=").partition("-")
+            first, last = int(start), min(int(end), last)
+        handler.send_response_only(206 if asked else 200)
+        for name, value in {
+            "Date": date,
+            "ETag": '"1"',
+            "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT",
+            "Content-Length": str(last + 1 - first),
+            "Content-Range": f"bytes {first}-{last}/{size}",
+            "x-ms-blob-type": "BlockBlob",
+        }.items():
+            if value is not None:
+                handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(bytes(last + 1 - first))
+
+    return answer
+
+
 def says_nothing(handler: BaseHTTPRequestHandler) -> None:
     """No answer until the client has gone."""
     handler.close_connection = True

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from checkpointer.errors import DependencyError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.store import Entry, Leftover, ObjectNotFoundError, cloud, open_store
 from tests.store.conftest import Place
-from tests.store.fake import Answer, says, serving
+from tests.store.fake import Answer, says, serves, serving
 
 MIB = 1 << 20
 CLOUDS = pytest.mark.parametrize("kind", ["s3", "azure"])
@@ -208,6 +209,68 @@ def test_what_could_not_be_deleted_is_told() -> None:
 def test_parts_are_few_enough(total: int, size: int) -> None:
     assert cloud.part_size(total, 10_000) == size
     assert -(-total // size) <= 10_000
+
+
+@pytest.mark.parametrize(
+    ("date", "seconds"),
+    [
+        ("Sun, 06 Nov 1994 08:49:37 GMT", 784111777),
+        ("Sunday, 06-Nov-94 08:49:37 GMT", 784111777),  # the two older forms that HTTP still allows
+        ("Sun Nov  6 08:49:37 1994", 784111777),
+        ("Sun, 06 Nov 1994 08:49:37 -0000", 784111777),
+        (None, None),
+        ("", None),
+        (" ", None),
+        ("yesterday", None),
+        ("784111777", None),
+        ("Sun, 06 Nov 1994", None),
+        ("Sun, 32 Nov 1994 08:49:37 GMT", None),
+        ("Sun, 06 Nov 99999 08:49:37 GMT", None),
+        ("Sun, 06 Nov 1994 08:49:37 +99999999999999999999", None),
+    ],
+)
+def test_the_time_in_a_header_is_read(date: str | None, seconds: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert cloud.server_time(date) == seconds
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("kind", "date", "seconds"),
+    [
+        ("s3", "Sun, 06 Nov 1994 08:49:37 GMT", 784111777),
+        ("s3", None, None),
+        ("s3", "yesterday", None),  # of Azure, the SDK itself refuses such an answer
+        ("azure", "Sun, 06 Nov 1994 08:49:37 GMT", 784111777),
+        ("azure", None, None),
+    ],
+)
+def test_a_read_tells_what_the_clock_of_the_server_said(kind: str, date: str | None, seconds: float | None) -> None:
+    with serving(serves(5, date)) as server:
+        blob = run_sync(server.place(kind).open().get("x"))
+    assert (blob.data, blob.at) == (bytes(5), seconds)
+    assert len(server.requests) == 1
+
+
+def test_a_read_of_many_answers_tells_the_time_of_the_first() -> None:
+    size = 33 * MIB  # one more than the first answer may hold
+    first, later = serves(size, "Sun, 06 Nov 1994 08:49:37 GMT"), serves(size, "Sun, 06 Nov 1994 08:50:00 GMT")
+    with serving(first, later) as server:
+        blob = run_sync(server.place("azure").open().get("x"))
+    assert (len(blob.data), blob.at) == (size, 784111777)
+    assert len(server.requests) > 1
+
+
+def test_a_read_of_nothing_tells_the_time_of_the_answer_that_named_it() -> None:
+    answers = says(416, "InvalidRange"), serves(0, "Sun, 06 Nov 1994 08:49:37 GMT")
+    with serving(*answers) as server:  # Azurite answers the first request; the service asks for the second one
+        blob = run_sync(server.place("azure").open().get("x", limit=5))
+    assert (blob.data, blob.tag, blob.at) == (b"", '"1"', 784111777)
+    assert [request.partition(" ")[0] for request in server.requests] == ["GET", "HEAD"]
 
 
 @pytest.mark.parametrize(

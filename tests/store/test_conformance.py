@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import random
 import threading
+import time
 
 import fsspec.asyn
 import pytest
@@ -13,6 +14,7 @@ from checkpointer.errors import CorruptionError, IllegalArgumentError
 from checkpointer.runtime import run_sync
 from checkpointer.store import (
     SWAP_LIMIT,
+    Blob,
     Entry,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -44,6 +46,25 @@ def test_an_empty_object(store: Store) -> None:
     assert run_sync(store.get("x", limit=0)).data == b""
     assert run_sync(store.get_range("x", 0, 5)) == b""
     assert run_sync(store.list("")) == [Entry("x", 0)]
+
+
+@pytest.mark.parametrize("limit", [None, 0])
+@pytest.mark.parametrize("data", [b"", b"content"])
+def test_a_read_tells_the_time_where_the_store_has_a_clock(place: Place, data: bytes, limit: int | None) -> None:
+    store = place.open()
+    run_sync(store.put("x", data))
+    blob = run_sync(store.get("x", limit=None if limit is None else limit + len(data)))
+    if place.kind in ("s3", "azure"):
+        assert blob.at == pytest.approx(time.time(), abs=60)
+    else:
+        assert blob.at is None
+
+
+def test_two_reads_of_one_version_are_equal() -> None:
+    earlier, later = Blob(b"1", "tag", 1.0), Blob(b"1", "tag", 2.0)
+    assert earlier == later
+    assert hash(earlier) == hash(later)
+    assert repr(later) == "Blob(tag='tag')"
 
 
 def test_a_second_put_is_refused_and_changes_nothing(store: Store) -> None:
