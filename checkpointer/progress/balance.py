@@ -11,15 +11,15 @@ from manifests.progress import Row
 class Look:
     """What one worker sees at one moment.
 
-    `free` are the partitions that it may take now: without an owner, or with one that has not renewed for the whole
-    length of a lease. `expired_wishes` are those whose `wanted_by` has been silent for too long to count.
+    `free` are the partitions that it may take now and does not hold, and `wishes` the workers that asked for one, by
+    partition.
     """
 
     me: str
     rows: Mapping[str, Row]
     held: Collection[str]
     free: Collection[str]
-    expired_wishes: Collection[str]
+    wishes: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,12 @@ def choose(look: Look) -> Choice:
     owners = Counter(
         row.owner for name, row in open_rows.items() if row.owner not in ("", look.me) and name not in look.free
     )
-    wishes = {
-        name: row.wanted_by
-        for name, row in open_rows.items()
-        if row.wanted_by and row.wanted_by != row.owner and name not in look.expired_wishes
-    }
+    wishes = {name: wisher for name, wisher in look.wishes.items() if name in open_rows and name not in look.free}
     workers = {look.me, *owners, *wishes.values()}
     least, most = len(open_rows) // len(workers), -(-len(open_rows) // len(workers))
-    take = tuple(sorted(look.free)[: max(0, most - len(look.held))])
-    asked_for = sum(wisher == look.me for name, wisher in wishes.items() if name not in look.free)
+    mine_first = sorted(look.free, key=lambda name: (look.rows[name].owner != look.me, name))
+    take = tuple(mine_first[: max(0, most - len(look.held))])
+    asked_for = sum(wisher == look.me for wisher in wishes.values())
     missing = least - len(look.held) - len(take) - asked_for
     return Choice(take, tuple(_ask(open_rows, owners, wishes, look.me, least, missing)))
 
@@ -53,7 +50,7 @@ def _ask(
     rows: Mapping[str, Row], owners: Counter[str], wishes: Mapping[str, str], me: str, least: int, missing: int
 ) -> Iterable[str]:
     """Partitions to ask for, each from whoever has most once all that is asked of them is gone."""
-    left = owners - Counter(rows[name].owner for name in wishes if rows[name].owner)
+    left = owners - Counter(rows[name].owner for name in wishes)
     for _ in range(missing):
         richest, count = max(left.items(), key=lambda pair: (pair[1], pair[0]), default=("", 0))
         if count <= least:

@@ -1,0 +1,263 @@
+"""Leases on partitions: who may record how far they are, proved to the store and not to a clock.
+
+    take      ownership: owner, and epoch + 1 ─> position: the same epoch   one swap each, in this order
+    write     position: only where it has the epoch of the lease            one swap
+    renew     ownership: a new etag for all that are held                   one swap
+    release   what waits is written ─> ownership: no owner                  one swap
+
+A lease ends for others when its row has not changed for the length of a lease by their own clock. For its owner it ends
+when it is taken: from then on the position has another epoch, whoever believes what. A partition that is taken again
+has a new epoch, so a lease that was lost stays lost.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from checkpointer.errors import ConflictError, IllegalArgumentError
+from checkpointer.progress.balance import Choice, Look, choose
+from checkpointer.progress.group import Group
+from checkpointer.progress.lease import Lease
+from checkpointer.progress.watch import Watch
+from manifests.progress import Ownership, Position, Row
+
+
+class _AheadError(ConflictError):
+    """A position has the epoch of a later lease than the one that enters."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"epoch {epoch}")
+        self.epoch = epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What a round of balancing changed for this worker.
+
+    `gained` are new leases. `lost` ones belong to somebody else now. `asked` are leases that another worker asked for:
+    finish with them and release them, or they are taken one length of a lease later.
+    """
+
+    gained: tuple[Lease, ...]
+    lost: tuple[Lease, ...]
+    asked: tuple[Lease, ...]
+
+
+class Leases:
+    """The leases of one worker in one group. `worker` is a name that no other worker has; `duration` is in seconds."""
+
+    def __init__(self, group: Group, worker: str, duration: float) -> None:
+        if not isinstance(worker, str) or not worker:
+            raise IllegalArgumentError(f"worker {worker!r:.60}: expected a name of at least one character")
+        if isinstance(duration, bool) or not isinstance(duration, int | float) or not 0 < duration < float("inf"):
+            raise IllegalArgumentError(f"duration {duration!r:.60}: expected seconds, more than 0")
+        self.group, self.worker, self.duration = group, worker, duration
+        self.held: dict[str, Lease] = {}
+        self._watch = Watch(group.space.host, worker, duration)
+
+    # ---- what people use -----------------------------------------------------------------------------------------
+
+    async def rows(self) -> Mapping[str, Row]:
+        """Every row of the group. One read."""
+        ownership = await self.group.ownership.read()
+        return self._watch.see(ownership).rows
+
+    async def create(self, partitions: Iterable[str]) -> None:
+        """Make rows, without an owner, for those of the partitions that have none."""
+        wanted = {name: self._token() for name in partitions}
+
+        def change(rows: dict[str, Row], now: datetime) -> None:
+            for name in wanted.keys() - rows.keys():
+                rows[name] = Row(name, "", 0, wanted[name], now)
+
+        await self._change(change)
+
+    async def take(self, partition: str, *, force: bool = False) -> Lease | None:
+        """A lease, where the partition is free, expired or this worker's already; else None. `force` takes any."""
+        tokens = {partition: self._token()}
+
+        def change(rows: dict[str, Row], now: datetime) -> None:
+            if force or partition not in rows or self._watch.is_free(rows[partition]):
+                self._take(rows, tokens, now)
+
+        return (await self._enter(tokens, await self._change(change))).get(partition)
+
+    async def renew(self, *leases: Lease) -> tuple[Lease, ...]:
+        """Renew these leases, or all that are held. One swap. Those that are lost."""
+        chosen = leases or tuple(self.held.values())
+        tokens = {lease.partition: self._token() for lease in chosen}
+        return self._drop_lost(chosen, await self._change(lambda rows, now: self._renew(rows, chosen, tokens, now)))
+
+    async def want(self, partition: str) -> bool:
+        """Ask the owner of a partition for it. Whether this worker is the one that it will go to."""
+        rows = await self._change(lambda rows, now: self._want(rows, [partition]))
+        return partition in rows and rows[partition].wanted_by == self.worker
+
+    async def release(self, lease: Lease, *, finished: bool = False) -> None:
+        """Give a partition back, once what waits to be recorded of it is written. A lost lease is let go.
+
+        With `finished` nobody takes it any more.
+        """
+        if lease.flush is not None and not lease.lost:
+            await lease.flush()
+        token = self._token()
+
+        def change(rows: dict[str, Row], now: datetime) -> None:
+            row = rows.get(lease.partition)
+            if row is not None and self._is_mine(row, lease):
+                rows[lease.partition] = replace(row, owner="", etag=token, modified=now, finished=finished)
+
+        await self._change(change)
+        self._drop(lease)
+
+    async def balance(self) -> Balance:
+        """One round: renew what is held, take what is free, ask for what is missing. One read and one swap.
+
+        Two more requests for each lease that is gained.
+        """
+        await self.group.ownership.read()
+        before = tuple(self.held.values())
+        tokens: dict[str, str] = {}
+        taken: dict[str, str] = {}
+
+        def change(rows: dict[str, Row], now: datetime) -> None:
+            choice = self._choose(rows)
+            for name in rows:
+                tokens.setdefault(name, self._token())
+            self._renew(rows, before, tokens, now)
+            taken.clear()
+            taken.update((name, tokens[name]) for name in choice.take)
+            self._take(rows, taken, now)
+            self._want(rows, choice.want)
+
+        rows = await self._change(change)
+        lost = self._drop_lost(before, rows)
+        gained = await self._enter(taken, rows)
+        asked = [lease for lease in before if not lease.lost and self._is_asked(rows[lease.partition])]
+        return Balance(tuple(gained.values()), lost, tuple(asked))
+
+    async def forget(self, partition: str) -> None:
+        """Remove a partition's row. What was recorded of it stays."""
+        await self._change(lambda rows, now: rows.pop(partition, None))
+
+    # ---- steps on the rows of one version ------------------------------------------------------------------------
+
+    async def _change(self, step: Callable[[dict[str, Row], datetime], object]) -> Mapping[str, Row]:
+        """The rows as they stand once `step` was done on them."""
+
+        def plan(ownership: Ownership | None, now: datetime) -> Ownership | None:
+            before = self._watch.see(ownership)
+            rows = dict(before.rows)
+            step(rows, now)
+            return None if rows == before.rows else replace(before, rows=rows)
+
+        return self._watch.see(await self.group.ownership.change(plan)).rows
+
+    def _take(self, rows: dict[str, Row], tokens: Mapping[str, str], now: datetime) -> None:
+        for name, token in tokens.items():
+            row = rows.get(name) or Row(name, "", 0, "", now)
+            if row.etag != token:  # else a swap whose answer was lost took effect
+                rows[name] = replace(
+                    row, owner=self.worker, epoch=row.epoch + 1, etag=token, wanted_by="", modified=now, finished=False
+                )
+
+    def _renew(self, rows: dict[str, Row], leases: Iterable[Lease], tokens: Mapping[str, str], now: datetime) -> None:
+        for lease in leases:
+            row = rows.get(lease.partition)
+            if row is not None and self._is_mine(row, lease) and row.etag != tokens[lease.partition]:
+                rows[lease.partition] = replace(row, etag=tokens[lease.partition], modified=now)
+
+    def _want(self, rows: dict[str, Row], names: Iterable[str]) -> None:
+        for name in names:
+            row = rows.get(name)
+            if row is None or row.finished or row.owner in ("", self.worker):
+                continue
+            if not self._watch.has_wish(row):
+                rows[name] = replace(row, wanted_by=self.worker)
+
+    def _choose(self, rows: Mapping[str, Row]) -> Choice:
+        held = [name for name, lease in self.held.items() if name in rows and self._is_mine(rows[name], lease)]
+        free = [name for name, row in rows.items() if self._watch.is_free(row) and name not in held]
+        wishes = {name: row.wanted_by for name, row in rows.items() if self._watch.has_wish(row)}
+        return choose(Look(self.worker, rows, held, free, wishes))
+
+    # ---- leases ----------------------------------------------------------------------------------------------------
+
+    async def _enter(self, tokens: Mapping[str, str], rows: Mapping[str, Row]) -> dict[str, Lease]:
+        """Leases on those partitions whose rows were taken with these tokens: their positions get the new epoch."""
+        gained = {}
+        for name, token in tokens.items():
+            if name in rows and rows[name].etag == token and (lease := await self._stamp(rows[name])):
+                self._drop_older(name)
+                gained[name] = self.held[name] = lease
+        return gained
+
+    async def _stamp(self, row: Row) -> Lease | None:
+        """The lease of a row that was taken; None where somebody has taken it since."""
+        document = self.group.position(row.partition)
+        while True:
+            lease = Lease(self.worker, row.partition, row.epoch, document)
+            try:
+                position = await document.change(_stamping(row))
+            except _AheadError as error:
+                # The ownership was removed by hand and began anew, or another worker was faster: its row tells.
+                raised = await self._raise_epoch(row, error.epoch + 1)
+                if raised is None:
+                    return None
+                row = raised
+            else:
+                lease.found = None if position is None else position.value
+                return lease
+
+    async def _raise_epoch(self, row: Row, epoch: int) -> Row | None:
+        raised = replace(row, epoch=epoch, etag=self._token())
+
+        def change(rows: dict[str, Row], now: datetime) -> None:
+            found = rows.get(row.partition)
+            if found is not None and (found.owner, found.epoch) == (self.worker, row.epoch):
+                rows[row.partition] = raised
+
+        rows = await self._change(change)
+        found = rows.get(row.partition)
+        return found if found is not None and found.etag == raised.etag else None
+
+    def _drop_lost(self, leases: Iterable[Lease], rows: Mapping[str, Row]) -> tuple[Lease, ...]:
+        lost = tuple(
+            lease
+            for lease in leases
+            if lease.lost or lease.partition not in rows or not self._is_mine(rows[lease.partition], lease)
+        )
+        for lease in lost:
+            self._drop(lease)
+        return lost
+
+    def _drop_older(self, partition: str) -> None:
+        if partition in self.held:
+            self._drop(self.held[partition])
+
+    def _drop(self, lease: Lease) -> None:
+        lease.lost = True
+        if self.held.get(lease.partition) is lease:
+            del self.held[lease.partition]
+
+    def _is_asked(self, row: Row) -> bool:
+        return row.wanted_by != self.worker and self._watch.has_wish(row)
+
+    def _is_mine(self, row: Row, lease: Lease) -> bool:
+        return (row.owner, row.epoch) == (self.worker, lease.epoch)
+
+    def _token(self) -> str:
+        return self.group.space.host.token(32)
+
+
+def _stamping(row: Row) -> Callable[[Position | None, datetime], Position | None]:
+    """Give a position the epoch of its row."""
+
+    def plan(position: Position | None, now: datetime) -> Position | None:
+        if position is None:
+            return Position(row.partition, row.epoch, None, now)
+        if position.epoch > row.epoch:
+            raise _AheadError(position.epoch)
+        return None if position.epoch == row.epoch else replace(position, epoch=row.epoch)
+
+    return plan
