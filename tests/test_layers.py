@@ -127,7 +127,7 @@ LAYERS = (
         "Positions of stream consumers share the stores, and nothing of checkpoints.",
         ("checkpointer.progress",),
         ("format", "errors", "runtime", "store"),
-        ("azure",),
+        ("azure", "yaml"),
     ),
     Layer(
         "spark",

@@ -1,0 +1,146 @@
+"""The YAML of a journal: Winlogbeat's, under a comment with the digest of the rest, which other readers pass over.
+
+A file with that digest is checked against it, so one that was torn and still parses is found. One without, as
+Winlogbeat writes it, is only parsed. Fields that are not known are kept.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import yaml
+
+from checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
+from manifests.digest import check_digest, sha256
+from manifests.fields import format_time, show
+
+LIMIT = 4 << 20
+"""Largest file, in bytes, that is read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventLogState:
+    """The last event of a log that was dealt with. `timestamp` is in UTC, with microseconds."""
+
+    name: str
+    record_number: int
+    timestamp: datetime
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Fields of this event that another writer added, such as Winlogbeat's `bookmark`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a file says: the states by name, and what else another writer put at its top."""
+
+    states: Mapping[str, EventLogState]
+    other: Mapping[str, Any]
+
+
+_SEAL = b"# sha256 %s of all below; take this line away when you edit the file\n"
+_SEALED = re.compile(_SEAL % rb"(?P<digest>[0-9a-f]{64})")
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_representer(
+    datetime, lambda dumper, at: dumper.represent_scalar("tag:yaml.org,2002:timestamp", format_time(at))
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain data without aliases, which could grow without bound, and without keys that stand twice."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError("an alias")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) != len(node.value):
+            raise ValueError("a field stands twice")
+        return mapping
+
+
+def largest(state: EventLogState) -> int:
+    """More bytes than a state will ever take in a file, whatever its numbers, unless other fields are kept with it."""
+    return 200 + 10 * len(state.name)
+
+
+def encode(content: Content, now: datetime, nonce: str) -> bytes:
+    """The file. `nonce` makes it unlike every other; it is never used twice."""
+    logs = [
+        {"name": state.name, "record_number": state.record_number, "timestamp": state.timestamp, **state.other}
+        for _, state in sorted(content.states.items())
+    ]
+    document = {"update_time": now, "event_logs": logs, **content.other}
+    text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=LIMIT)
+    body = f"# write {nonce}\n{text}".encode()
+    data = _SEAL % sha256(body).encode() + body
+    if len(data) > LIMIT:
+        raise InvalidStateError(f"{len(data)} bytes of event logs: at most {LIMIT} are written")
+    return data
+
+
+def decode(name: str, data: bytes) -> Content:
+    """What a file says. One with a digest is checked against it, others (Winlogbeat's own) are only parsed."""
+    if seal := _SEALED.match(data):
+        check_digest(f"{name} below its first line", sha256(data[seal.end() :]), seal["digest"].decode())
+    try:
+        if len(data) > LIMIT:
+            raise ValueError(f"{len(data)} bytes, at most {LIMIT} are read")
+        return _parse(data)
+    except Exception as error:  # PyYAML's constructors let errors of almost any type through
+        why = " ".join(str(error).split())
+        raise MalformedError(f"{name}: expected YAML with update_time and event_logs, found {why:.300}") from None
+
+
+def _parse(data: bytes) -> Content:
+    document = yaml.load(data, Loader=_Loader)
+    if not isinstance(document, dict):
+        raise ValueError("an empty file" if document is None else show(document))
+    _time(document.pop("update_time", None))
+    logs = document.pop("event_logs", None)
+    if not isinstance(logs, list):  # nothing at all would be a file cut off here
+        raise ValueError(f"event_logs: {show(logs)}")
+    states = [_parse_state(log) for log in logs]
+    by_name = {state.name: state for state in states}
+    if len(by_name) != len(states):
+        raise ValueError("an event log that stands twice")
+    return Content(by_name, document)
+
+
+def _parse_state(log: Any) -> EventLogState:
+    fields = dict(log)
+    name, record_number, timestamp = (fields.pop(key, None) for key in ("name", "record_number", "timestamp"))
+    return check_state(name, record_number, timestamp, fields)
+
+
+def check_state(name: object, record_number: object, timestamp: object, other: Mapping[str, Any]) -> EventLogState:
+    """The state with these fields, or `IllegalArgumentError` naming the one that is none."""
+    if not isinstance(name, str) or not name or any("\ud800" <= character <= "\udfff" for character in name):
+        raise IllegalArgumentError(f"name: expected text, found {show(name)}")
+    if isinstance(record_number, bool) or not isinstance(record_number, int) or not 0 <= record_number < 2**64:
+        raise IllegalArgumentError(f"record_number: expected an integer below 2**64, found {show(record_number)}")
+    return EventLogState(str(name), int(record_number), _time(timestamp), other)
+
+
+def _time(value: object) -> datetime:
+    """A time in UTC, where one without a zone is taken to be. What is finer than microseconds is cut off."""
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            return datetime.fromisoformat(format_time(value))
+    except (ValueError, OverflowError):
+        pass
+    raise IllegalArgumentError(f"expected a time, found {show(value)}")
+
+
+__all__ = ["LIMIT", "Content", "EventLogState", "check_state", "decode", "encode", "largest"]
