@@ -17,6 +17,7 @@ from checkpointer.progress.coalesce import Coalescer
 from checkpointer.progress.document import Space
 from checkpointer.progress.group import Group
 from manifests import layout
+from manifests.fields import Fields
 from manifests.progress import Ownership, Position, Row
 
 
@@ -37,7 +38,7 @@ class _Claim(NamedTuple):
 
 
 class _Checkpoint(NamedTuple):
-    partition: str
+    partition_id: str
     sequence_number: int | None
     offset: str | None
 
@@ -84,7 +85,7 @@ class Consumers:
 
     async def update_checkpoint(self, given: Mapping[str, Any]) -> None:
         names, checkpoint = _names(given), _checkpoint(given)
-        key = (self._group(names).folder, checkpoint.partition)
+        key = (self._group(names).folder, checkpoint.partition_id)
         if self._at_once:
             await self._write({key: checkpoint})
         else:
@@ -92,10 +93,10 @@ class Consumers:
 
     async def list_checkpoints(self, names: Names) -> list[dict[str, Any]]:
         await self.flush()
+        group = self._group(names)
         return [
-            {**names._asdict(), "partition_id": position.partition, **position.value}
-            for position in await self._group(names).positions()
-            if position.value is not None
+            {**names._asdict(), **_decode(group.name(position.partition), position)._asdict()}
+            for position in await group.positions()
         ]
 
     async def flush(self) -> None:
@@ -117,7 +118,7 @@ class Consumers:
 
     async def _write(self, checkpoints: Mapping[tuple[str, str], _Checkpoint]) -> None:
         writes = [
-            self._groups[folder].position(checkpoint.partition).change(_overwriting(checkpoint))
+            self._groups[folder].position(checkpoint.partition_id).change(_overwriting(checkpoint))
             for (folder, _), checkpoint in checkpoints.items()
         ]
         await asyncio.gather(*writes)
@@ -158,10 +159,19 @@ def _overwriting(checkpoint: _Checkpoint) -> Any:
 
     def plan(position: Position | None, now: datetime) -> Position:
         if position is None:
-            return Position(checkpoint.partition, 0, value, now)
-        return replace(position, partition=checkpoint.partition, value=value, modified=now)
+            return Position(checkpoint.partition_id, 0, value, now)
+        return replace(position, partition=checkpoint.partition_id, value=value, modified=now)
 
     return plan
+
+
+def _decode(name: str, position: Position) -> _Checkpoint:
+    fields = Fields(name, position.value)
+    found = {key: fields.take(key) for key in ("sequence_number", "offset")}
+    try:
+        return _checkpoint({"partition_id": position.partition, **found})
+    except IllegalArgumentError as error:
+        fields.fail(str(error))
 
 
 def _names(given: Mapping[str, Any]) -> Names:
