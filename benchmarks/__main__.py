@@ -9,7 +9,7 @@ import platform
 import sys
 from pathlib import Path
 
-from benchmarks import cleanup, driver_state, operations, table_state
+from benchmarks import cleanup, driver_state, operations, progress, table_state
 from benchmarks.measure import Target
 
 RESULTS = Path(__file__).parent / "results"
@@ -19,6 +19,7 @@ PARTS = {
     "table": table_state.run,
     "cleanup": cleanup.run,
     "operations": operations.run,
+    "progress": progress.run,
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from checkpointer import Checkpointer
 from checkpointer.runtime import run_sync
 from checkpointer.store import Store, open_store
-from tests.servers import Server, start_minio
+from tests.servers import Server, start_azurite, start_minio
 
 
 @contextmanager
@@ -29,6 +29,17 @@ def s3_server() -> Iterator[Server]:
     """A MinIO server with an empty bucket. Raises `ServerUnavailableError`."""
     with folder() as path:
         server = start_minio(path)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def azure_server() -> Iterator[Server]:
+    """An Azurite server with an empty container. Raises `ServerUnavailableError`."""
+    with folder() as path:
+        server = start_azurite(path)
         try:
             yield server
         finally:
