@@ -46,6 +46,11 @@ _MANIFEST = re.compile(rf"manifests/{_OWNER}\.json")
 _SEGMENT = re.compile(rf"manifests/segments/{_OWNER}\.{_DIGEST}\.json\.zst")
 _CATALOG = re.compile(rf"catalog/{_OWNER}\.{_DIGEST}\.json")
 
+_PART = r"[A-Za-z0-9_%~-][A-Za-z0-9_%.~-]*"
+_PROGRESS = re.compile(
+    rf"progress/(?P<group>{_PART}(?:/{_PART})*)/(?:(?P<ownership>ownership)|positions/{_PART})\.json"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ArtifactName:
@@ -123,6 +128,21 @@ def positions(folder: str) -> str:
 
 def position(folder: str, partition: str) -> str:
     return f"{positions(folder)}{encode_part(partition)}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressName:
+    """What the path of an ownership or of a position says; names that were cut stay as they stand in the path."""
+
+    path: str
+    group: tuple[str, ...]
+    is_ownership: bool
+
+
+def parse_progress(path: str) -> ProgressName | None:
+    """The meaning of a path below `progress/`; None where it is none of the format's own."""
+    match = _PROGRESS.fullmatch(path)
+    return match and ProgressName(path, tuple(map(unquote, match["group"].split("/"))), match["ownership"] is not None)
 
 
 def encode_part(name: str) -> str:
