@@ -26,7 +26,7 @@ def command(store: Opened, owner: str | None) -> int:
     """Show how far consumers of streams are, and who reads what.
 
     That is what Event Hubs, Event Processor Host and Kinesis consumers record under this root. OWNER is empty where
-    nobody has the partition; RENEWED is the time since its owner claimed or renewed it, RECORDED the age of the position.
+    nobody has the partition; RENEWED is when its owner claimed or renewed it, RECORDED the age of the position.
     """
     found = store.read(lambda session: survey(session.store))
     if found == Survey((), ()):
