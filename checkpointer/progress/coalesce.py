@@ -156,7 +156,7 @@ class Coalescer(Generic[K, V]):
 
     def _arm(self) -> None:
         """Write after `interval` at the latest, if there is anything to write by then."""
-        if self._timer is not None or self._closed or not self._held:
+        if self._timer is not None or not self._held:
             return
         loop = asyncio.get_running_loop()
         if self._failures < LAST_TRY:

@@ -112,8 +112,7 @@ class Journal:
 
         Raises what writing raised; then nothing is lost yet, and it may be called again.
         """
-        if self._process == os.getpid():  # what a parent holds, the parent writes
-            runtime.run_sync(self._close())
+        runtime.run_sync(self._close())
 
     def __enter__(self) -> Self:
         return self

@@ -16,7 +16,7 @@ from checkpointer.errors import IllegalArgumentError, InvalidStateError, Malform
 from manifests.digest import check_digest, sha256
 from manifests.fields import format_time, show
 
-LIMIT = 4 << 20
+LIMIT = 1 << 20
 """Largest file, in bytes, that is read or written."""
 
 
@@ -44,13 +44,20 @@ _SEALED = re.compile(_SEAL % rb"(?P<digest>[0-9a-f]{64})")
 
 
 class _Dumper(yaml.SafeDumper):
+    """Times in RFC 3339; text with control characters in the one style that PyYAML reads back unchanged."""
+
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, text: str) -> yaml.Node:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, None if text.isprintable() else '"')
 
-_Dumper.add_representer(
-    datetime, lambda dumper, at: dumper.represent_scalar("tag:yaml.org,2002:timestamp", format_time(at))
-)
+    def represent_time(self, at: datetime) -> yaml.Node:
+        return self.represent_scalar("tag:yaml.org,2002:timestamp", format_time(at))
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+_Dumper.add_representer(datetime, _Dumper.represent_time)
 
 
 class _Loader(yaml.SafeLoader):

@@ -48,7 +48,7 @@ class Target:
         try:
             batch = dict(batch)
             await asyncio.sleep(0)
-            while not self.open:
+            while not self.open:  # noqa: ASYNC110 - opened by another thread
                 await asyncio.sleep(0.001)
             if self.failures:
                 self.failures -= 1
@@ -325,8 +325,10 @@ def test_a_forked_child_begins_with_nothing_and_does_not_hang() -> None:
 
 @pytest.mark.parametrize(
     ("max_updates", "interval"),
-    [(0, 1), (-1, 1), (True, 1), (1.0, 1), ("1", 1), (1, 0), (1, -1), (1, True), (1, "1"), (1, float("nan"))]
-    + [(1, float("inf"))],
+    [
+        *[(0, 1), (-1, 1), (True, 1), (1.0, 1), ("1", 1)],
+        *[(1, 0), (1, -1), (1, True), (1, "1"), (1, float("nan")), (1, float("inf"))],
+    ],
 )
 def test_arguments_are_checked(target: Target, max_updates: Any, interval: Any) -> None:
     with pytest.raises(IllegalArgumentError, match="expected"):

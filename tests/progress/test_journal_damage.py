@@ -1,0 +1,248 @@
+"""Torn, blanked and flipped files are found and named, and the version before is used; what others wrote is bounded."""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpointer.errors import CorruptionError, IllegalArgumentError, MalformedError
+from checkpointer.progress.journal_format import LIMIT, Content, EventLogState, check_state, decode, encode, largest
+from tests.progress.journals import AT, LATER, Place
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A file that says a=2, and the version before it, which says a=1."""
+    place = Place(str(tmp_path))
+    with place.open() as journal:
+        for number in (1, 2):
+            journal.persist("a", number, AT)
+            journal.flush()
+    return place
+
+
+CONTENT = Content({"a": EventLogState("a", 2, AT), "b": EventLogState("b", 2**64 - 1, LATER, {"bookmark": "x"})}, {})
+DATA = encode(CONTENT, AT, "0123456789abcdef")
+
+
+def is_found_or_harmless(data: bytes) -> bool:
+    try:
+        return decode("journal.yml", data) == CONTENT
+    except CorruptionError as error:
+        return "journal.yml" in str(error)
+
+
+def test_every_flip_and_every_cut_is_found_or_harmless() -> None:
+    assert decode("journal.yml", DATA) == CONTENT
+    for offset in range(len(DATA)):
+        with pytest.raises(CorruptionError):
+            decode("journal.yml", DATA[:offset])
+        for mask in [*(1 << bit for bit in range(8)), 0xFF, DATA[offset]]:
+            assert is_found_or_harmless(DATA[:offset] + bytes([DATA[offset] ^ mask]) + DATA[offset + 1 :]), offset
+
+
+@given(st.integers(0, len(DATA)), st.integers(0, len(DATA)), st.sampled_from([b"\0", b"", b"\xff", b" ", b"\n"]))
+def test_what_is_overwritten_or_taken_out_is_found_or_harmless(start: int, end: int, by: bytes) -> None:
+    if end > start:
+        assert is_found_or_harmless(DATA[:start] + by * (end - start) + DATA[end:])
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "NUL-filled": lambda data: bytes(len(data)),
+    "torn": lambda data: data[:-3],
+    "torn where it still parses": lambda data: data[: data.index(b"- name")].replace(b"event_logs:", b"event_logs: []"),
+    "flipped": lambda data: data.replace(b"record_number: 2", b"record_number: 3"),
+    "other bytes": lambda data: b"\xff\xfe garbage",
+    "too large": lambda data: data + b"#" * LIMIT,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_version_before_is_used(place: Place, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    before = place.read("journal.yml.previous")
+    bad = DAMAGES[damage](place.read())
+    place.write(bad)
+    with caplog.at_level(logging.WARNING, "checkpointer"):
+        journal = place.open()
+    assert journal.states() == {"a": EventLogState("a", 1, AT)}
+    assert journal.recovered_from == f"{place.file}.previous"
+    (record,) = caplog.records
+    assert f"{place.file}" in record.getMessage()
+    assert f"{place.file}.previous" in record.getMessage()
+    # The damaged file did not become the previous version, and is there to be looked at.
+    kept = place.everything()
+    assert kept["journal.yml.previous"] == before
+    aside = [name for name in kept if name.startswith("journal.yml.damaged-")]
+    assert [kept[name] for name in aside] == ([bad] if bad else [])
+    assert all(name in record.getMessage() for name in aside)
+    journal.persist("a", 5, AT)
+    journal.shutdown()
+    with place.open() as again:
+        assert again.states() == {"a": EventLogState("a", 5, AT)}
+        assert again.recovered_from is None
+
+
+def test_a_file_that_is_gone_is_no_new_beginning(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    Path(place.file).unlink()
+    with caplog.at_level(logging.WARNING, "checkpointer"), place.open() as journal:
+        assert journal.states() == {"a": EventLogState("a", 1, AT)}
+        assert journal.recovered_from == f"{place.file}.previous"
+    assert "is not there" in caplog.text
+    assert "remove it too to begin anew" in caplog.text
+
+
+def test_a_damaged_previous_version_is_no_matter(place: Place) -> None:
+    place.write(b"garbage", "journal.yml.previous")
+    with place.open() as journal:
+        assert journal.states() == {"a": EventLogState("a", 2, AT)}
+        assert journal.recovered_from is None
+    assert decode("x", place.read("journal.yml.previous")).states["a"].record_number == 2
+
+
+@pytest.mark.parametrize("previous", [b"", b"\0\0", None])
+def test_where_neither_can_be_read_nothing_is_written(place: Place, previous: bytes | None) -> None:
+    place.write(bytes(100))
+    place.write(previous or b"", "journal.yml.previous")
+    if previous is None:
+        Path(f"{place.file}.previous").unlink()
+    before = place.everything()
+    with pytest.raises(CorruptionError) as caught:
+        place.open()
+    assert f"{place.file}: " in str(caught.value)
+    assert f"{place.file}.previous: " in str(caught.value)
+    assert "remove both" in str(caught.value)
+    assert place.everything() == before
+
+
+def test_a_hand_that_edits_the_file_is_told_how(place: Place) -> None:
+    seal, _, rest = place.read().replace(b"record_number: 2", b"record_number: 7").partition(b"\n")
+    assert b"take this line away" in seal
+    place.write(rest)
+    with place.open() as journal:
+        assert journal.states()["a"].record_number == 7
+        assert journal.recovered_from is None
+
+
+# --- what others wrote ---
+
+GOOD = (
+    "update_time: 2026-01-01T00:00:00Z\nevent_logs:\n- {name: a, record_number: 1, timestamp: 2026-01-01T00:00:00Z}\n"
+)
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(25)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# only a comment\n",
+        "[]",
+        "text",
+        "{",
+        GOOD[: GOOD.index("- {")],
+        GOOD.replace("update_time", "date"),
+        GOOD.replace("2026-01-01T00:00:00Z\ne", "yesterday\ne"),
+        GOOD.replace("2026-01-01T00:00:00Z\ne", "2026-13-01T00:00:00Z\ne"),
+        GOOD.replace("record_number: 1", "record_number: -1"),
+        GOOD.replace("record_number: 1", "record_number: 18446744073709551616"),
+        GOOD.replace("record_number: 1", "record_number: true"),
+        GOOD.replace("record_number: 1", "record_number: 1.0"),
+        GOOD.replace("record_number: 1", "record_number: '1'"),
+        GOOD.replace("record_number: 1, ", ""),
+        GOOD.replace("name: a", "name: 1"),
+        GOOD.replace("name: a", "name: ''"),
+        GOOD.replace("name: a, ", ""),
+        GOOD.replace("timestamp: 2026-01-01T00:00:00Z", "timestamp: 2026-01-01"),
+        GOOD.replace("timestamp: 2026-01-01T00:00:00Z", "timestamp: 0001-01-01T00:00:00+01:00"),
+        GOOD.replace("name: a", "name: a, name: b"),
+        GOOD + "- {name: a, record_number: 2, timestamp: 2026-01-01T00:00:00Z}\n",
+        GOOD + "- 1\n",
+        GOOD + "event_logs: []\n",
+        GOOD + "---\n" + GOOD,
+        GOOD + BOMB,
+        GOOD + "more: !!python/object/apply:os.getcwd []\n",
+        GOOD + "more: !!timestamp soon\n",
+        GOOD + "more: !!bool maybe\n",
+        GOOD + "more: !!int ''\n",
+        GOOD + "? [1]\n: {[]: 2}\n",
+        GOOD + "more: " + "[" * 100_000,
+        GOOD + "more: " + "9" * 10_000 + "\n",
+        GOOD + "more: \0\n",
+        GOOD + "#" * LIMIT,
+    ],
+    ids=range(35),
+)
+def test_what_is_no_journal_is_refused(text: str) -> None:
+    with pytest.raises(MalformedError, match=r"^journal\.yml: expected YAML with update_time and event_logs") as caught:
+        decode("journal.yml", text.encode())
+    assert len(str(caught.value)) < 500
+
+
+def test_times_as_go_and_people_write_them() -> None:
+    for text, at in {
+        "2026-01-01T00:00:00.123456789Z": datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=UTC),
+        "2026-01-01T02:00:00+02:00": datetime(2026, 1, 1, tzinfo=UTC),
+        "2026-01-01 00:00:00": datetime(2026, 1, 1, tzinfo=UTC),
+        '"2026-01-01T00:00:00.5Z"': datetime(2026, 1, 1, 0, 0, 0, 500000, tzinfo=UTC),
+    }.items():
+        data = GOOD.replace("timestamp: 2026-01-01T00:00:00Z", f"timestamp: {text}").encode()
+        assert decode("x", data).states["a"].timestamp == at
+
+
+# --- round trips ---
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3))
+
+
+@st.composite
+def contents(draw: Any) -> Content:
+    known = {"name", "record_number", "timestamp", "update_time", "event_logs"}
+    other = st.dictionaries(TEXT.filter(lambda key: key not in known), VALUES, max_size=2)
+    states = [
+        check_state(name, draw(st.integers(0, 2**64 - 1)), draw(st.datetimes(timezones=st.just(UTC))), draw(other))
+        for name in draw(st.sets(TEXT, max_size=4))
+    ]
+    return Content({state.name: state for state in states}, draw(other))
+
+
+def test_no_two_writes_are_alike() -> None:
+    assert encode(CONTENT, AT, "0" * 16) != encode(CONTENT, AT, "1" * 16)
+
+
+@settings(max_examples=150)
+@given(contents())
+def test_what_is_written_is_read_again(content: Content) -> None:
+    assert decode("x", encode(content, AT, "0" * 16)) == content
+
+
+@given(st.sets(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=5))
+def test_a_state_takes_no_more_than_is_reckoned(names: set[str]) -> None:
+    states = {name: check_state(name, 2**64 - 1, LATER, {}) for name in names}
+    empty = len(encode(Content({}, {}), AT, "0" * 16))
+    assert len(encode(Content(states, {}), AT, "0" * 16)) - empty <= sum(map(largest, states.values()))
+
+
+def test_the_file_never_outgrows_what_is_read(tmp_path: Path) -> None:
+    place = Place(str(tmp_path))
+    big = "é\x01" * (LIMIT // 40)
+    with place.open() as journal:
+        with pytest.raises(IllegalArgumentError, match="might not fit"):
+            for number in range(10):
+                journal.persist(f"{number}{big}", 1, AT)
+        taken = len(journal.states())
+        journal.persist(f"0{big}", 2, AT)
+    assert taken > 0
+    with place.open() as again:
+        assert len(again.states()) == taken
+        assert again.states()[f"0{big}"].record_number == 2
+        assert again.recovered_from is None
