@@ -1,0 +1,163 @@
+"""Read a stream in shards, keep state, and count every record once, whoever reads a shard and however they die.
+
+A lease says which worker reads a shard. What makes the count exact is the checkpoint: a shard's totals and the position
+that they belong to are committed together, so neither is ever ahead of the other. A worker that was thought dead and
+comes back cannot commit on top of its successor.
+
+    python -m examples.sharded_source [--folder FOLDER] [--workers 3] [--kills 6]
+
+writes some shards of clicks, starts workers that share them, kills one after the other, and counts.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from checkpointer import Checkpointer, KeyedState
+from checkpointer.progress.kinesis import (
+    ExtendedSequenceNumber,
+    InitializationInput,
+    LeaseLostInput,
+    ProcessRecordsInput,
+    ShardEndedInput,
+    ShardLeases,
+    ShutdownRequestedInput,
+    Worker,
+)
+
+SHARDS = [f"shard-{number}" for number in range(6)]
+RECORDS = 600
+FIRST = 49590338271490256608559692538361571095921575989136588898
+"""Kinesis numbers records with integers of this size."""
+
+LEASE = 2.0
+BATCH = 20
+PAUSE = 0.02
+
+
+class Clicks:
+    """Counts the clicks of one shard by user. A record processor, made anew for each lease."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def initialize(self, start: InitializationInput) -> None:
+        self._shard = start.shard_id
+        self._state = Checkpointer(self._folder / "state" / start.shard_id)
+        restored = self._state.restore()
+        self._totals = restored.keyed("totals") if restored else KeyedState()
+        self._position = int(restored.positions["clicks"][start.shard_id]) if restored else -1
+
+    def process_records(self, delivered: ProcessRecordsInput) -> None:
+        # The worker fetches from the lease's checkpoint, which may be one batch behind the state's own position.
+        new = [record for record in delivered.records if int(record["SequenceNumber"]) > self._position]
+        if new:
+            for record in new:
+                self._totals[record["user"]] = self._totals.get(record["user"], 0) + 1
+            self._position = int(new[-1]["SequenceNumber"])
+            with self._state.begin() as cp:  # totals and position, or neither
+                cp.save("totals", self._totals)
+                cp.positions["clicks"] = {self._shard: str(self._position)}
+        delivered.checkpointer.checkpoint()
+
+    def shard_ended(self, ended: ShardEndedInput) -> None:
+        ended.checkpointer.checkpoint()
+        self._state.close()
+
+    def shutdown_requested(self, asked: ShutdownRequestedInput) -> None:
+        asked.checkpointer.checkpoint()
+
+    def lease_lost(self, lost: LeaseLostInput) -> None:
+        self._state.close()
+
+
+def fetch_from(folder: Path) -> Callable[[str, ExtendedSequenceNumber], tuple[list[Any], bool]]:
+    """Reads the next records of a shard, a few at a time, from its file."""
+
+    def fetch(shard: str, after: ExtendedSequenceNumber) -> tuple[list[Any], bool]:
+        time.sleep(PAUSE)
+        lines = (folder / "clicks" / shard).read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        left = [record for record in records if ExtendedSequenceNumber(record["SequenceNumber"]) > after]
+        return left[:BATCH], len(left) <= BATCH
+
+    return fetch
+
+
+def work(folder: Path) -> None:
+    """Read whatever shards this worker gets, until all have ended."""
+    with ShardLeases(folder / "leases", "clicks", duration=LEASE) as leases:
+        leases.create(SHARDS)
+        worker = Worker(leases, fetch_from(folder), lambda: Clicks(folder), idle=0.1)
+        while not all(row.finished for row in leases.rows().values()):
+            if not worker.run_once():
+                time.sleep(0.1)
+
+
+def write_clicks(folder: Path) -> Counter[str]:
+    """The input: a file for each shard. Returns the clicks of each user in all."""
+    source, total = random.Random(7), Counter[str]()
+    (folder / "clicks").mkdir(parents=True)
+    for shard in SHARDS:
+        users = [f"user-{source.randrange(50):02}" for _ in range(RECORDS)]
+        total.update(users)
+        records = [{"SequenceNumber": str(FIRST + 3 * number), "user": user} for number, user in enumerate(users)]
+        (folder / "clicks" / shard).write_text("".join(json.dumps(record) + "\n" for record in records))
+    return total
+
+
+def read_totals(folder: Path) -> Counter[str]:
+    """What the workers counted, from the state of every shard."""
+    total = Counter[str]()
+    for shard in SHARDS:
+        restored = Checkpointer(folder / "state" / shard).restore()
+        if restored:
+            total.update(dict(restored.keyed("totals")))
+    return total
+
+
+def run(folder: Path, workers: int, kills: int) -> bool:
+    """Start workers, kill them now and then, and start others, until everything is read. Whether the count is exact."""
+    expected = write_clicks(folder)
+    command = [sys.executable, "-m", "examples.sharded_source", "--folder", str(folder), "--work"]
+    running = [subprocess.Popen(command) for _ in range(workers)]
+    for kill in range(kills):
+        time.sleep(random.uniform(0.8, 1.6))
+        victim = running.pop(0)
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        counted = read_totals(folder).total()
+        print(f"kill {kill + 1}: worker {victim.pid} died, {counted:,} of {expected.total():,} records are counted")
+        running.append(subprocess.Popen(command))
+    failed = [worker.pid for worker in running if worker.wait() != 0]
+    found = read_totals(folder)
+    print(f"{found.total():,} records counted, {expected.total():,} written: {'exact' if found == expected else 'WRONG'}")
+    return found == expected and not failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="examples.sharded_source", description=__doc__.partition("\n")[0])
+    parser.add_argument("--folder", type=Path, help="an empty folder; a temporary one by default")
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument("--work", action="store_true", help="be one of the workers")
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(arguments.folder)
+        return 0
+    with tempfile.TemporaryDirectory() as temporary:
+        return 0 if run(arguments.folder or Path(temporary), arguments.workers, arguments.kills) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
