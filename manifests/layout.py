@@ -26,6 +26,8 @@ MAX_NAME = 160
 
 _CUT = 80
 
+_CUT_NAME = re.compile(r".*~[0-9a-f]{64}")
+
 RAW = "raw"
 MSGPACK = "msgpack+zstd"
 PARQUET = "parquet"
@@ -148,7 +150,8 @@ def parse_progress(path: str) -> ProgressName | None:
 def encode_part(name: str) -> str:
     """One part of a path for a name that somebody else's system gave: any text of at least one character.
 
-    Names too long for a file system, and those that begin with a dot, are cut and end in a digest of the whole.
+    Names too long for a file system, and those that begin with a dot, are cut and end in a digest of the whole; so are
+    names that look as if they were.
     """
     if not isinstance(name, str) or not name:
         raise IllegalArgumentError(f"{name!r:.60}: expected a name of at least one character")
@@ -157,7 +160,7 @@ def encode_part(name: str) -> str:
     except UnicodeEncodeError:
         raise IllegalArgumentError(f"{name!r:.60}: holds half a character, which no UTF-8 can say") from None
     encoded = quote(name, safe="")
-    if len(encoded) <= MAX_NAME and not name.startswith("."):
+    if len(encoded) <= MAX_NAME and not name.startswith(".") and not _CUT_NAME.fullmatch(encoded):
         return encoded
     return f"{encoded[:_CUT].lstrip('.')}~{sha256(data)}"
 

@@ -33,29 +33,26 @@ class Choice:
 def choose(look: Look) -> Choice:
     """Even shares among all workers seen, by taking what is free first, and asking the richest for the rest."""
     open_rows = {name: row for name, row in look.rows.items() if not row.finished}
-    owners = Counter(
-        row.owner for name, row in open_rows.items() if row.owner not in ("", look.me) and name not in look.free
-    )
-    wishes = {name: wisher for name, wisher in look.wishes.items() if name in open_rows and name not in look.free}
+    taken = {name: row for name, row in open_rows.items() if name not in look.free}
+    owners = Counter(row.owner for row in taken.values() if row.owner not in ("", look.me))
+    wishes = {name: wisher for name, wisher in look.wishes.items() if name in taken}
     workers = {look.me, *owners, *wishes.values()}
-    least, most = len(open_rows) // len(workers), -(-len(open_rows) // len(workers))
+    most = -(-len(open_rows) // len(workers))
     mine_first = sorted(look.free, key=lambda name: (look.rows[name].owner != look.me, name))
     take = tuple(mine_first[: max(0, most - len(look.held))])
-    asked_for = sum(wisher == look.me for wisher in wishes.values())
-    missing = least - len(look.held) - len(take) - asked_for
-    return Choice(take, tuple(_ask(open_rows, owners, wishes, look.me, least, missing)))
+    mine = len(look.held) + len(take) + sum(wisher == look.me for wisher in wishes.values())
+    return Choice(take, tuple(_ask(taken, owners, wishes, look.me, mine)))
 
 
-def _ask(
-    rows: Mapping[str, Row], owners: Counter[str], wishes: Mapping[str, str], me: str, least: int, missing: int
-) -> Iterable[str]:
-    """Partitions to ask for, each from whoever has most once all that is asked of them is gone."""
+def _ask(rows: Mapping[str, Row], owners: Counter[str], wishes: Mapping[str, str], me: str, mine: int) -> Iterable[str]:
+    """What to ask for until shares are even: each from whoever has most once all that is asked of them is gone."""
     left = owners - Counter(rows[name].owner for name in wishes)
-    for _ in range(missing):
+    while True:
         richest, count = max(left.items(), key=lambda pair: (pair[1], pair[0]), default=("", 0))
-        if count <= least:
+        if count <= mine + 1:
             return
-        left[richest] -= 1
         name = min(name for name, row in rows.items() if row.owner == richest and name not in wishes)
+        left[richest] -= 1
+        mine += 1
         wishes = {**wishes, name: me}
         yield name
