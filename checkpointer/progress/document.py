@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
-from checkpointer.errors import CheckpointError, OutcomeUnknownError, ThrottlingError
+from checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUnknownError, ThrottlingError
 from checkpointer.host import Host
 from checkpointer.store.base import Blob, Store
 from checkpointer.store.probe import probe
@@ -72,7 +72,6 @@ class _Known(Generic[T]):
     version: str | None
     at: float | None
     clock: int
-    fresh: bool
 
 
 class Document(Generic[T]):
@@ -89,48 +88,54 @@ class Document(Generic[T]):
             self._last = await self._get()
             return self._last.value
 
-    async def change(self, plan: Plan[T]) -> T | None:
+    async def change(self, plan: Plan[T], *, look: bool = False) -> T | None:
         """Write what `plan` makes of it, and return what stands then. Raises what `plan` raises.
 
-        `OutcomeUnknownError` where nothing proves whether it was written.
+        `look` reads it first, where the plan needs to see what stands. `OutcomeUnknownError` where nothing proves
+        whether it was written.
         """
         async with self._turn:
-            return await self._change(plan)
+            return await self._change(plan, look)
 
-    async def _change(self, plan: Plan[T]) -> T | None:
-        known, self._last = self._last, None
+    async def _change(self, plan: Plan[T], look: bool) -> T | None:
+        known, self._last = None if look else self._last, None
+        remembered = known is not None
         for number in range(ROUNDS):
             if known is None:
-                known = await self._get()
-            if known.value is None and self._form.empty is not None:
-                await self._swap(known, self._form.empty)
-                known = None
-                continue
+                known, remembered = await self._get(), False
             try:
                 planned = plan(known.value, self._time(known))
             except CheckpointError:
-                if known.fresh:
+                if not remembered:
                     raise
                 planned = None
             if planned is None:
-                if known.fresh:
+                if not remembered:
                     self._last = known
                     return known.value
                 known = None
                 continue
+            if known.value is None and self._form.empty is not None:
+                await self._swap(known, self._form.empty)
+                known = None
+                continue
             found = await self._swap(known, planned)
             if found.value is planned:
-                self._last = replace(found, fresh=False)
+                self._last = found
                 return planned
-            known = found
+            known, remembered = found, False
             await asyncio.sleep(random.uniform(0, min(_FIRST_WAIT * 2 ** min(number, 10), _LONGEST_WAIT)))
         raise ThrottlingError(f"{self._name}: others changed it {ROUNDS} times in a row: try again later")
 
     async def _swap(self, known: _Known[T], planned: T) -> _Known[T]:
         """What the object says once the swap was decided: `planned` itself, or what somebody else wrote."""
+        data = self._form.encode(planned, self._space.host.token(32))
+        if len(data) > self._form.limit:
+            raise IllegalArgumentError(
+                f"{self._name}: would have {len(data)} bytes, at most {self._form.limit} can be read back: record less"
+            )
         if known.version is None:
             await self._space.prove()
-        data = self._form.encode(planned, self._space.host.token(32))
         try:
             blob = await decide(self._space.store, self._path, data, known.version, self._form.limit)
         except UndecidedError as error:
@@ -147,8 +152,8 @@ class Document(Generic[T]):
     def _decode(self, blob: Blob | None) -> _Known[T]:
         clock = self._space.host.clock()
         if blob is None:
-            return _Known(None, None, None, clock, fresh=True)
-        return _Known(self._form.decode(self._name, blob.data), blob.version, blob.at, clock, fresh=True)
+            return _Known(None, None, None, clock)
+        return _Known(self._form.decode(self._name, blob.data), blob.version, blob.at, clock)
 
     def _time(self, known: _Known[T]) -> datetime:
         if known.at is None:

@@ -65,9 +65,12 @@ class LateSwap:
 
     def land(self) -> bool:
         """Let it arrive now. Whether it took effect."""
+        return runtime.run_sync(self.arrive())
+
+    async def arrive(self) -> bool:
         request = self._request
         try:
-            runtime.run_sync(self._store.compare_and_swap(request.path, request.data, request.expected))
+            await self._store.compare_and_swap(request.path, request.data, request.expected)
         except PreconditionFailedError:
             return False
         return True
