@@ -50,13 +50,15 @@ class Ownership:
 class Position:
     """How far one partition is. `value` belongs to the interface; null where nothing was recorded.
 
-    `epoch` is that of the owner who may write it, so that an earlier one can not; 0 where anybody may.
+    `epoch` and `lease` are of the only lease that may write it: the number puts leases in order, and the text, drawn
+    for this one, tells it from another of that number after the group was deleted. 0 and empty where anybody may.
     """
 
     partition: str
     epoch: int
     value: Mapping[str, Json] | None
     modified: datetime
+    lease: str = ""
     extra: Mapping[str, Json] = field(default_factory=lambda: _NOTHING)
 
 
@@ -118,6 +120,7 @@ def encode_position(position: Position, nonce: str) -> bytes:
             "kind": "position",
             "partition": position.partition,
             "epoch": position.epoch,
+            "lease": position.lease,
             "value": check_json(f"position of partition {position.partition!r:.60}", value),
             "modified": format_time(position.modified),
             "nonce": nonce,
@@ -128,12 +131,13 @@ def encode_position(position: Position, nonce: str) -> bytes:
 
 def decode_position(path: str, data: bytes) -> Position:
     fields = _parse(path, data, "position")
-    partition, epoch, value = fields.text("partition"), fields.integer("epoch"), fields.take("value")
+    partition, epoch, lease = fields.text("partition"), fields.integer("epoch"), fields.text("lease")
+    value = fields.take("value")
     if value is not None and not isinstance(value, dict):
         fields.fail(f"value: expected an object or null, found {show(value)}")
     modified = fields.time("modified")
     fields.text("nonce")
-    return Position(partition, epoch, value, modified, extra=dict(fields.rest()))
+    return Position(partition, epoch, value, modified, lease, extra=dict(fields.rest()))
 
 
 def _parse(path: str, data: bytes, kind: str) -> Fields:

@@ -14,10 +14,13 @@ Value = Mapping[str, Json]
 
 
 class Lease:
-    """One worker's hold on one partition, until it is released or lost. `found` is the position as it was then."""
+    """One worker's hold on one partition, until it is released or lost. `found` is the position as it was then.
 
-    def __init__(self, owner: str, partition: str, epoch: int, document: Document[Position]) -> None:
-        self.owner, self.partition, self.epoch = owner, partition, epoch
+    `token` was drawn for this lease, and stands in the position while nobody else has taken it.
+    """
+
+    def __init__(self, owner: str, partition: str, epoch: int, token: str, document: Document[Position]) -> None:
+        self.owner, self.partition, self.epoch, self.token = owner, partition, epoch, token
         self.found: Value | None = None
         self.lost = False
         self.flush: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -34,7 +37,7 @@ class Lease:
         self.check()
 
         def plan(position: Position | None, now: datetime) -> Position | None:
-            if position is None or position.epoch != self.epoch:
+            if position is None or (position.epoch, position.lease) != (self.epoch, self.token):
                 raise self.lose()
             value = change(position.value)
             return None if value is None else replace(position, value=value, modified=now)

@@ -1,24 +1,26 @@
 """Leases on partitions: who may record how far they are, proved to the store and not to a clock.
 
-    take      ownership: owner, and epoch + 1 ─> position: the same epoch   one swap each, in this order
-    write     position: only where it has the epoch of the lease            one swap
-    renew     ownership: a new etag for all that are held                   one swap
-    release   what waits is written ─> ownership: no owner                  one swap
+    take      ownership: owner, and epoch + 1 ─> position: the lease    one swap each, in this order
+    write     position: only where the lease stands in it               one swap
+    renew     ownership: a new etag for all that are held               one swap
+    release   what waits is written ─> ownership: no owner              one swap
 
 A lease ends for others when its row has not changed for the length of a lease by their own clock. For its owner it ends
-when it is taken: from then on the position has another epoch, whoever believes what. A partition that is taken again
-has a new epoch, so a lease that was lost stays lost.
+when it is taken: from then on another lease stands in the position, whoever believes what. A partition that is taken
+again has a new epoch, above that of its position, so a lease that was lost stays lost.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from checkpointer.errors import ConflictError, IllegalArgumentError
+from checkpointer.errors import CheckpointError, ConflictError, IllegalArgumentError
 from checkpointer.progress.balance import Choice, Look, choose
 from checkpointer.progress.group import Group
 from checkpointer.progress.lease import Lease
 from checkpointer.progress.watch import Watch
+from manifests import layout
 from manifests.progress import Ownership, Position, Row
 
 
@@ -35,23 +37,23 @@ class Balance:
     """What a round of balancing changed for this worker.
 
     `gained` are new leases. `lost` ones belong to somebody else now. `asked` are leases that another worker asked for:
-    finish with them and release them, or they are taken one length of a lease later.
+    finish with them and release them, or they are taken one length of a lease later. `failed` are partitions that were
+    taken, and whose positions could not be: the next round tries again.
     """
 
     gained: tuple[Lease, ...]
     lost: tuple[Lease, ...]
     asked: tuple[Lease, ...]
+    failed: Mapping[str, CheckpointError]
 
 
 class Leases:
     """The leases of one worker in one group. `worker` is a name that no other worker has; `duration` is in seconds."""
 
     def __init__(self, group: Group, worker: str, duration: float) -> None:
-        if not isinstance(worker, str) or not worker:
-            raise IllegalArgumentError(f"worker {worker!r:.60}: expected a name of at least one character")
         if isinstance(duration, bool) or not isinstance(duration, int | float) or not 0 < duration < float("inf"):
             raise IllegalArgumentError(f"duration {duration!r:.60}: expected seconds, more than 0")
-        self.group, self.worker, self.duration = group, worker, duration
+        self.group, self.worker, self.duration = group, _checked(worker), duration
         self.held: dict[str, Lease] = {}
         self._watch = Watch(group.space.host, worker, duration)
 
@@ -64,23 +66,27 @@ class Leases:
 
     async def create(self, partitions: Iterable[str]) -> None:
         """Make rows, without an owner, for those of the partitions that have none."""
-        wanted = {name: self._token() for name in partitions}
+        wanted = {_checked(name): self._token() for name in partitions}
 
         def change(rows: dict[str, Row], now: datetime) -> None:
-            for name in wanted.keys() - rows.keys():
-                rows[name] = Row(name, "", 0, wanted[name], now)
+            for name, token in wanted.items():
+                if name not in rows:
+                    rows[name] = Row(name, "", 0, token, now)
 
         await self._change(change)
 
     async def take(self, partition: str, *, force: bool = False) -> Lease | None:
         """A lease, where the partition is free, expired or this worker's already; else None. `force` takes any."""
-        tokens = {partition: self._token()}
+        tokens = {_checked(partition): self._token()}
 
         def change(rows: dict[str, Row], now: datetime) -> None:
             if force or partition not in rows or self._watch.is_free(rows[partition]):
                 self._take(rows, tokens, now)
 
-        return (await self._enter(tokens, await self._change(change))).get(partition)
+        gained, failed = await self._enter(tokens, await self._change(change))
+        if failed:
+            raise failed[partition]
+        return gained.get(partition)
 
     async def renew(self, *leases: Lease) -> tuple[Lease, ...]:
         """Renew these leases, or all that are held. One swap. Those that are lost."""
@@ -115,7 +121,6 @@ class Leases:
 
         Two more requests for each lease that is gained.
         """
-        await self.group.ownership.read()
         before = tuple(self.held.values())
         tokens: dict[str, str] = {}
         taken: dict[str, str] = {}
@@ -130,11 +135,12 @@ class Leases:
             self._take(rows, taken, now)
             self._want(rows, choice.want)
 
-        rows = await self._change(change)
-        lost = self._drop_lost(before, rows)
-        gained = await self._enter(taken, rows)
+        rows = await self._change(change, look=True)
+        self._drop_lost(before, rows)
+        gained, failed = await self._enter(taken, rows)
+        lost = [lease for lease in before if lease.lost]
         asked = [lease for lease in before if not lease.lost and self._is_asked(rows[lease.partition])]
-        return Balance(tuple(gained.values()), lost, tuple(asked))
+        return Balance(tuple(gained.values()), tuple(lost), tuple(asked), failed)
 
     async def forget(self, partition: str) -> None:
         """Remove a partition's row. What was recorded of it stays."""
@@ -142,7 +148,9 @@ class Leases:
 
     # ---- steps on the rows of one version ------------------------------------------------------------------------
 
-    async def _change(self, step: Callable[[dict[str, Row], datetime], object]) -> Mapping[str, Row]:
+    async def _change(
+        self, step: Callable[[dict[str, Row], datetime], object], *, look: bool = False
+    ) -> Mapping[str, Row]:
         """The rows as they stand once `step` was done on them."""
 
         def plan(ownership: Ownership | None, now: datetime) -> Ownership | None:
@@ -151,7 +159,7 @@ class Leases:
             step(rows, now)
             return None if rows == before.rows else replace(before, rows=rows)
 
-        return self._watch.see(await self.group.ownership.change(plan)).rows
+        return self._watch.see(await self.group.ownership.change(plan, look=look)).rows
 
     def _take(self, rows: dict[str, Row], tokens: Mapping[str, str], now: datetime) -> None:
         for name, token in tokens.items():
@@ -164,7 +172,9 @@ class Leases:
     def _renew(self, rows: dict[str, Row], leases: Iterable[Lease], tokens: Mapping[str, str], now: datetime) -> None:
         for lease in leases:
             row = rows.get(lease.partition)
-            if row is not None and self._is_mine(row, lease) and row.etag != tokens[lease.partition]:
+            if row is None or lease.lost or not self._is_mine(row, lease):
+                continue
+            if row.etag != tokens[lease.partition]:
                 rows[lease.partition] = replace(row, etag=tokens[lease.partition], modified=now)
 
     def _want(self, rows: dict[str, Row], names: Iterable[str]) -> None:
@@ -176,27 +186,38 @@ class Leases:
                 rows[name] = replace(row, wanted_by=self.worker)
 
     def _choose(self, rows: Mapping[str, Row]) -> Choice:
-        held = [name for name, lease in self.held.items() if name in rows and self._is_mine(rows[name], lease)]
+        held = [
+            name
+            for name, lease in self.held.items()
+            if name in rows and not lease.lost and self._is_mine(rows[name], lease)
+        ]
         free = [name for name, row in rows.items() if self._watch.is_free(row) and name not in held]
         wishes = {name: row.wanted_by for name, row in rows.items() if self._watch.has_wish(row)}
         return choose(Look(self.worker, rows, held, free, wishes))
 
     # ---- leases ----------------------------------------------------------------------------------------------------
 
-    async def _enter(self, tokens: Mapping[str, str], rows: Mapping[str, Row]) -> dict[str, Lease]:
-        """Leases on those partitions whose rows were taken with these tokens: their positions get the new epoch."""
-        gained = {}
-        for name, token in tokens.items():
-            if name in rows and rows[name].etag == token and (lease := await self._stamp(rows[name])):
-                self._drop_older(name)
-                gained[name] = self.held[name] = lease
-        return gained
+    async def _enter(
+        self, tokens: Mapping[str, str], rows: Mapping[str, Row]
+    ) -> tuple[dict[str, Lease], dict[str, CheckpointError]]:
+        """Leases on those partitions whose rows were taken with these tokens, and why others of them have none."""
+        taken = [rows[name] for name, token in tokens.items() if name in rows and rows[name].etag == token]
+        results = await asyncio.gather(*(self._stamp(row) for row in taken), return_exceptions=True)
+        gained: dict[str, Lease] = {}
+        failed: dict[str, CheckpointError] = {}
+        for row, result in zip(taken, results, strict=True):
+            if isinstance(result, CheckpointError):
+                failed[row.partition] = result
+            elif isinstance(result, BaseException):
+                raise result
+            elif result is not None and self._hold(result):
+                gained[row.partition] = result
+        return gained, failed
 
     async def _stamp(self, row: Row) -> Lease | None:
-        """The lease of a row that was taken; None where somebody has taken it since."""
+        """The lease of a row that was taken, once it stands in the position; None where somebody took it since."""
         document = self.group.position(row.partition)
         while True:
-            lease = Lease(self.worker, row.partition, row.epoch, document)
             try:
                 position = await document.change(_stamping(row))
             except _AheadError as error:
@@ -206,20 +227,31 @@ class Leases:
                     return None
                 row = raised
             else:
+                lease = Lease(self.worker, row.partition, row.epoch, row.etag, document)
                 lease.found = None if position is None else position.value
                 return lease
 
     async def _raise_epoch(self, row: Row, epoch: int) -> Row | None:
-        raised = replace(row, epoch=epoch, etag=self._token())
+        token = self._token()
 
         def change(rows: dict[str, Row], now: datetime) -> None:
             found = rows.get(row.partition)
-            if found is not None and (found.owner, found.epoch) == (self.worker, row.epoch):
-                rows[row.partition] = raised
+            if found is not None and (found.owner, found.epoch, found.etag) == (self.worker, row.epoch, row.etag):
+                rows[row.partition] = replace(found, epoch=epoch, etag=token)
 
-        rows = await self._change(change)
-        found = rows.get(row.partition)
-        return found if found is not None and found.etag == raised.etag else None
+        found = (await self._change(change)).get(row.partition)
+        return found if found is not None and found.etag == token else None
+
+    def _hold(self, lease: Lease) -> bool:
+        """Keep a new lease in the place of older ones, unless a newer one is there by now."""
+        older = self.held.get(lease.partition)
+        if older is not None and older.epoch > lease.epoch:
+            lease.lost = True
+            return False
+        if older is not None:
+            self._drop(older)
+        self.held[lease.partition] = lease
+        return True
 
     def _drop_lost(self, leases: Iterable[Lease], rows: Mapping[str, Row]) -> tuple[Lease, ...]:
         lost = tuple(
@@ -230,10 +262,6 @@ class Leases:
         for lease in lost:
             self._drop(lease)
         return lost
-
-    def _drop_older(self, partition: str) -> None:
-        if partition in self.held:
-            self._drop(self.held[partition])
 
     def _drop(self, lease: Lease) -> None:
         lease.lost = True
@@ -250,14 +278,22 @@ class Leases:
         return self.group.space.host.token(32)
 
 
+def _checked(name: str) -> str:
+    """A name that no path can have must not get into a row either: nobody could read the ownership any more."""
+    layout.encode_part(name)
+    return name
+
+
 def _stamping(row: Row) -> Callable[[Position | None, datetime], Position | None]:
-    """Give a position the epoch of its row."""
+    """Put the lease of a row into its position."""
 
     def plan(position: Position | None, now: datetime) -> Position | None:
         if position is None:
-            return Position(row.partition, row.epoch, None, now)
-        if position.epoch > row.epoch:
+            return Position(row.partition, row.epoch, None, now, row.etag)
+        if position.lease == row.etag:
+            return None
+        if position.epoch >= row.epoch:
             raise _AheadError(position.epoch)
-        return None if position.epoch == row.epoch else replace(position, epoch=row.epoch)
+        return replace(position, epoch=row.epoch, lease=row.etag)
 
     return plan

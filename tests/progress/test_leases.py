@@ -1,0 +1,828 @@
+"""Leases on partitions: who may record how far they are, whatever fails, stalls or lands late."""
+
+import itertools
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from checkpointer import runtime
+from checkpointer.errors import (
+    CorruptionError,
+    DependencyError,
+    IllegalArgumentError,
+    InvalidStateError,
+    LeaseLostError,
+    OutcomeUnknownError,
+)
+from checkpointer.progress.lease import Lease
+from checkpointer.progress.leases import Leases
+from checkpointer.store.swap import SENDS
+from tests.core.faults import CrashError
+from tests.progress.world import FOLDER, LEASE, OWNERSHIP, Worker, World, path, run, write
+
+
+@pytest.fixture
+def pair(world: World) -> tuple[Worker, Worker]:
+    """Two workers on a group with one partition, p, that nobody has."""
+    world.create("p")
+    return world.worker("a"), world.worker("b")
+
+
+def lost(lease: Lease) -> bool:
+    """Whether its owner is told, once it asks."""
+    try:
+        run(lease.write(lambda value: None))
+    except LeaseLostError:
+        return True
+    return False
+
+
+# ---- take, renew, release --------------------------------------------------------------------------------------------
+
+
+def test_a_free_partition_is_taken_by_one(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    lease = a.must_take("p")
+    assert (lease.owner, lease.partition, lease.epoch, lease.found, lease.lost) == ("a", "p", 1, None, False)
+    assert b.take("p") is None
+    assert world.rows()["p"].owner == "a"
+    position = world.position("p")
+    assert (position.epoch, position.lease, position.value) == (1, lease.token, None)
+    assert world.rows()["p"].etag == lease.token
+
+
+def test_a_partition_that_nobody_named_before_is_made_by_taking_it(world: World) -> None:
+    a = world.worker("a")
+    assert a.must_take("new").epoch == 1
+    assert set(world.rows()) == {"new"}
+
+
+def test_what_was_recorded_is_found_by_the_next_owner(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    lease = a.must_take("p")
+    assert write(lease, 1) == {"at": 1}
+    assert write(lease, 2) == {"at": 2}
+    run(a.leases.release(lease))
+    assert world.rows()["p"].owner == ""
+    assert world.at("p") == 2
+    assert b.must_take("p").found == {"at": 2}
+    assert world.position("p").epoch == 2
+
+
+def test_what_is_not_to_be_written_is_left(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, _ = pair
+    lease = a.must_take("p")
+    write(lease, 1)
+    before = world.read(path("p"))
+    assert run(lease.write(lambda value: None)) == {"at": 1}
+    assert world.read(path("p")) == before
+
+    def refuse(value: object) -> None:
+        raise InvalidStateError("backwards")
+
+    with pytest.raises(InvalidStateError, match="backwards"):
+        run(lease.write(refuse))
+    assert not lease.lost
+
+
+def test_release_writes_what_waits_first(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, _ = pair
+    lease = a.must_take("p")
+
+    async def flush() -> None:
+        await lease.write(lambda value: {"at": 7})
+
+    lease.flush = flush
+    run(a.leases.release(lease))
+    assert world.at("p") == 7
+    kinds = [(request.kind, request.path) for request in a.faults.requests][-2:]
+    assert kinds == [("swap", path("p")), ("swap", OWNERSHIP)]
+
+
+def test_a_partition_whose_last_words_could_not_be_written_is_not_given_back(
+    world: World, pair: tuple[Worker, Worker]
+) -> None:
+    a, _ = pair
+    lease = a.must_take("p")
+
+    async def flush() -> None:
+        raise DependencyError("no answer")
+
+    lease.flush = flush
+    with pytest.raises(DependencyError):
+        run(a.leases.release(lease))
+    assert world.rows()["p"].owner == "a"
+    assert a.leases.held == {"p": lease}
+
+
+def test_a_released_lease_is_over(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, _ = pair
+    lease = a.must_take("p")
+    run(a.leases.release(lease))
+    with pytest.raises(LeaseLostError, match=r"'p': the lease of 'a' \(epoch 1\) has ended"):
+        write(lease, 1)
+    assert a.leases.held == {}
+    before = world.read(OWNERSHIP)
+    run(a.leases.release(lease))
+    assert world.read(OWNERSHIP) == before
+
+
+def test_a_lease_that_was_lost_gives_nothing_back(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    old = a.must_take("p")
+    b.must_take("p", force=True)
+    flushed: list[int] = []
+
+    async def flush() -> None:
+        flushed.append(1)
+
+    old.lost, old.flush = True, flush
+    run(a.leases.release(old))
+    assert world.rows()["p"].owner == "b"
+    assert not flushed
+
+
+def test_a_finished_partition_needs_no_owner(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    lease = a.must_take("p")
+    write(lease, 9)
+    run(a.leases.release(lease, finished=True))
+    assert world.rows()["p"].finished
+    for worker in pair:
+        assert worker.take("p") is None
+        assert run(worker.leases.balance()).gained == ()
+        assert not run(worker.leases.want("p"))
+    world.wait(10 * LEASE)
+    assert b.take("p") is None
+    assert b.must_take("p", force=True).found == {"at": 9}
+    assert not world.rows()["p"].finished
+
+
+def test_a_forgotten_partition_keeps_its_position(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    lease = a.must_take("p")
+    write(lease, 3)
+    run(b.leases.forget("p"))
+    run(b.leases.forget("p"))
+    assert world.rows() == {}
+    assert run(a.leases.renew()) == (lease,)
+    run(b.leases.create(["p"]))
+    found = b.must_take("p")
+    assert found.found == {"at": 3}
+    assert found.epoch == 2
+    assert lost(lease)
+
+
+def test_creating_what_is_there_changes_nothing(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    a.must_take("p")
+    before = world.read(OWNERSHIP)
+    run(b.leases.create(["p"]))
+    assert world.read(OWNERSHIP) == before
+    run(b.leases.create(["q", "p", "o"]))
+    assert list(world.rows()) == ["p", "q", "o"]
+    assert world.rows()["p"].owner == "a"
+
+
+@pytest.mark.parametrize("name", ["", None, 1, b"p", "\ud800"])
+def test_a_name_that_no_position_can_have_gets_into_no_row(world: World, name: Any) -> None:
+    """It would make the ownership unreadable for everybody."""
+    a = world.worker("a")
+    with pytest.raises(IllegalArgumentError):
+        run(a.leases.create(["p", name]))
+    with pytest.raises(IllegalArgumentError):
+        a.take(name)
+    with pytest.raises(IllegalArgumentError):
+        Leases(a.group, name, LEASE)
+    assert not world.exists(OWNERSHIP)
+
+
+@pytest.mark.parametrize("duration", [0, -1, True, "1", None, float("inf"), float("nan")])
+def test_a_bad_duration_is_refused(world: World, duration: Any) -> None:
+    with pytest.raises(IllegalArgumentError, match="duration"):
+        Leases(world.worker("a").group, "a", duration)
+
+
+# ---- what ends a lease -----------------------------------------------------------------------------------------------
+
+
+def test_a_renewed_lease_is_never_free(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    lease = a.must_take("p")
+    for _ in range(6):
+        assert b.take("p") is None
+        world.wait(0.9 * LEASE)
+        assert run(a.leases.renew()) == ()
+    assert write(lease, 1) == {"at": 1}
+
+
+def test_a_lease_that_is_not_renewed_is_free_after_its_length(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    lease = a.must_take("p")
+    run(b.leases.rows())
+    world.wait(LEASE)
+    assert b.take("p") is None
+    world.wait(0.1)
+    assert b.must_take("p").epoch == 2
+    assert lost(lease)
+
+
+def test_a_lease_is_as_old_as_the_watcher_has_seen_it(world: World, pair: tuple[Worker, Worker]) -> None:
+    """Who comes late has seen nothing, whatever time stands in the row."""
+    a, b = pair
+    a.must_take("p")
+    world.wait(100 * LEASE)
+    assert b.take("p") is None
+    world.wait(1.1 * LEASE)
+    assert b.take("p") is not None
+
+
+@pytest.mark.parametrize("skew", [timedelta(days=-400), timedelta(days=400)])
+def test_clocks_that_are_wrong_change_nothing(world: World, skew: timedelta) -> None:
+    world.create("p")
+    a, b = world.worker("a", skew=skew), world.worker("b", skew=-skew)
+    a.must_take("p")
+    for _ in range(3):
+        assert b.take("p") is None
+        world.wait(0.9 * LEASE)
+        run(a.leases.renew())
+    assert b.take("p") is None
+    world.wait(1.1 * LEASE)
+    assert b.take("p") is not None
+    assert a.take("p") is None
+
+
+def test_what_stands_in_memory_does_not_let_a_lease_expire(world: World, pair: tuple[Worker, Worker]) -> None:
+    """The watcher slept; its owner did not."""
+    a, b = pair
+    a.must_take("p")
+    run(b.leases.rows())
+    world.wait(1.5 * LEASE)
+    run(a.leases.renew())
+    assert b.take("p") is None
+    assert run(b.leases.balance()).gained == ()
+
+
+def test_a_lost_lease_is_told_of_by_renew_and_balance(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    first = a.must_take("p")
+    b.must_take("p", force=True)
+    assert run(a.leases.renew(first)) == (first,)
+    assert first.lost
+    assert a.leases.held == {}
+    second = a.must_take("p", force=True)
+    b.must_take("p", force=True)
+    found = run(a.leases.balance())
+    assert found.lost == (second,)
+    assert found.gained == ()
+    assert world.rows()["p"].owner == "b"
+
+
+def test_renewing_some_leases_leaves_the_others(world: World) -> None:
+    world.create("p", "q")
+    a = world.worker("a")
+    p, _ = a.must_take("p"), a.must_take("q")
+    before = world.rows()
+    assert run(a.leases.renew(p)) == ()
+    after = world.rows()
+    assert before["p"].etag != after["p"].etag
+    assert before["q"] == after["q"]
+
+
+def test_who_lost_a_lease_cannot_write_and_is_told_each_time(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    old = a.must_take("p")
+    write(old, 1)
+    new = b.must_take("p", force=True)
+    for _ in range(2):
+        with pytest.raises(LeaseLostError, match="its next owner goes on from what was recorded"):
+            write(old, 2)
+    assert old.lost
+    assert world.at("p") == 1
+    assert write(new, 3) == {"at": 3}
+
+
+def test_what_was_lost_and_regained_is_still_lost(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    old = a.must_take("p")
+    b.must_take("p", force=True)
+    new = a.must_take("p", force=True)
+    assert lost(old)
+    assert write(new, 1) == {"at": 1}
+    assert lost(old)
+    run(a.leases.release(old))
+    assert world.rows()["p"].owner == "a"
+
+
+def test_taking_again_what_one_has_ends_the_lease_before(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, _ = pair
+    old = a.must_take("p")
+    new = a.must_take("p")
+    assert old.lost
+    assert lost(old)
+    assert new.epoch == 2
+    assert a.leases.held == {"p": new}
+    assert write(new, 1) == {"at": 1}
+
+
+def test_a_process_that_came_back_under_its_name_takes_its_own_at_once(
+    world: World, pair: tuple[Worker, Worker]
+) -> None:
+    a, _ = pair
+    old = a.must_take("p")
+    again = world.worker("a")
+    (new,) = run(again.leases.balance()).gained
+    assert new.epoch == 2
+    assert lost(old)
+    assert not lost(new)
+
+
+# ---- asking for a partition ------------------------------------------------------------------------------------------
+
+
+def test_an_owner_who_is_asked_hands_over(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    lease = a.must_take("p")
+    assert run(b.leases.want("p"))
+    assert b.take("p") is None
+    assert run(a.leases.balance()).asked == (lease,)
+    run(a.leases.release(lease))
+    assert a.take("p") is None, "it was promised"
+    assert world.worker("c").take("p") is None
+    assert b.must_take("p").epoch == 2
+    assert world.rows()["p"].wanted_by == ""
+
+
+def test_an_owner_who_does_not_hand_over_loses_it(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    lease = a.must_take("p")
+    assert run(b.leases.want("p"))
+    for _ in range(2):
+        world.wait(0.6 * LEASE)
+        run(a.leases.renew())
+    assert world.worker("c").take("p") is None, "only who asked may"
+    assert b.must_take("p") is not None
+    assert lost(lease)
+
+
+def test_the_first_who_asks_is_served(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    c = world.worker("c")
+    a.must_take("p")
+    assert run(b.leases.want("p"))
+    assert not run(c.leases.want("p"))
+    assert run(b.leases.want("p"))
+
+
+def test_a_wish_of_one_who_is_gone_counts_no_more(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    c = world.worker("c")
+    lease = a.must_take("p")
+    run(b.leases.want("p"))
+    run(a.leases.balance())
+    for _ in range(3):
+        assert not run(c.leases.want("p"))
+        world.wait(0.7 * LEASE)
+        run(a.leases.renew())
+    assert run(a.leases.balance()).asked == ()
+    assert run(c.leases.want("p"))
+    assert run(a.leases.balance()).asked == (lease,)
+
+
+def test_what_was_promised_to_one_who_is_gone_is_free_after_a_lease(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    lease = a.must_take("p")
+    run(b.leases.want("p"))
+    run(a.leases.release(lease))
+    assert a.take("p") is None
+    world.wait(1.1 * LEASE)
+    assert a.must_take("p").epoch == 2
+
+
+def test_what_nobody_else_has_cannot_be_asked_for(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    assert not run(b.leases.want("p"))
+    assert not run(b.leases.want("nothing"))
+    a.must_take("p")
+    assert not run(a.leases.want("p"))
+    assert world.rows()["p"].wanted_by == ""
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
+
+
+def test_requests(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    world.create(*(f"q{number}" for number in range(10)))
+    for worker in pair:
+        run(worker.group.space.prove())
+    assert a.counts(a.leases.take("p")) == {"get": 2, "swap": 2}, "both objects are new to it"
+    lease = a.leases.held["p"]
+    assert a.counts(lease.write(lambda value: {"at": 1})) == {"swap": 1}
+    assert a.counts(lease.write(lambda value: None)) == {"get": 1}
+    assert a.counts(a.leases.renew()) == {"swap": 1}
+    assert a.counts(a.leases.rows()) == {"get": 1}
+    assert a.counts(a.leases.take("p")) == {"swap": 2}
+    assert b.counts(b.leases.take("p")) == {"get": 1}, "held by another"
+    assert b.counts(b.leases.take("p")) == {"get": 1}
+    assert b.counts(b.leases.want("p")) == {"swap": 1}
+    assert b.counts(b.leases.want("p")) == {"get": 1}
+    assert a.counts(a.leases.release(a.leases.held["p"])) == {"get": 1, "swap": 2}, "b changed it meanwhile"
+    assert b.counts(b.leases.balance()) == {"get": 1 + 11, "swap": 1 + 11}, "two more for each that is gained"
+    assert b.counts(b.leases.balance()) == {"get": 1, "swap": 1}
+    assert b.counts(b.leases.renew()) == {"swap": 1}
+    assert b.counts(b.leases.forget("q1")) == {"swap": 1}
+    assert b.counts(b.leases.create(["q1"])) == {"swap": 1}
+    assert b.counts(b.leases.create(["q1"])) == {"get": 1}
+    assert a.counts(a.leases.renew()) == {"get": 1}, "nothing to renew"
+
+
+def test_a_round_of_a_worker_with_nothing_to_do_costs_one_read(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    run(a.leases.balance())
+    assert run(b.leases.balance()).gained == ()
+    assert b.counts(b.leases.balance()) == {"get": 1}
+
+
+def test_positions_are_marked_all_at_once(world: World) -> None:
+    """One round trip after the other would take longer than a lease lasts."""
+    names = [f"p{number}" for number in range(8)]
+    world.create(*names)
+    a = world.worker("a")
+    run(a.group.space.prove())
+    gates = [a.faults.hold("swap", path=path(name)) for name in names[:3]]
+    work = runtime.submit(a.leases.balance())
+    for gate in gates:
+        gate.wait()
+    for gate in gates:
+        gate.open()
+    assert len(work.result(30).gained) == 8
+
+
+# ---- swaps that fail, stall or land late -----------------------------------------------------------------------------
+
+
+def test_a_write_under_way_when_the_lease_is_stolen_is_refused(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    old = a.must_take("p")
+    gate = a.faults.hold("swap", path=path("p"))
+    work = runtime.submit(old.write(lambda value: {"at": 1}))
+    gate.wait()
+    new = b.must_take("p", force=True)
+    gate.open()
+    with pytest.raises(LeaseLostError):
+        work.result(30)
+    assert world.at("p") is None
+    assert write(new, 2) == {"at": 2}
+
+
+@pytest.mark.parametrize("moment", ["stolen", "written", "regained"])
+def test_a_write_that_lands_after_the_lease_was_stolen_takes_no_effect(
+    world: World, pair: tuple[Worker, Worker], moment: str
+) -> None:
+    a, b = pair
+    old = a.must_take("p")
+    late = a.faults.delay_swap(times=SENDS)
+    with pytest.raises(OutcomeUnknownError):
+        write(old, 1)
+    new = b.must_take("p", force=True)
+    if moment == "written":
+        write(new, 2)
+    if moment == "regained":
+        new = a.must_take("p", force=True)
+    before = world.read(path("p"))
+    assert not any(swap.land() for swap in late)
+    assert world.read(path("p")) == before
+    assert write(new, 3) == {"at": 3}
+    assert lost(old)
+
+
+def test_a_write_whose_answer_was_lost_may_land_before_the_next_owner_reads(
+    world: World, pair: tuple[Worker, Worker]
+) -> None:
+    a, b = pair
+    old = a.must_take("p")
+    late = a.faults.delay_swap(times=SENDS)
+    with pytest.raises(OutcomeUnknownError):
+        write(old, 1)
+    assert late[0].land()
+    assert b.must_take("p", force=True).found == {"at": 1}
+
+
+def test_who_enters_late_does_not_take_the_position_back(world: World, pair: tuple[Worker, Worker]) -> None:
+    """a took the row, stalled, and lost it; the position has b's lease by the time that a marks it."""
+    a, b = pair
+    gate = a.faults.hold("swap", path=path("p"))
+    work = runtime.submit(a.leases.take("p"))
+    gate.wait()
+    new = b.must_take("p", force=True)
+    gate.open()
+    assert work.result(30) is None
+    assert write(new, 1) == {"at": 1}
+    assert a.leases.held == {}
+
+
+def test_a_mark_that_lands_late_does_not_take_the_position_back(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    run(a.group.space.prove())
+    late = a.faults.delay_swap(nth=2, times=SENDS)  # the first is the row's
+    with pytest.raises(OutcomeUnknownError):
+        a.take("p")
+    new = b.must_take("p", force=True)
+    assert not any(swap.land() for swap in late)
+    assert write(new, 1) == {"at": 1}
+
+
+def test_a_steal_that_lands_late_is_no_lease(world: World, pair: tuple[Worker, Worker]) -> None:
+    """b's swap of the row lands long after b gave up: the row is b's, but the position is still a's to write."""
+    a, b = pair
+    lease = a.must_take("p")
+    late = b.faults.delay_swap(times=SENDS)
+    with pytest.raises(OutcomeUnknownError):
+        b.take("p", force=True)
+    assert late[0].land()
+    assert world.rows()["p"].owner == "b"
+    assert write(lease, 1) == {"at": 1}
+    assert run(a.leases.renew()) == (lease,)
+    assert b.must_take("p").found == {"at": 1}
+
+
+@pytest.mark.parametrize("meddle", [False, True], ids=["alone", "then another changes it"])
+@pytest.mark.parametrize("verb", ["take", "mark", "renew", "release", "write", "want", "create", "forget", "balance"])
+def test_a_lost_answer_is_no_failure(world: World, pair: tuple[Worker, Worker], verb: str, meddle: bool) -> None:
+    """Neither where it can be read back, nor where somebody else has changed the object by then."""
+    a, b = pair
+    run(a.group.space.prove())
+    if verb not in ("take", "mark"):
+        (b if verb == "want" else a).must_take("p")
+    changed = path("p") if verb in ("mark", "write") else OWNERSHIP
+    a.faults.drop_answer(path=changed)
+    if meddle and changed == OWNERSHIP:
+        a.faults.call(lambda _: a.faults.call(lambda _: run(b.leases.create(["q"])), "get"), "swap", path=changed)
+    leases = a.leases
+    work: dict[str, Callable[[], Any]] = {
+        "take": lambda: leases.take("p"),
+        "mark": lambda: leases.take("p"),
+        "renew": lambda: leases.renew(),
+        "release": lambda: leases.release(leases.held["p"]),
+        "write": lambda: leases.held["p"].write(lambda value: {"at": 1}),
+        "want": lambda: leases.want("p"),
+        "create": lambda: leases.create(["new"]),
+        "forget": lambda: leases.forget("p"),
+        "balance": lambda: leases.balance(),
+    }
+    result = run(work[verb]())
+    row = world.rows().get("p")
+    assert ("q" in world.rows()) == (meddle and changed == OWNERSHIP)
+    match verb:
+        case "take" | "mark":
+            assert result.epoch == row.epoch == 1
+            assert write(result, 1) == {"at": 1}
+        case "renew":
+            assert result == ()
+            assert not lost(leases.held["p"])
+        case "release":
+            assert row.owner == ""
+        case "write":
+            assert world.at("p") == 1
+        case "want":
+            assert result
+            assert row.wanted_by == "a"
+        case "create":
+            assert "new" in world.rows()
+        case "forget":
+            assert row is None
+        case "balance":
+            assert result.lost == ()
+            assert row.epoch == leases.held["p"].epoch
+
+
+# ---- objects that were deleted ---------------------------------------------------------------------------------------
+
+
+def test_without_its_ownership_epochs_go_on_above_those_of_positions(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    for _ in range(3):
+        a.must_take("p")
+    old = a.leases.held["p"]
+    write(old, 1)
+    world.delete(OWNERSHIP)
+    new = b.must_take("p")
+    assert new.epoch == 4
+    assert world.rows()["p"].epoch == 4
+    assert new.found == {"at": 1}
+    assert lost(old)
+    write(new, 2)
+    assert run(a.leases.renew()) == (old,)
+    assert run(a.leases.balance()).gained == ()
+
+
+def test_without_its_ownership_the_same_epoch_is_not_the_same_lease(world: World, pair: tuple[Worker, Worker]) -> None:
+    """a's lease is the first of its partition, and so would b's be."""
+    a, b = pair
+    old = a.must_take("p")
+    world.delete(OWNERSHIP)
+    new = b.must_take("p")
+    write(new, 1)
+    with pytest.raises(LeaseLostError):
+        write(old, 2)
+    assert world.at("p") == 1
+    assert new.epoch == 2
+
+
+def test_of_a_group_that_was_deleted_no_lease_is_left(world: World, pair: tuple[Worker, Worker]) -> None:
+    """Ownership and positions begin anew, and so do epochs: only the lease's own mark tells the two apart."""
+    a, b = pair
+    old = a.must_take("p")
+    write(old, 1)
+    world.delete(OWNERSHIP, path("p"))
+    new = b.must_take("p")
+    assert (new.epoch, new.found) == (old.epoch, None)
+    write(new, 2)
+    with pytest.raises(LeaseLostError):
+        write(old, 3)
+    assert world.at("p") == 2
+
+
+def test_of_a_group_that_was_deleted_and_taken_by_the_same_worker_the_old_lease_is_lost(world: World) -> None:
+    world.create("p")
+    a = world.worker("a")
+    old = a.must_take("p")
+    world.delete(OWNERSHIP, path("p"))
+    world.create("p")
+    found = run(a.leases.balance())
+    assert found.lost == (old,)
+    (new,) = found.gained
+    assert a.leases.held == {"p": new}
+    assert lost(old)
+    assert not lost(new)
+
+
+def test_without_its_position_a_lease_ends_and_the_next_round_begins_anew(
+    world: World, pair: tuple[Worker, Worker]
+) -> None:
+    a, b = pair
+    old = a.must_take("p")
+    write(old, 1)
+    world.delete(path("p"))
+    with pytest.raises(LeaseLostError):
+        write(old, 2)
+    assert not world.exists(path("p"))
+    found = run(a.leases.balance())
+    assert found.lost == (old,)
+    (new,) = found.gained
+    assert (new.epoch, new.found) == (2, None)
+    assert write(new, 3) == {"at": 3}
+    assert lost(old)
+    assert b.take("p") is None
+
+
+def test_a_renewal_brings_no_deleted_group_back(world: World, pair: tuple[Worker, Worker]) -> None:
+    a, _ = pair
+    lease = a.must_take("p")
+    world.delete(OWNERSHIP, path("p"))
+    assert run(a.leases.renew()) == (lease,)
+    run(a.leases.release(lease))
+    run(a.leases.want("p"))
+    run(a.leases.forget("p"))
+    assert run(a.leases.balance()).gained == ()
+    assert not world.exists(OWNERSHIP)
+
+
+# ---- what fails beside others ----------------------------------------------------------------------------------------
+
+
+def test_a_position_that_cannot_be_read_keeps_nobody_from_the_others(world: World) -> None:
+    world.create("p", "q", "r")
+    a = world.worker("a")
+    world.put(path("q"), b"torn")
+    for _ in range(2):
+        found = run(a.leases.balance())
+        assert set(a.leases.held) == {"p", "r"}
+        assert list(found.failed) == ["q"]
+        with pytest.raises(CorruptionError, match=rf"{path('q')}: expected JSON"):
+            raise found.failed["q"]
+    with pytest.raises(CorruptionError, match=path("q")):
+        a.take("q")
+    world.delete(path("q"))
+    found = run(a.leases.balance())
+    assert [lease.partition for lease in found.gained] == ["q"]
+    assert found.failed == {}
+
+
+def test_a_mark_that_failed_is_tried_again_in_the_next_round(world: World) -> None:
+    world.create("p", "q", "r")
+    a = world.worker("a")
+    a.faults.fail("get", path=path("q"))
+    first = run(a.leases.balance())
+    assert {lease.partition for lease in first.gained} == {"p", "r"}
+    assert isinstance(first.failed["q"], DependencyError)
+    second = run(a.leases.balance())
+    assert [lease.partition for lease in second.gained] == ["q"]
+    assert (second.lost, second.failed) == ((), {})
+    assert set(a.leases.held) == {"p", "q", "r"}
+
+
+def test_a_lease_that_was_taken_again_meanwhile_is_not_put_back(world: World) -> None:
+    """A round marks p and is held up with q; p is taken again, by another task of the same worker."""
+    world.create("p", "q")
+    a = world.worker("a")
+    run(a.group.space.prove())
+    gate = a.faults.hold("swap", path=path("q"))
+    work = runtime.submit(a.leases.balance())
+    gate.wait()
+    newer = a.must_take("p")
+    gate.open()
+    found = work.result(30)
+    assert [lease.partition for lease in found.gained] == ["q"]
+    assert a.leases.held["p"] is newer
+    assert write(newer, 1) == {"at": 1}
+
+
+# ---- stopped at any request ------------------------------------------------------------------------------------------
+
+
+def act(worker: Worker, verb: str) -> None:
+    match verb:
+        case "take":
+            worker.take("p", force=True)
+        case "renew":
+            run(worker.leases.renew())
+        case "release":
+            run(worker.leases.release(worker.leases.held["p"]))
+        case "finish":
+            run(worker.leases.release(worker.leases.held["p"], finished=True))
+        case "write":
+            write(worker.leases.held["p"], 2)
+        case "balance":
+            run(worker.leases.balance())
+        case "want":
+            run(worker.leases.want("r"))
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("verb", ["take", "renew", "release", "write", "balance", "want"])
+def test_whoever_stops_at_any_request_another_goes_on_after_a_lease(verb: str, after: bool) -> None:
+    for number in itertools.count(1):
+        world = World()
+        world.create("p", "q", "r")
+        dying, other, third = world.worker("dying"), world.worker("other"), world.worker("third")
+        third.must_take("r")
+        if verb != "take":
+            write(dying.must_take("p"), 1)
+        dying.faults.crash(number, after=after)
+        try:
+            act(dying, verb)
+        except CrashError:
+            stopped = True
+        else:
+            stopped = False
+        for _ in range(8):
+            for worker in (other, third):
+                for lease in run(worker.leases.balance()).asked:
+                    run(worker.leases.release(lease))
+            world.wait(0.4 * LEASE)
+        held = [*other.leases.held.values(), *third.leases.held.values()]
+        assert {lease.partition for lease in held} == {"p", "q", "r"}, f"after request {number}"
+        assert len(held) == 3
+        at = world.at("p")
+        assert at in ((None,) if verb == "take" else (1, 2) if verb == "write" else (1,))
+        (lease,) = [lease for lease in held if lease.partition == "p"]
+        assert lease.found == (None if at is None else {"at": at})
+        for one in held:
+            assert write(one, 9) == {"at": 9}
+        if not stopped:
+            assert number > 1
+            break
+
+
+def test_the_group_stands_below_its_folder(world: World) -> None:
+    a = world.worker("a")
+    a.must_take("p/q")
+    listed = {entry.path for entry in run(world.store.list(""))}
+    assert listed == {f"{FOLDER}ownership.json", f"{FOLDER}positions/p%2Fq.json"}
+    assert json.loads(world.read(OWNERSHIP))["rows"][0]["partition"] == "p/q"
+
+
+def test_positions_are_found_by_one_listing(world: World) -> None:
+    world.create("p", "q", "r")
+    a = world.worker("a")
+    run(a.leases.balance())
+    write(a.leases.held["q"], 4)
+    b = world.worker("b")
+    world.put(f"{FOLDER}positions/.hidden", b"")
+    world.put(f"{FOLDER}positions/q.txt", b"")
+    world.put(f"{FOLDER}positions/deep/q.json", b"")
+    found = run(b.group.positions())
+    assert [(position.partition, position.value) for position in found] == [("p", None), ("q", {"at": 4}), ("r", None)]
+    assert b.faults.counts == {"list": 1, "get": 3}
+    world.put(f"{FOLDER}positions/copy.json", world.read(path("q")))
+    with pytest.raises(CorruptionError, match=r"copy.json: is the position of partition 'q'"):
+        run(b.group.positions())
+    world.delete(f"{FOLDER}positions/copy.json")
+    run(a.group.delete(["q", "nothing"]))
+    assert [position.partition for position in run(b.group.positions())] == ["p", "r"]
+    assert lost(a.leases.held["q"])
