@@ -133,7 +133,7 @@ class Leases:
             taken.clear()
             taken.update((name, tokens[name]) for name in choice.take)
             self._take(rows, taken, now)
-            self._want(rows, choice.want)
+            self._want(rows, {*choice.want, *(name for name in rows if self._is_stale(rows[name]))})
 
         rows = await self._change(change, look=True)
         self._drop_lost(before, rows)
@@ -183,7 +183,8 @@ class Leases:
             if row is None or row.finished or row.owner in ("", self.worker):
                 continue
             if not self._watch.has_wish(row):
-                rows[name] = replace(row, wanted_by=self.worker)
+                # A wish of its own that got too old is taken back first: nobody could tell it from a new one.
+                rows[name] = replace(row, wanted_by="" if row.wanted_by == self.worker else self.worker)
 
     def _choose(self, rows: Mapping[str, Row]) -> Choice:
         held = [
@@ -270,6 +271,9 @@ class Leases:
 
     def _is_asked(self, row: Row) -> bool:
         return row.wanted_by != self.worker and self._watch.has_wish(row)
+
+    def _is_stale(self, row: Row) -> bool:
+        return row.wanted_by == self.worker and not self._watch.has_wish(row)
 
     def _is_mine(self, row: Row, lease: Lease) -> bool:
         return (row.owner, row.epoch) == (self.worker, lease.epoch)

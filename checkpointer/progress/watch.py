@@ -17,6 +17,7 @@ class Watch:
 
     def __init__(self, host: Host, worker: str, duration: float) -> None:
         self._host, self._worker, self._duration = host, worker, duration
+        self._patience = WISH_LEASES * duration
         self._rows: _Since = {}
         self._wishes: _Since = {}
 
@@ -38,12 +39,12 @@ class Watch:
         if row.owner == self._worker or self._age(self._rows, row) > self._duration:
             return True
         if row.owner:
-            return row.wanted_by == self._worker and self._age(self._wishes, row) > self._duration
+            return row.wanted_by == self._worker and self._duration < self._age(self._wishes, row) <= self._patience
         return row.wanted_by in ("", self._worker)
 
     def has_wish(self, row: Row) -> bool:
         """Whether somebody asked for it, and not too long ago."""
-        return bool(row.wanted_by) and self._age(self._wishes, row) <= WISH_LEASES * self._duration
+        return bool(row.wanted_by) and self._age(self._wishes, row) <= self._patience
 
     def _age(self, since: _Since, row: Row) -> float:
         now = self._host.clock()
