@@ -288,14 +288,12 @@ def _checked(name: str) -> str:
     return name
 
 
-def _stamping(row: Row) -> Callable[[Position | None, datetime], Position | None]:
+def _stamping(row: Row) -> Callable[[Position | None, datetime], Position]:
     """Put the lease of a row into its position."""
 
-    def plan(position: Position | None, now: datetime) -> Position | None:
+    def plan(position: Position | None, now: datetime) -> Position:
         if position is None:
             return Position(row.partition, row.epoch, None, now, row.etag)
-        if position.lease == row.etag:
-            return None
         if position.epoch >= row.epoch:
             raise _AheadError(position.epoch)
         return replace(position, epoch=row.epoch, lease=row.etag)

@@ -134,6 +134,7 @@ def test_who_does_not_hand_over_loses_it_after_a_lease() -> None:
     crew.join("b")
     crew.rounds(3)
     assert crew.shares() == [0, 6]
+    assert Counter(row.wanted_by for row in crew.world.rows().values()) == {"b": 3, "": 3}, "no more than its share"
     crew.rounds(4)
     assert crew.shares() == [3, 3]
     crew.check_even()
