@@ -1,0 +1,48 @@
+"""Checkpoints and leases for consumers of Kinesis streams, by the contract of the Kinesis Client Library.
+
+    leases = ShardLeases("s3://bucket/jobs/orders", "orders")
+    leases.create(shard_ids)
+    Worker(leases, fetch, Processor).run()
+
+`fetch` reads from the stream; everything about positions and ownership is here, on any store of this library.
+"""
+
+from checkpointer.progress.kinesis.checkpointer import PreparedCheckpointer, RecordCheckpointer
+from checkpointer.progress.kinesis.leases import ShardLeases
+from checkpointer.progress.kinesis.processor import (
+    InitializationInput,
+    LeaseLostInput,
+    ProcessRecordsInput,
+    RecordProcessor,
+    ShardEndedInput,
+    ShutdownRequestedInput,
+)
+from checkpointer.progress.kinesis.sequence import (
+    AT_TIMESTAMP,
+    LATEST,
+    SHARD_END,
+    TRIM_HORIZON,
+    ExtendedSequenceNumber,
+)
+from checkpointer.progress.kinesis.shards import Balance
+from checkpointer.progress.kinesis.worker import Fetch, Worker
+
+__all__ = [
+    "AT_TIMESTAMP",
+    "LATEST",
+    "SHARD_END",
+    "TRIM_HORIZON",
+    "Balance",
+    "ExtendedSequenceNumber",
+    "Fetch",
+    "InitializationInput",
+    "LeaseLostInput",
+    "PreparedCheckpointer",
+    "ProcessRecordsInput",
+    "RecordCheckpointer",
+    "RecordProcessor",
+    "ShardEndedInput",
+    "ShardLeases",
+    "ShutdownRequestedInput",
+    "Worker",
+]

@@ -1,0 +1,245 @@
+"""The checkpointer of one shard, as the Kinesis Client Library hands it to a record processor."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from checkpointer.errors import (
+    CheckpointError,
+    DependencyError,
+    IllegalArgumentError,
+    InvalidStateError,
+    OutcomeUnknownError,
+    RetryableError,
+    ShutdownError,
+)
+from checkpointer.progress.coalesce import Coalescer
+from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber, number_of
+from checkpointer.progress.kinesis.state import Recorded, checkpointed, decode, encode, prepared, redeemed
+from checkpointer.progress.lease import Lease, Value
+from checkpointer.runtime import run_sync
+
+T = TypeVar("T")
+
+Step = Callable[[Recorded], Recorded]
+
+
+class RecordCheckpointer:
+    """Records how far one shard is, for as long as its lease is held. Any thread may call it.
+
+    A checkpoint is taken from the last one up to the largest record delivered; it is durable on return, unless
+    updates are coalesced. Every later call raises `ShutdownError` once the lease was lost or released.
+
+    Raises, each saying whether to retry:
+        IllegalArgumentError: It is out of range, or no sequence number of a record.
+        ShutdownError: The shard belongs to another owner, or did meanwhile. Stop processing.
+        ThrottlingError, DependencyError: The store did not take it, or did not say so. Call again: the same
+            checkpoint twice is one.
+        InvalidStateError: What the store holds does not allow it.
+    """
+
+    def __init__(
+        self, lease: Lease, initial: ExtendedSequenceNumber, waiting: Coalescer["RecordCheckpointer", Value] | None
+    ) -> None:
+        self.lease, self._initial, self._waiting = lease, initial, waiting
+        self._recorded = self._decode(lease.found)
+        self._seen = self._recorded.checkpoint
+        self._last: ExtendedSequenceNumber | None = None
+        self._known = True
+        self._turn = asyncio.Lock()
+        lease.flush = self._flush
+
+    def __repr__(self) -> str:
+        return f"<RecordCheckpointer of {self.lease!r}: {self.position}>"
+
+    # ---- what it knows -------------------------------------------------------------------------------------------
+
+    @property
+    def shard_id(self) -> str:
+        return self.lease.partition
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is known to be lost or released."""
+        return self.lease.lost
+
+    @property
+    def position(self) -> ExtendedSequenceNumber:
+        """The last checkpoint, or the place to begin where there is none."""
+        return self._recorded.checkpoint
+
+    @property
+    def seen(self) -> ExtendedSequenceNumber:
+        """The largest sequence number delivered: records after it are next."""
+        return self._seen
+
+    @property
+    def pending(self) -> "PreparedCheckpointer | None":
+        """What is prepared and not checkpointed, by an earlier owner of the shard too."""
+        pending = self._recorded.pending
+        return None if pending is None else PreparedCheckpointer(pending.number, self)
+
+    @property
+    def pending_state(self) -> bytes | None:
+        """What the application keeps with the pending checkpoint."""
+        return None if self._recorded.pending is None else self._recorded.pending.state
+
+    # ---- what it is told -----------------------------------------------------------------------------------------
+
+    def deliver(self, records: Iterable[Any]) -> None:
+        """These records are about to be handed to the record processor, and may be checkpointed from now on."""
+        self._seen = max([self._seen, *map(number_of, records)])
+
+    def end(self) -> None:
+        """Everything in the shard was delivered: from now on, the last record stands for the end of the shard."""
+        if self._last is None:
+            self._last, self._seen = self._seen, SHARD_END
+
+    # ---- checkpoints ---------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """At the last record delivered; once the shard has ended, at its end. Nothing delivered: nothing new."""
+        self._checkpoint(self._seen)
+
+    def checkpoint_by_record(self, record: Any) -> None:
+        """At `record`: an object or mapping with a `sequence_number`, and a `sub_sequence_number` if aggregated."""
+        self._checkpoint(self._of_record(record))
+
+    def checkpoint_by_sequence_number(self, sequence_number: str) -> None:
+        self._checkpoint(self._number(sequence_number, 0))
+
+    def checkpoint_by_sequence_number_ex(self, sequence_number: str, sub_sequence_number: int) -> None:
+        self._checkpoint(self._number(sequence_number, sub_sequence_number))
+
+    # ---- prepared checkpoints ------------------------------------------------------------------------------------
+
+    def prepare_checkpoint(self, *, application_state: bytes | None = None) -> "PreparedCheckpointer":
+        """Record that a checkpoint at the last record delivered is intended, without moving the last one.
+
+        If this owner goes before it checkpoints, the next one is handed what is pending, with `application_state`,
+        and can checkpoint it. It replaces what was prepared before; any checkpoint ends it. Always durable on return.
+        """
+        return self._prepare(self._seen, application_state)
+
+    def prepare_checkpoint_by_record(
+        self, record: Any, *, application_state: bytes | None = None
+    ) -> "PreparedCheckpointer":
+        return self._prepare(self._of_record(record), application_state)
+
+    def prepare_checkpoint_by_sequence_number(
+        self, sequence_number: str, *, application_state: bytes | None = None
+    ) -> "PreparedCheckpointer":
+        return self._prepare(self._number(sequence_number, 0), application_state)
+
+    def prepare_checkpoint_by_sequence_number_ex(
+        self, sequence_number: str, sub_sequence_number: int, *, application_state: bytes | None = None
+    ) -> "PreparedCheckpointer":
+        return self._prepare(self._number(sequence_number, sub_sequence_number), application_state)
+
+    def flush(self) -> None:
+        """Make durable what was checkpointed."""
+        in_contract(self._flush())
+
+    # ---- steps ---------------------------------------------------------------------------------------------------
+
+    def _checkpoint(self, number: ExtendedSequenceNumber) -> None:
+        new, seen = self._target(number), self._seen
+        self._record(lambda recorded: checkpointed(recorded, new, seen), at_once=new == SHARD_END)
+
+    def _redeem(self, number: ExtendedSequenceNumber) -> None:
+        new, seen = self._target(number), self._seen
+        self._record(lambda recorded: redeemed(recorded, new, seen), at_once=True)
+
+    def _prepare(self, number: ExtendedSequenceNumber, state: bytes | None) -> "PreparedCheckpointer":
+        if state is not None and not isinstance(state, bytes):
+            raise IllegalArgumentError(f"application_state: expected bytes, got {type(state).__name__}")
+        new, seen = self._target(number), self._seen
+        self._record(lambda recorded: prepared(recorded, new, seen, state), at_once=True)
+        return PreparedCheckpointer(new, self)
+
+    def _target(self, number: ExtendedSequenceNumber) -> ExtendedSequenceNumber:
+        return SHARD_END if number == self._last else number
+
+    def _of_record(self, record: Any) -> ExtendedSequenceNumber:
+        self.lease.check()
+        return number_of(record)
+
+    def _number(self, sequence_number: str, sub_sequence_number: int) -> ExtendedSequenceNumber:
+        self.lease.check()
+        number = ExtendedSequenceNumber(sequence_number, sub_sequence_number)
+        if number.is_start:
+            raise IllegalArgumentError(f"sequence number {number}: is a place to begin, and no record's")
+        return number
+
+    def _record(self, step: Step, *, at_once: bool) -> None:
+        in_contract(self._take_step(step, at_once))
+
+    async def _take_step(self, step: Step, at_once: bool) -> None:
+        self.lease.check()
+        async with self._turn:
+            if self._waiting is None or at_once or not self._known:
+                await self._write_step(step)
+            elif (after := step(self._recorded)) != self._recorded:
+                self._recorded = after
+                self._waiting.put(self, encode(after))
+        self._seen = max(self._seen, self._recorded.checkpoint)  # what an earlier owner prepared
+
+    async def _write_step(self, step: Step) -> None:
+        if self._waiting is not None:
+            await self._waiting.flush()
+
+        def change(value: Value | None) -> Value | None:
+            before = self._decode(value)
+            after = step(before)
+            return None if after == before else encode(after)
+
+        self._known = False
+        self._recorded = self._decode(await self.lease.write(change))
+        self._known = True
+
+    def _decode(self, value: Value | None) -> Recorded:
+        return decode(self.shard_id, value, self._initial)
+
+    async def _flush(self) -> None:
+        if self._waiting is not None:
+            await self._waiting.flush()
+        self.lease.check()
+
+    async def write_waiting(self, value: Value) -> None:
+        """Write a value that was coalesced. Without a lease it is given up, as every later call says."""
+        with contextlib.suppress(ShutdownError):
+            await self.lease.write(lambda before: None if before == value else value)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCheckpointer:
+    """A checkpoint that was prepared, for whoever has the shard now."""
+
+    pending_checkpoint: ExtendedSequenceNumber
+    _checkpointer: RecordCheckpointer = field(repr=False)
+
+    def checkpoint(self) -> None:
+        """Make it the checkpoint. It is checked again: what was checkpointed or prepared since may be above it."""
+        self._checkpointer._redeem(self.pending_checkpoint)
+
+
+async def write_all(waiting: Mapping[RecordCheckpointer, Value]) -> None:
+    """Write what was coalesced, of all shards at once, however some of them fare."""
+    done = await asyncio.gather(*(one.write_waiting(value) for one, value in waiting.items()), return_exceptions=True)
+    for error in done:
+        if error is not None:
+            raise error
+
+
+def in_contract(coro: Coroutine[Any, Any, T]) -> T:
+    """Run it, and raise nothing but the errors that the contract names."""
+    try:
+        return run_sync(coro)
+    except (RetryableError, ShutdownError, InvalidStateError, IllegalArgumentError):
+        raise
+    except OutcomeUnknownError as error:
+        raise DependencyError(f"{error}") from error
+    except CheckpointError as error:
+        raise InvalidStateError(f"{error}") from error

@@ -1,0 +1,183 @@
+"""A loop that leads record processors through their life, for the shards that this worker has."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from checkpointer.errors import CheckpointError, IllegalArgumentError, RetryableError, ShutdownError
+from checkpointer.progress.kinesis.checkpointer import RecordCheckpointer
+from checkpointer.progress.kinesis.leases import ShardLeases
+from checkpointer.progress.kinesis.processor import (
+    InitializationInput,
+    LeaseLostInput,
+    ProcessRecordsInput,
+    RecordProcessor,
+    ShardEndedInput,
+    ShutdownRequestedInput,
+)
+from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
+
+logger = logging.getLogger("checkpointer")
+
+Fetch = Callable[[str, ExtendedSequenceNumber], tuple[Sequence[Any], bool]]
+"""The next records of a shard after a sequence number, in order, and whether there will never be more after them.
+
+It should not wait long where there are none. After LATEST, and AT_TIMESTAMP, it is called until there are some.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    checkpointer: RecordCheckpointer
+    processor: RecordProcessor
+
+
+class Worker:
+    """Reads the shards that it gets a lease on, one after the other, in the thread that calls `run()`.
+
+        leases.create(shard_ids)
+        Worker(leases, fetch, Processor).run()
+
+    Leases are renewed in the background, however long a processor takes. What `fetch` or a processor raises, ends
+    `run()`: the leases are given back with what was checkpointed, and the rest is read again by who gets them. Only a
+    `ShutdownError` of a lease that is lost ends no more than the reading of its shard.
+    """
+
+    def __init__(
+        self, leases: ShardLeases, fetch: Fetch, make_processor: Callable[[], RecordProcessor], *, idle: float = 1.0
+    ) -> None:
+        """`idle` is the pause, in seconds, after a round in which no shard had records."""
+        if not 0 <= idle <= threading.TIMEOUT_MAX:
+            raise IllegalArgumentError(f"idle={idle!r:.40}: expected seconds, at least 0")
+        self._leases, self._fetch, self._make_processor, self._idle = leases, fetch, make_processor, idle
+        self._readers: dict[str, _Reader] = {}
+        self._balanced: float | None = None
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        """Read until `stop()` is called; then ask the processors to shut down, and release what is held."""
+        with self._reading():
+            while not self._stop.is_set():
+                if not self._round():
+                    self._stop.wait(self._idle)
+            for shard_id in list(self._readers):
+                self._hand_over(shard_id)
+
+    def stop(self) -> None:
+        """Let `run()` end after the call of a processor that is under way. From any thread, or a signal handler."""
+        self._stop.set()
+
+    def run_once(self) -> bool:
+        """Balance if that is due, and read each shard once. Whether there were records.
+
+        Between calls nothing is renewed: call it again within the length of a lease.
+        """
+        with self._reading():
+            return self._round()
+
+    # ---- steps ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._leases.renewing():
+            try:
+                yield
+            except BaseException:
+                self._abandon()
+                raise
+
+    def _round(self) -> bool:
+        self._balance()
+        busy = False
+        for shard_id in list(self._readers):
+            if self._stop.is_set():
+                break
+            self._balance()  # those before may have taken long
+            if shard_id in self._readers:
+                busy |= self._read(shard_id)
+        return busy
+
+    def _balance(self) -> None:
+        now = self._leases.clock()
+        if self._balanced is not None and now - self._balanced < self._leases.duration / 3:
+            return
+        self._balanced = now
+        asked: Sequence[RecordCheckpointer] = ()
+        try:
+            change = self._leases.balance()
+        except RetryableError as error:
+            logger.warning("worker %s could not balance, tries again: %s", self._leases.worker, error)
+        else:
+            asked = change.asked
+            for shard_id, failure in change.failed.items():
+                logger.error("shard %r is not read, which is tried again: %s", shard_id, failure)
+        for shard_id, reader in list(self._readers.items()):
+            if reader.checkpointer.lost:
+                self._lose(shard_id)
+        for shard_id, checkpointer in self._leases.held.items():
+            if shard_id not in self._readers:
+                self._begin(checkpointer)
+        for checkpointer in asked:
+            if checkpointer.shard_id in self._readers:
+                self._hand_over(checkpointer.shard_id)
+
+    def _begin(self, checkpointer: RecordCheckpointer) -> None:
+        if checkpointer.position == SHARD_END:  # its last owner ended between recording that and releasing it
+            self._leases.finish(checkpointer)
+            return
+        processor = self._make_processor()
+        self._readers[checkpointer.shard_id] = _Reader(checkpointer, processor)
+        self._call(checkpointer, processor.initialize, InitializationInput.of(checkpointer))
+
+    def _read(self, shard_id: str) -> bool:
+        checkpointer, processor = self._readers[shard_id].checkpointer, self._readers[shard_id].processor
+        records: Sequence[Any] = ()
+        ended = checkpointer.position == SHARD_END  # what an earlier owner prepared
+        if not ended:
+            records, ended = self._fetch(shard_id, checkpointer.seen)
+        if records:
+            checkpointer.deliver(records)
+            self._call(checkpointer, processor.process_records, ProcessRecordsInput(records, checkpointer))
+        if ended and shard_id in self._readers:
+            checkpointer.end()
+            if self._call(checkpointer, processor.shard_ended, ShardEndedInput(checkpointer)):
+                self._leases.finish(checkpointer)
+                del self._readers[shard_id]
+        return bool(records)
+
+    def _call(self, checkpointer: RecordCheckpointer, method: Callable[[Any], None], message: object) -> bool:
+        """Call a processor that has a lease. Whether it has it still, as far as is known."""
+        if not checkpointer.lost:
+            try:
+                method(message)
+            except ShutdownError:
+                if not checkpointer.lost:
+                    raise
+        if checkpointer.lost:
+            self._lose(checkpointer.shard_id)
+        return not checkpointer.lost
+
+    def _lose(self, shard_id: str) -> None:
+        self._readers.pop(shard_id).processor.lease_lost(LeaseLostInput())
+
+    def _hand_over(self, shard_id: str) -> None:
+        checkpointer, processor = self._readers[shard_id].checkpointer, self._readers[shard_id].processor
+        if not self._call(checkpointer, processor.shutdown_requested, ShutdownRequestedInput(checkpointer)):
+            return
+        try:
+            self._leases.release(checkpointer)
+        except (RetryableError, ShutdownError) as error:
+            logger.warning("%r was not released, and will expire: %s", checkpointer, error)
+        self._lose(shard_id)
+
+    def _abandon(self) -> None:
+        for checkpointer in self._leases.held.values():
+            try:
+                self._leases.release(checkpointer)
+            except CheckpointError as error:
+                logger.warning("%r was not released, and will expire: %s", checkpointer, error)
+        self._readers.clear()
+        self._balanced = None

@@ -1,0 +1,32 @@
+"""Workers of one application in one process, each behind a faulty store of its own, with one clock that tests set."""
+
+from typing import Any
+
+from checkpointer.progress.document import Space
+from checkpointer.progress.kinesis import RecordCheckpointer, ShardLeases
+from checkpointer.progress.kinesis.shards import Shards
+from checkpointer.store.base import Store
+from tests.core.faults import FaultyStore
+from tests.progress.world import TestHost
+
+
+class Node(ShardLeases):
+    """The leases of one worker."""
+
+    def __init__(self, store: Store, worker: str, host: TestHost, **options: Any) -> None:
+        self.faults, self._host = FaultyStore(store), host
+        super().__init__(store.url, "app", worker, **options)
+
+    def _make(self, space: Space) -> Shards:
+        return super()._make(Space(self.faults, self._host))
+
+    def must(self, shard: str, *, force: bool = False) -> RecordCheckpointer:
+        """The checkpointer of a shard that can be taken."""
+        checkpointer = self.take(shard, force=force)
+        assert checkpointer is not None
+        return checkpointer
+
+
+def records(first: int, last: int) -> list[dict[str, Any]]:
+    """Records with these numbers, and all between them."""
+    return [{"SequenceNumber": str(number), "Data": b"%d" % number} for number in range(first, last + 1)]
