@@ -49,7 +49,7 @@ def test_the_text_says_it_all(number: ExtendedSequenceNumber) -> None:
     "number",
     [
         *(None, 5, b"5", "", " 5", "5 ", "5\n", "+5", "-5", "05", "00", "5.0", "1e3", "0x5", "1_000"),
-        *("\u0665", "\uff15", "\u00b2", "latest", "MAX_VALUE", "9" * (MAX_DIGITS + 1)),
+        *("\u0665", "5\u0665", "\uff15", "\u00b2", "latest", "MAX_VALUE", "9" * (MAX_DIGITS + 1)),
     ],
 )
 def test_what_is_no_sequence_number(number: Any) -> None:

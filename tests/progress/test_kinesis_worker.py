@@ -189,6 +189,18 @@ def test_a_lost_lease_ends_a_processor(one: Node, two: Node, host: TestHost, str
     assert str(theirs.position) == "3"
 
 
+def test_a_processor_is_not_handed_records_of_a_lease_that_is_known_to_be_lost(
+    one: Node, two: Node, stream: Stream, calls: list[Any]
+) -> None:
+    def fetch(shard_id: str, after: ExtendedSequenceNumber) -> tuple[list[dict[str, Any]], bool]:
+        two.must("s", force=True)
+        one.renew()
+        return stream.fetch(shard_id, after)
+
+    Worker(one, fetch, lambda: Processor(calls)).run_once()
+    assert calls == [("s", "initialize", "TRIM_HORIZON"), ("s", "lease_lost")]
+
+
 def test_a_lost_lease_is_found_by_balancing(
     one: Node, two: Node, host: TestHost, stream: Stream, calls: list[Any]
 ) -> None:
@@ -265,6 +277,9 @@ def test_it_balances_between_slow_shards(
 
 
 def test_run_ends_when_it_is_stopped(one: Node, two: Node, stream: Stream, calls: list[Any]) -> None:
+    one.create(["t"])
+    stream.records["t"] = records(1, 5)
+
     def stop(name: str, given: Any) -> None:
         checkpoint(name, given)
         if name == "process_records":
@@ -272,7 +287,15 @@ def test_run_ends_when_it_is_stopped(one: Node, two: Node, stream: Stream, calls
 
     worker = Worker(one, stream.fetch, lambda: Processor(calls, stop))
     worker.run()
-    assert [name for _, name, *_ in calls] == ["initialize", "process_records", "shutdown_requested", "lease_lost"]
+    assert [call[:2] for call in calls] == [
+        ("s", "initialize"),
+        ("t", "initialize"),
+        ("s", "process_records"),
+        ("s", "shutdown_requested"),
+        ("s", "lease_lost"),
+        ("t", "shutdown_requested"),
+        ("t", "lease_lost"),
+    ]
     assert str(two.must("s").position) == "3"
 
 
