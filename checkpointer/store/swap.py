@@ -24,16 +24,17 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
 
     `data` must differ from all that was ever written to `path`. Only a changed version proves that an unanswered or
     refused request is dead. While the version is what it was, the same request is sent again, and it does not matter
-    which of them lands. Raises `UndecidedError` where that tells nothing, and what the store refuses outright.
+    which of them lands. Raises `UndecidedError`, caused by what went wrong last, where that tells nothing, and what the
+    store refuses outright.
     """
-    undecided = False
+    undecided: CheckpointError | None = None
     for _ in range(SENDS):
         try:
             return Blob(data, await store.compare_and_swap(path, data, expected))
-        except (RetryableError, PreconditionFailedError):
-            undecided = True
+        except (RetryableError, PreconditionFailedError) as error:
+            undecided = error
         except CheckpointError as error:
-            if undecided:
+            if undecided is not None:
                 raise UndecidedError from error
             raise
         try:
@@ -42,4 +43,4 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
             raise UndecidedError from error
         if (None if found is None else found.version) != expected:
             return found
-    raise UndecidedError
+    raise UndecidedError from undecided
