@@ -156,18 +156,23 @@ def test_a_store_that_does_not_answer_says_so_and_may_be_asked_again(one: Node, 
 @pytest.mark.parametrize(
     ("error", "contract"),
     [
-        (ThrottlingError, DependencyError),
+        (ThrottlingError, ThrottlingError),
         (DependencyError, DependencyError),
         (StoreNotFoundError, InvalidStateError),
         (CheckpointError, InvalidStateError),
     ],
 )
-def test_errors_are_the_contracts(one: Node, error: type[CheckpointError], contract: type[CheckpointError]) -> None:
+@pytest.mark.parametrize("reads", ["answered", "failed"])
+def test_errors_are_the_contracts(
+    one: Node, error: type[CheckpointError], contract: type[CheckpointError], reads: str
+) -> None:
     mine = taken(one)
-    one.faults.fail("swap", path=POSITION, times=100, error=error)
-    one.faults.fail("get", path=POSITION, times=100, error=error)
-    with pytest.raises(contract):
+    one.faults.fail("swap", path=POSITION, times=5, error=error)
+    one.faults.fail("get", path=POSITION, times=5 if reads == "failed" else 0, error=error)
+    with pytest.raises(contract) as caught:
         mine.checkpoint()
+    assert type(caught.value) is contract
+    assert caught.value.retryable == (error.__name__ in ("ThrottlingError", "DependencyError"))
 
 
 def test_a_damaged_position_is_named_and_spoils_no_other(world: World, one: Node, two: Node) -> None:

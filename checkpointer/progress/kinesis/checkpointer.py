@@ -14,6 +14,7 @@ from checkpointer.errors import (
     OutcomeUnknownError,
     RetryableError,
     ShutdownError,
+    ThrottlingError,
 )
 from checkpointer.progress.coalesce import Coalescer
 from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber, number_of
@@ -240,6 +241,7 @@ def in_contract(coro: Coroutine[Any, Any, T]) -> T:
     except (RetryableError, ShutdownError, InvalidStateError, IllegalArgumentError):
         raise
     except OutcomeUnknownError as error:
-        raise DependencyError(f"{error}") from error
+        throttled = isinstance(error.__cause__, ThrottlingError)
+        raise (ThrottlingError if throttled else DependencyError)(f"{error}") from error
     except CheckpointError as error:
         raise InvalidStateError(f"{error}") from error
