@@ -27,7 +27,7 @@ from checkpointer.progress.kinesis import (
 SHARDS = ("a", "b", "c", "d")
 LENGTH = 60
 BATCH = 5
-DURATION = 2.0
+DURATION = 1.5
 
 
 def fetch(shard_id: str, after: ExtendedSequenceNumber) -> tuple[list[dict[str, Any]], bool]:
