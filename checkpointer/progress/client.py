@@ -14,23 +14,34 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Where positions are kept, and how that store is used. See `checkpointer.Checkpointer` for the fields."""
+    """Where positions are kept, and how that store is used. See `checkpointer.Checkpointer` for the fields.
+
+    Those who have the same `Root` have the same connections.
+    """
 
     url: str | os.PathLike[str]
     storage_options: Mapping[str, Any] | None = field(repr=False)
     fencing: Fencing = "required"
     concurrency: int = 16
     timeout: float = 60.0
+    _opened: dict[int, Space] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def open(self) -> Space:
-        store = open_store(
-            self.url,
-            self.storage_options,
-            fencing=self.fencing,
-            concurrency=self.concurrency,
-            timeout=self.timeout,
-        )
-        return Space(store, SystemHost())
+        """The space of this process."""
+        pid = os.getpid()
+        if pid not in self._opened:
+            store = open_store(
+                self.url,
+                self.storage_options,
+                fencing=self.fencing,
+                concurrency=self.concurrency,
+                timeout=self.timeout,
+            )
+            self._opened[pid] = Space(store, SystemHost())
+        return self._opened[pid]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Root, (self.url, self.storage_options, self.fencing, self.concurrency, self.timeout)
 
 
 class Client(Generic[T]):
