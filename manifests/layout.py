@@ -120,6 +120,11 @@ def progress(interface: str, *scope: str) -> str:
     return PROGRESS + "".join(f"{encode_part(part)}/" for part in (interface, *scope))
 
 
+def store(folder: str) -> str:
+    """What says that the positions of a folder were created, where an interface tells that from having none."""
+    return f"{folder}store.json"
+
+
 def ownership(folder: str) -> str:
     return f"{folder}ownership.json"
 

@@ -17,6 +17,8 @@ MAX_OWNERSHIP = 16 << 20
 MAX_POSITION = 256 << 10
 """Bytes of the position of one partition, with what an application keeps beside it."""
 
+MAX_MARKER = 64 << 10
+
 _NOTHING: Mapping[str, Json] = MappingProxyType({})
 
 
@@ -59,6 +61,14 @@ class Position:
     value: Mapping[str, Json] | None
     modified: datetime
     lease: str = ""
+    extra: Mapping[str, Json] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """That the positions of a folder were created, some of them perhaps not yet, and when."""
+
+    created: datetime
     extra: Mapping[str, Json] = field(default_factory=lambda: _NOTHING)
 
 
@@ -138,6 +148,25 @@ def decode_position(path: str, data: bytes) -> Position:
     modified = fields.time("modified")
     fields.text("nonce")
     return Position(partition, epoch, value, modified, lease, extra=dict(fields.rest()))
+
+
+def encode_marker(marker: Marker, nonce: str) -> bytes:
+    return dump_sealed(
+        {
+            "format_version": FORMAT_VERSION,
+            "kind": "store",
+            "created": format_time(marker.created),
+            "nonce": nonce,
+            **marker.extra,
+        }
+    )
+
+
+def decode_marker(path: str, data: bytes) -> Marker:
+    fields = _parse(path, data, "store")
+    created = fields.time("created")
+    fields.text("nonce")
+    return Marker(created, extra=dict(fields.rest()))
 
 
 def _parse(path: str, data: bytes, kind: str) -> Fields:

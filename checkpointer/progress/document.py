@@ -97,6 +97,12 @@ class Document(Generic[T]):
         async with self._turn:
             return await self._change(plan, look)
 
+    async def delete(self) -> None:
+        """Remove it. What is not there is no error."""
+        async with self._turn:
+            self._last = None
+            await self._space.store.delete([self._path])
+
     async def _change(self, plan: Plan[T], look: bool) -> T | None:
         known, self._last = None if look else self._last, None
         remembered = known is not None

@@ -7,6 +7,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Iterable
+from datetime import datetime
 
 from checkpointer.errors import MalformedError
 from checkpointer.progress.document import Document, Form, Space
@@ -40,9 +41,7 @@ class Group:
 
     async def positions(self) -> list[Position]:
         """Every position of the group, by path: one listing, and the reads at once. Other objects are ignored."""
-        listed = await self.space.store.list(layout.positions(self.folder))
-        prefix = len(layout.positions(self.folder))
-        paths = [entry.path for entry in listed if _NAME.fullmatch(entry.path[prefix:])]
+        paths = await self._listed()
         found = await asyncio.gather(*(self._at(path).read() for path in paths))
         return [
             self._checked(path, position)
@@ -50,9 +49,28 @@ class Group:
             if position is not None  # deleted meanwhile
         ]
 
+    async def create(self, partitions: Iterable[str]) -> None:
+        """Make positions without a value for those of the partitions that have none. One listing where all have one."""
+        wanted = {self._path(partition): partition for partition in partitions}
+        there = set(await self._listed())
+        await asyncio.gather(
+            *(self._at(path).change(_making(name)) for path, name in wanted.items() if path not in there)
+        )
+
     async def delete(self, partitions: Iterable[str]) -> None:
         """Remove positions. What is not there is no error."""
-        paths = [self._path(partition) for partition in partitions]
+        await self._remove([self._path(partition) for partition in partitions])
+
+    async def clear(self) -> None:
+        """Remove every position of the group. Other objects stay."""
+        await self._remove(await self._listed())
+
+    async def _listed(self) -> list[str]:
+        prefix = layout.positions(self.folder)
+        listed = await self.space.store.list(prefix)
+        return [entry.path for entry in listed if _NAME.fullmatch(entry.path[len(prefix) :])]
+
+    async def _remove(self, paths: list[str]) -> None:
         await self.space.store.delete(paths)
         for path in paths:
             self._positions.pop(path, None)
@@ -74,3 +92,10 @@ class Group:
 
     def _at(self, path: str) -> Document[Position]:
         return self._positions.setdefault(path, Document(self.space, path, _POSITION))
+
+
+def _making(partition: str) -> Callable[[Position | None, datetime], Position | None]:
+    def plan(position: Position | None, now: datetime) -> Position | None:
+        return Position(partition, 0, None, now) if position is None else None
+
+    return plan

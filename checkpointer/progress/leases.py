@@ -64,6 +64,10 @@ class Leases:
         ownership = await self.group.ownership.read()
         return self._watch.see(ownership).rows
 
+    def is_live(self, row: Row) -> bool:
+        """Whether somebody has the partition, and renewed it not too long ago."""
+        return self._watch.is_live(row)
+
     async def create(self, partitions: Iterable[str]) -> None:
         """Make rows, without an owner, for those of the partitions that have none."""
         wanted = {_checked(name): self._token() for name in partitions}
@@ -77,10 +81,21 @@ class Leases:
 
     async def take(self, partition: str, *, force: bool = False) -> Lease | None:
         """A lease, where the partition is free, expired or this worker's already; else None. `force` takes any."""
+        return await self._take_where(partition, lambda row: force or row is None or self._watch.is_free(row))
+
+    async def steal(self, seen: Row) -> Lease | None:
+        """A lease, where the partition is free, or still with the owner of this row; else, or without a row, None."""
+
+        def allowed(row: Row | None) -> bool:
+            return row is not None and (self._watch.is_free(row) or (row.owner, row.epoch) == (seen.owner, seen.epoch))
+
+        return await self._take_where(seen.partition, allowed)
+
+    async def _take_where(self, partition: str, allowed: Callable[[Row | None], bool]) -> Lease | None:
         tokens = {_checked(partition): self._token()}
 
         def change(rows: dict[str, Row], now: datetime) -> None:
-            if force or partition not in rows or self._watch.is_free(rows[partition]):
+            if allowed(rows.get(partition)):
                 self._take(rows, tokens, now)
 
         gained, failed = await self._enter(tokens, await self._change(change))
@@ -143,8 +158,10 @@ class Leases:
         return Balance(tuple(gained.values()), tuple(lost), tuple(asked), failed)
 
     async def forget(self, partition: str) -> None:
-        """Remove a partition's row. What was recorded of it stays."""
+        """Remove a partition's row, and end this worker's lease on it. What was recorded of it stays."""
         await self._change(lambda rows, now: rows.pop(partition, None))
+        if partition in self.held:
+            self._drop(self.held[partition])
 
     # ---- steps on the rows of one version ------------------------------------------------------------------------
 

@@ -29,6 +29,10 @@ class Watch:
         self._wishes = _since(self._wishes, {name: row.wanted_by for name, row in found.rows.items()}, now)
         return found
 
+    def is_live(self, row: Row) -> bool:
+        """Whether it has an owner who renews it."""
+        return bool(row.owner) and self._age(self._rows, row) <= self._duration
+
     def is_free(self, row: Row) -> bool:
         """Whether the worker may take it: its own, what nobody has or has promised, and what is not renewed any more.
 
