@@ -1,0 +1,117 @@
+"""The checkpoints of one group: a marker that says that their store was created, and a position for each partition.
+
+update    the lease is renewed where that is due ─> position: only where this lease stands in it, and only forwards
+delete    all positions ─> the marker: as long as there is anything to delete, the store is there
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from checkpointer.errors import (
+    CheckpointError,
+    IllegalArgumentError,
+    OutcomeUnknownError,
+    RetryableError,
+    StoreNotFoundError,
+)
+from checkpointer.progress.coalesce import Coalescer
+from checkpointer.progress.document import Document, Form, Space
+from checkpointer.progress.eventprocessorhost.checkpoint import CheckpointInfo, advancing, decode
+from checkpointer.progress.eventprocessorhost.leases import CompleteLease, names
+from checkpointer.progress.group import Group
+from manifests import layout
+from manifests.progress import MAX_MARKER, Marker, decode_marker, encode_marker
+
+_MARKER = Form(encode_marker, decode_marker, MAX_MARKER)
+
+
+class Checkpoints:
+    """The checkpoints of one group, on the library's loop."""
+
+    def __init__(self, space: Space, folder: str, max_updates: int, interval: float) -> None:
+        self.store, self._group = space.store, Group(space, folder)
+        self._marker = Document(space, layout.store(folder), _MARKER)
+        self._store_seen = False
+        self._at_once = max_updates == 1
+        self._failed: CheckpointError | None = None
+        self._waiting: Coalescer[CompleteLease, CheckpointInfo] = Coalescer(
+            self._write_all, max_updates=max_updates, interval=interval, name=f"{space.store.url}/{folder}"
+        )
+
+    async def store_exists(self) -> bool:
+        return await self._marker.read() is not None
+
+    async def create_store(self) -> None:
+        await self._marker.change(lambda found, now: Marker(now) if found is None else None)
+
+    async def delete_store(self) -> None:
+        await self._group.clear()
+        await self._marker.delete()
+        self._store_seen = False
+
+    async def create(self, partition_ids: Iterable[str]) -> None:
+        wanted = names(partition_ids)
+        await self._expect_store()
+        await self._group.create(wanted)
+
+    async def get(self, partition_id: str) -> CheckpointInfo | None:
+        await self._waiting.flush()
+        position = await self._group.position(partition_id).read()
+        return None if position is None else decode(self._group.name(partition_id), partition_id, position.value)
+
+    async def delete(self, partition_id: str) -> None:
+        await self._group.delete([partition_id])
+
+    async def update(self, lease: CompleteLease, new: CheckpointInfo) -> None:
+        if not isinstance(new, CheckpointInfo):
+            raise IllegalArgumentError(f"{new!r:.60}: expected a CheckpointInfo")
+        if not isinstance(lease, CompleteLease) or not lease.is_of(self._group):
+            raise IllegalArgumentError(f"{lease!r:.100}: expected a lease that a lease manager of this group gave")
+        if lease.partition_id != new.partition_id:
+            raise IllegalArgumentError(
+                f"partition {new.partition_id!r}: expected a lease of it, got the one of {lease.partition_id!r}"
+            )
+        hold = lease.hold
+        if not self._store_seen:
+            await self._expect_store()
+        if self._at_once:
+            await self._write(lease, new)
+        elif lease.accept(new):
+            hold.flush = self._waiting.flush
+            self._waiting.put(lease, new)
+
+    async def flush(self) -> None:
+        await self._waiting.flush()
+        self._raise_failed()
+
+    async def close(self) -> None:
+        await self._waiting.close()
+        await self.store.close()
+        self._raise_failed()
+
+    async def _write_all(self, waiting: Mapping[CompleteLease, CheckpointInfo]) -> None:
+        """Write them at once. Raises what another try may mend: those that are written already are no-ops then."""
+        work = (self._write(lease, new) for lease, new in waiting.items())
+        results = await asyncio.gather(*work, return_exceptions=True)
+        errors = [error for error in results if error is not None]
+        for error in errors:
+            if isinstance(error, RetryableError | OutcomeUnknownError) or not isinstance(error, CheckpointError):
+                raise error
+        self._failed = next((error for error in errors if isinstance(error, CheckpointError)), self._failed)
+
+    async def _write(self, lease: CompleteLease, new: CheckpointInfo) -> None:
+        await lease.keep()
+        await lease.hold.write(advancing(self._group.name(new.partition_id), new))
+
+    def _raise_failed(self) -> None:
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+
+    async def _expect_store(self) -> None:
+        self._store_seen = await self.store_exists()
+        if not self._store_seen:
+            raise StoreNotFoundError(
+                f"{self._group.space.store.url}/{self._group.folder}: there is no checkpoint store: "
+                "create_checkpoint_store_if_not_exists() makes it"
+            )
