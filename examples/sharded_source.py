@@ -11,7 +11,6 @@ writes some shards of clicks, starts workers that share them, kills one after th
 
 import argparse
 import json
-import os
 import random
 import signal
 import subprocess
@@ -141,7 +140,9 @@ def run(folder: Path, workers: int, kills: int) -> bool:
         running.append(subprocess.Popen(command))
     failed = [worker.pid for worker in running if worker.wait() != 0]
     found = read_totals(folder)
-    print(f"{found.total():,} records counted, {expected.total():,} written: {'exact' if found == expected else 'WRONG'}")
+    print(
+        f"{found.total():,} records counted, {expected.total():,} written: {'exact' if found == expected else 'WRONG'}"
+    )
     return found == expected and not failed
 
 
