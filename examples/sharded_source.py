@@ -35,11 +35,11 @@ from checkpointer.progress.kinesis import (
 )
 
 SHARDS = [f"shard-{number}" for number in range(6)]
-RECORDS = 600
+RECORDS = 1000
 FIRST = 49590338271490256608559692538361571095921575989136588898
 """Kinesis numbers records with integers of this size."""
 
-LEASE = 2.0
+LEASE = 1.5
 BATCH = 20
 PAUSE = 0.02
 
@@ -131,8 +131,8 @@ def run(folder: Path, workers: int, kills: int) -> bool:
     command = [sys.executable, "-m", "examples.sharded_source", "--folder", str(folder), "--work"]
     running = [subprocess.Popen(command) for _ in range(workers)]
     for kill in range(kills):
-        time.sleep(random.uniform(0.8, 1.6))
-        victim = running.pop(0)
+        time.sleep(random.uniform(0.8, 2.0))
+        victim = running.pop(random.randrange(workers))
         victim.send_signal(signal.SIGKILL)
         victim.wait()
         counted = read_totals(folder).total()

@@ -14,14 +14,15 @@ from checkpointer.cli.app import checkpointer
 
 README = Path(__file__).parents[1] / "README.md"
 OPERATIONS = README.parent / "docs" / "operations.md"
+PROGRESS = README.parent / "docs" / "progress.md"
 
 
 def blocks(file: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", file.read_text(), re.DOTALL | re.MULTILINE)
 
 
-PROGRAMS = [*blocks(README, "python"), *blocks(OPERATIONS, "python")]
-NAMES = [re.sub(r"\W+", "-", program.splitlines()[0]) for program in PROGRAMS]
+PROGRAMS = [program for file in (README, OPERATIONS, PROGRESS) for program in blocks(file, "python")]
+NAMES = [re.sub(r"\W+", "-", program.splitlines()[0]) + f"-{number}" for number, program in enumerate(PROGRAMS)]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=NAMES)
@@ -42,7 +43,7 @@ def test_a_program_of_the_readme_runs_and_runs_again(program: str, tmp_path: Pat
 
 
 def test_the_readme_has_its_programs() -> None:
-    assert len(PROGRAMS) == 4
+    assert len(PROGRAMS) == 9
 
 
 def test_the_figures_are_those_of_the_benchmark() -> None:
@@ -70,7 +71,9 @@ def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> N
     assert (tmp_path / "exports" / "visits" / "_latest").exists()
 
 
-TYPED = re.findall(r"`(checkpointer [a-z]+(?: [^`]*)?)`", OPERATIONS.read_text() + README.read_text())
+TYPED = re.findall(
+    r"`(checkpointer [a-z]+(?: [^`]*)?)`", OPERATIONS.read_text() + README.read_text() + PROGRESS.read_text()
+)
 TYPED += [line for block in blocks(OPERATIONS, "sh") for line in block.splitlines()]
 
 

@@ -5,7 +5,6 @@
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
@@ -25,7 +24,6 @@ from manifests.progress import (
 
 _OWNERSHIP = Form(encode_ownership, decode_ownership, MAX_OWNERSHIP, empty=Ownership({}))
 _POSITION = Form(encode_position, decode_position, MAX_POSITION)
-_NAME = re.compile(r"[A-Za-z0-9_%~-][A-Za-z0-9_%.~-]*\.json")
 
 
 class Group:
@@ -67,8 +65,8 @@ class Group:
 
     async def _listed(self) -> list[str]:
         prefix = layout.positions(self.folder)
-        listed = await self.space.store.list(prefix)
-        return [entry.path for entry in listed if _NAME.fullmatch(entry.path[len(prefix) :])]
+        paths = [entry.path for entry in await self.space.store.list(prefix)]
+        return [path for path in paths if "/" not in path.removeprefix(prefix) and layout.parse_progress(path)]
 
     async def _remove(self, paths: list[str]) -> None:
         await self.space.store.delete(paths)

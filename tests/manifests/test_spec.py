@@ -23,6 +23,17 @@ from checkpointer.table.schema import TableSchema, first_schema
 from manifests import layout
 from manifests.fields import dump
 from manifests.model import FORMAT_VERSION, CheckpointId
+from manifests.progress import (
+    MAX_MARKER,
+    MAX_OWNERSHIP,
+    MAX_POSITION,
+    decode_marker,
+    decode_ownership,
+    decode_position,
+    encode_marker,
+    encode_ownership,
+    encode_position,
+)
 from manifests.segments import INLINE, decode_segment, encode_segment, load
 from manifests.wire import (
     decode_catalog,
@@ -43,6 +54,13 @@ NAMES: dict[str, Any] = {
 } | {"UTC": UTC}
 
 
+PROGRESS_FORMS: dict[str, tuple[Any, Any]] = {
+    "ownership.json": (encode_ownership, decode_ownership),
+    "0.json": (encode_position, decode_position),
+    "store.json": (encode_marker, decode_marker),
+}
+
+
 def stored(example: str) -> bytes:
     """What an example looks like in a store: the same without whitespace."""
     return dump(json.loads(example))
@@ -60,10 +78,11 @@ def test_every_example_is_tested() -> None:
         "names",
         "partitions of 8",
         "paths",
+        "progress names",
         "records",
     ]
     kinds = sorted(re.sub(r"[/ ].*", "", name) for name in FILES)
-    assert kinds == ["_latest", "catalog", "manifests", "manifests", "segment", "segment", "table"]
+    assert kinds == ["_latest", "catalog", "manifests", "manifests", *["progress"] * 3, "segment", "segment", "table"]
     assert len(FENCES) == len(TEXTS) + len(FILES)
     assert SPEC.count("```") == 2 * len(FENCES)
 
@@ -76,6 +95,9 @@ def test_a_json_example_is_what_the_library_reads_and_writes(name: str) -> None:
         assert dump(TableSchema.from_json("t", json.loads(data)).to_json()) == data
     elif path == layout.LATEST:
         assert encode_pointer(decode_pointer(data)) == data
+    elif path.startswith(layout.PROGRESS):
+        encode_one, decode_one = PROGRESS_FORMS[Path(path).name]
+        assert encode_one(decode_one(path, data), json.loads(data)["nonce"]) == data
     elif path.startswith(layout.CATALOGS):
         assert encode_catalog(decode_catalog(path, data)) == data
         assert json.loads(FILES["_latest"])["catalog"] == {"path": path, "digest": layout.digest_of(path)}
@@ -183,3 +205,20 @@ def test_links_lead_somewhere(anchor: str) -> None:
         re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", SPEC, re.M)
     ]
     assert anchor in headings
+
+
+def test_the_names_of_progress_are_encoded_as_shown() -> None:
+    for name, encoded in rows("progress names"):
+        assert layout.encode_part(name.replace("x × 161", "x" * 161)) == encoded
+
+
+def test_the_objects_of_progress_stand_where_the_paths_say() -> None:
+    folder = layout.progress("kinesis", "clicks")
+    assert {layout.ownership(folder), layout.position(folder, "0")} <= FILES.keys()
+    assert layout.store(layout.progress("eventprocessorhost", "clicks", "$Default")) in FILES
+
+
+def test_the_limits_of_progress_are_those_of_the_library() -> None:
+    assert [MAX_OWNERSHIP, MAX_POSITION, MAX_MARKER] == [16 << 20, 256 << 10, 64 << 10]
+    for size in ("16 MiB", "256 KiB", "64 KiB"):
+        assert f"| {size} |" in SPEC
