@@ -209,7 +209,7 @@ def test_links_lead_somewhere(anchor: str) -> None:
 
 def test_the_names_of_progress_are_encoded_as_shown() -> None:
     for name, encoded in rows("progress names"):
-        assert layout.encode_part(name.replace("x × 161", "x" * 161)) == encoded
+        assert layout.encode_part("x" * 161 if name == "161 times x" else name) == encoded
 
 
 def test_the_objects_of_progress_stand_where_the_paths_say() -> None:
