@@ -13,13 +13,11 @@ from contextlib import suppress
 
 from checkpointer import runtime
 from checkpointer.errors import (
-    CheckpointError,
     ConflictError,
     CorruptionError,
     FencedError,
     MalformedError,
     OutcomeUnknownError,
-    RetryableError,
 )
 from checkpointer.host import SystemHost
 from checkpointer.progress.journal_format import Content, decode, encode
@@ -27,17 +25,16 @@ from checkpointer.store import (
     SWAP_LIMIT,
     Blob,
     ObjectExistsError,
-    ObjectNotFoundError,
-    PreconditionFailedError,
     Store,
 )
 from checkpointer.store.probe import probe
+from checkpointer.store.swap import UndecidedError, decide, find
 from manifests.digest import sha256
 
 logger = logging.getLogger("checkpointer")
 
 SENDS = 5
-"""How often a swap that changed nothing visible is sent again before it counts as failed."""
+"""How often what is in place is written again until the disk confirms it."""
 
 ROUNDS = 20
 """How often the file is read again because others wrote it meanwhile."""
@@ -140,28 +137,24 @@ class JournalFile:
 
     async def _swap(self, path: str, data: bytes, expected: str | None) -> Blob | None:
         """What is at `path` once a swap was decided: `data`, durably, or what somebody else left there."""
-        confirmed = True
         for _ in range(SENDS):
             try:
-                return Blob(data, await self._store.compare_and_swap(path, data, expected))
-            except (RetryableError, PreconditionFailedError, OutcomeUnknownError) as error:
-                failure: CheckpointError = error
-                confirmed = confirmed and not isinstance(error, OutcomeUnknownError)
+                return await decide(self._store, path, data, expected, SWAP_LIMIT)
+            except UndecidedError as undecided:
+                if undecided.__cause__ is None:
+                    raise
+                raise undecided.__cause__ from None  # nothing is given up: the next flush decides it
+            except OutcomeUnknownError as error:
+                failure = error
             found = await self._get(path)
-            version = None if found is None else found.version
             if found is not None and found.data == data:
-                if confirmed:
-                    return found
-                expected = version  # it is there, but perhaps not durably: written again
-            elif version != expected:
+                expected = found.version  # it is there, but perhaps not durably: written again
+            elif (None if found is None else found.version) != expected:
                 return found
         raise failure
 
     async def _get(self, path: str) -> Blob | None:
-        try:
-            return await self._store.get(path, limit=SWAP_LIMIT)
-        except ObjectNotFoundError:
-            return None
+        return await find(self._store, path, SWAP_LIMIT)
 
     async def _decode(self, name: str, blob: Blob | None) -> Content:
         shown = f"{self._store.url.rstrip('/')}/{name}"
