@@ -49,8 +49,14 @@ _SEGMENT = re.compile(rf"manifests/segments/{_OWNER}\.{_DIGEST}\.json\.zst")
 _CATALOG = re.compile(rf"catalog/{_OWNER}\.{_DIGEST}\.json")
 
 _PART = r"[A-Za-z0-9_%~-][A-Za-z0-9_%.~-]*"
+_NAMES = {"eventhub": 3, "eventprocessorhost": 2, "kinesis": 1}
+"""How many names tell the groups of an interface apart."""
+
 _PROGRESS = re.compile(
-    rf"progress/(?P<group>{_PART}(?:/{_PART})*)/(?:(?P<ownership>ownership)|positions/{_PART})\.json"
+    "|".join(
+        rf"progress/{interface}(?:/{_PART}){{{names}}}/(?:ownership|positions/{_PART})\.json"
+        for interface, names in _NAMES.items()
+    )
 )
 
 
@@ -148,8 +154,16 @@ class ProgressName:
 
 def parse_progress(path: str) -> ProgressName | None:
     """The meaning of a path below `progress/`; None where it is none of the format's own."""
-    match = _PROGRESS.fullmatch(path)
-    return match and ProgressName(path, tuple(map(unquote, match["group"].split("/"))), match["ownership"] is not None)
+    if _PROGRESS.fullmatch(path) is None:
+        return None
+    _, interface, *rest = path.split("/")
+    names, inside = rest[: _NAMES[interface]], rest[_NAMES[interface] :]
+    return ProgressName(path, (interface, *map(unquote, names)), is_ownership=len(inside) == 1)
+
+
+def is_position(name: str) -> bool:
+    """Whether an object of this name in the folder of positions is one."""
+    return re.fullmatch(rf"{_PART}\.json", name) is not None
 
 
 def encode_part(name: str) -> str:

@@ -27,7 +27,8 @@ class Row:
     """One partition's owner. `epoch` is one more with each change of owner; `etag` is new with each claim or renewal.
 
     `owner` is empty where nobody has it. `wanted_by` is who asked for it while somebody else has it. A partition that
-    is `finished` has nothing more to read and needs no owner. `modified` is for people, and for those who ask for it.
+    is `finished` has nothing more to read and needs no owner. `modified` is for people, and for those who ask for it;
+    `lease_ms`, in milliseconds, is how long others wait for a new `etag`, 0 where that is not recorded.
     """
 
     partition: str
@@ -35,6 +36,7 @@ class Row:
     epoch: int
     etag: str
     modified: datetime
+    lease_ms: int = 0
     wanted_by: str = ""
     finished: bool = False
     extra: Mapping[str, Json] = field(default_factory=lambda: _NOTHING)
@@ -85,6 +87,7 @@ def encode_ownership(ownership: Ownership, nonce: str) -> bytes:
                     "epoch": row.epoch,
                     "etag": row.etag,
                     "modified": format_time(row.modified),
+                    "lease_ms": row.lease_ms,
                     "wanted_by": row.wanted_by,
                     "finished": row.finished,
                     **row.extra,
@@ -115,6 +118,7 @@ def _decode_row(path: str, value: Json) -> Row:
         epoch=fields.integer("epoch"),
         etag=fields.text("etag"),
         modified=fields.time("modified"),
+        lease_ms=fields.integer("lease_ms"),
         wanted_by=fields.text("wanted_by"),
         finished=fields.boolean("finished"),
         extra=fields.rest(),

@@ -1,5 +1,6 @@
 """Which partitions a worker should have: a decision from one look at the group's ownership, without I/O."""
 
+import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from manifests.progress import Row
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Sight:
     """What one worker sees at one moment.
 
     `free` are the partitions that it may take now and does not hold, and `wishes` the workers that asked for one, by
@@ -30,29 +31,30 @@ class Choice:
     want: tuple[str, ...]
 
 
-def choose(look: Look) -> Choice:
+def choose(sight: Sight) -> Choice:
     """Even shares among all workers seen, by taking what is free first, and asking the richest for the rest."""
-    open_rows = {name: row for name, row in look.rows.items() if not row.finished}
-    taken = {name: row for name, row in open_rows.items() if name not in look.free}
-    owners = Counter(row.owner for row in taken.values() if row.owner not in ("", look.me))
-    wishes = {name: wisher for name, wisher in look.wishes.items() if name in taken}
-    workers = {look.me, *owners, *wishes.values()}
+    open_rows = {name: row for name, row in sight.rows.items() if not row.finished}
+    taken = {name: row for name, row in open_rows.items() if name not in sight.free}
+    owners = Counter(row.owner for row in taken.values() if row.owner not in ("", sight.me))
+    wishes = {name: wisher for name, wisher in sight.wishes.items() if name in taken}
+    workers = {sight.me, *owners, *wishes.values()}
     most = -(-len(open_rows) // len(workers))
-    mine_first = sorted(look.free, key=lambda name: (look.rows[name].owner != look.me, name))
-    take = tuple(mine_first[: max(0, most - len(look.held))])
-    mine = len(look.held) + len(take) + sum(wisher == look.me for wisher in wishes.values())
-    return Choice(take, tuple(_ask(taken, owners, wishes, look.me, mine)))
+    mine_first = sorted(sight.free, key=lambda name: (sight.rows[name].owner != sight.me, name))
+    take = tuple(mine_first[: max(0, most - len(sight.held))])
+    mine = len(sight.held) + len(take) + sum(wisher == sight.me for wisher in wishes.values())
+    return Choice(take, tuple(_ask(taken, owners, wishes, mine)))
 
 
-def _ask(rows: Mapping[str, Row], owners: Counter[str], wishes: Mapping[str, str], me: str, mine: int) -> Iterable[str]:
+def _ask(rows: Mapping[str, Row], owners: Iterable[str], wishes: Iterable[str], mine: int) -> Iterable[str]:
     """What to ask for until shares are even: each from whoever has most once all that is asked of them is gone."""
-    left = owners - Counter(rows[name].owner for name in wishes)
-    while True:
-        richest, count = max(left.items(), key=lambda pair: (pair[1], pair[0]), default=("", 0))
-        if count <= mine + 1:
-            return
-        name = min(name for name, row in rows.items() if row.owner == richest and name not in wishes)
-        left[richest] -= 1
+    left: dict[str, list[str]] = {owner: [] for owner in owners}
+    for name in sorted(rows.keys() - set(wishes), reverse=True):
+        if rows[name].owner in left:
+            left[rows[name].owner].append(name)
+    richest = [(-len(names), owner) for owner, names in left.items()]
+    heapq.heapify(richest)
+    while richest and -richest[0][0] > mine + 1:
+        owner = richest[0][1]
+        yield left[owner].pop()
+        heapq.heapreplace(richest, (-len(left[owner]), owner))
         mine += 1
-        wishes = {**wishes, name: me}
-        yield name

@@ -21,6 +21,7 @@ from checkpointer.store.probe import probe
 from checkpointer.store.swap import UndecidedError, decide, find
 
 T = TypeVar("T")
+C = TypeVar("C")
 
 ROUNDS = 100
 """How often a change is planned again because others were faster. Each round means that somebody's change succeeded."""
@@ -55,13 +56,15 @@ class Space:
 class Form(Generic[T]):
     """How an object becomes bytes, and back. `encode` takes a nonce, `decode` the path to name in errors.
 
-    `empty` is what to make first where there is none, for those who need the store's clock from the beginning.
+    `empty` is what to make first where there is none, for those who need the store's clock from the beginning. A
+    `large` one is encoded and decoded where it holds up nobody.
     """
 
     encode: Callable[[T, str], bytes]
     decode: Callable[[str, bytes], T]
     limit: int
     empty: T | None = None
+    large: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class Document(Generic[T]):
         self._space, self._path, self._form = space, path, form
         self._turn = asyncio.Lock()
         self._last: _Known[T] | None = None
+        self._doubtful = False  # what was written last may not have reached the disk
 
     async def read(self) -> T | None:
         """What it says now; None where there is none."""
@@ -88,14 +92,14 @@ class Document(Generic[T]):
             self._last = await self._get()
             return self._last.value
 
-    async def change(self, plan: Plan[T], *, look: bool = False) -> T | None:
+    async def change(self, plan: Plan[T], *, fresh: bool = False) -> T | None:
         """Write what `plan` makes of it, and return what stands then. Raises what `plan` raises.
 
-        `look` reads it first, where the plan needs to see what stands. `OutcomeUnknownError` where nothing proves
+        `fresh` reads it first, where the plan needs to see what stands. `OutcomeUnknownError` where nothing proves
         whether it was written.
         """
         async with self._turn:
-            return await self._change(plan, look)
+            return await self._change(plan, fresh)
 
     async def delete(self) -> None:
         """Remove it. What is not there is no error."""
@@ -103,8 +107,8 @@ class Document(Generic[T]):
             self._last = None
             await self._space.store.delete([self._path])
 
-    async def _change(self, plan: Plan[T], look: bool) -> T | None:
-        known, self._last = None if look else self._last, None
+    async def _change(self, plan: Plan[T], fresh: bool) -> T | None:
+        known, self._last = None if fresh else self._last, None
         remembered = known is not None
         for number in range(ROUNDS):
             if known is None:
@@ -115,19 +119,21 @@ class Document(Generic[T]):
                 if not remembered:
                     raise
                 planned = None
-            if planned is None:
-                if not remembered:
-                    self._last = known
-                    return known.value
+            if planned is None and remembered:
                 known = None
                 continue
+            if planned is None and self._doubtful:
+                planned = known.value  # as it stands, but durably
+            if planned is None:
+                self._last = known
+                return known.value
             if known.value is None and self._form.empty is not None:
                 await self._swap(known, self._form.empty)
                 known = None
                 continue
             found = await self._swap(known, planned)
             if found.value is planned:
-                self._last = found
+                self._last, self._doubtful = found, False
                 return planned
             known, remembered = found, False
             await asyncio.sleep(random.uniform(0, min(_FIRST_WAIT * 2 ** min(number, 10), _LONGEST_WAIT)))
@@ -135,7 +141,8 @@ class Document(Generic[T]):
 
     async def _swap(self, known: _Known[T], planned: T) -> _Known[T]:
         """What the object says once the swap was decided: `planned` itself, or what somebody else wrote."""
-        data = self._form.encode(planned, self._space.host.token(32))
+        nonce = self._space.host.token(32)
+        data = await self._compute(lambda: self._form.encode(planned, nonce))
         if len(data) > self._form.limit:
             raise IllegalArgumentError(
                 f"{self._name}: would have {len(data)} bytes, at most {self._form.limit} can be read back: record less"
@@ -145,21 +152,27 @@ class Document(Generic[T]):
         try:
             blob = await decide(self._space.store, self._path, data, known.version, self._form.limit)
         except UndecidedError as error:
+            self._doubtful = isinstance(error.__cause__, OutcomeUnknownError)
             raise OutcomeUnknownError(
                 f"{self._name}: a change was sent and nothing proves whether it took effect: look, and try again"
             ) from error.__cause__
         if blob is not None and blob.data == data:
             return replace(known, value=planned, version=blob.version)
-        return self._decode(blob)
+        return await self._decode(blob)
 
     async def _get(self) -> _Known[T]:
-        return self._decode(await find(self._space.store, self._path, self._form.limit))
+        return await self._decode(await find(self._space.store, self._path, self._form.limit))
 
-    def _decode(self, blob: Blob | None) -> _Known[T]:
+    async def _decode(self, blob: Blob | None) -> _Known[T]:
         clock = self._space.host.clock()
         if blob is None:
             return _Known(None, None, None, clock)
-        return _Known(self._form.decode(self._name, blob.data), blob.version, blob.at, clock)
+        data = blob.data
+        value = await self._compute(lambda: self._form.decode(self._name, data))
+        return _Known(value, blob.version, blob.at, clock)
+
+    async def _compute(self, work: Callable[[], C]) -> C:
+        return await self._space.host.run(work) if self._form.large else work()
 
     def _time(self, known: _Known[T]) -> datetime:
         if known.at is None:

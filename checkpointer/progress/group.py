@@ -22,7 +22,7 @@ from manifests.progress import (
     encode_position,
 )
 
-_OWNERSHIP = Form(encode_ownership, decode_ownership, MAX_OWNERSHIP, empty=Ownership({}))
+_OWNERSHIP = Form(encode_ownership, decode_ownership, MAX_OWNERSHIP, empty=Ownership({}), large=True)
 _POSITION = Form(encode_position, decode_position, MAX_POSITION)
 
 
@@ -66,7 +66,7 @@ class Group:
     async def _listed(self) -> list[str]:
         prefix = layout.positions(self.folder)
         paths = [entry.path for entry in await self.space.store.list(prefix)]
-        return [path for path in paths if "/" not in path.removeprefix(prefix) and layout.parse_progress(path)]
+        return [path for path in paths if layout.is_position(path.removeprefix(prefix))]
 
     async def _remove(self, paths: list[str]) -> None:
         await self.space.store.delete(paths)

@@ -17,7 +17,6 @@ from checkpointer.errors import (
     CorruptionError,
     FencedError,
     MalformedError,
-    OutcomeUnknownError,
 )
 from checkpointer.host import SystemHost
 from checkpointer.progress.journal_format import Content, decode, encode
@@ -32,9 +31,6 @@ from checkpointer.store.swap import UndecidedError, decide, find
 from manifests.digest import sha256
 
 logger = logging.getLogger("checkpointer")
-
-SENDS = 5
-"""How often what is in place is written again until the disk confirms it."""
 
 ROUNDS = 20
 """How often the file is read again because others wrote it meanwhile."""
@@ -137,21 +133,12 @@ class JournalFile:
 
     async def _swap(self, path: str, data: bytes, expected: str | None) -> Blob | None:
         """What is at `path` once a swap was decided: `data`, durably, or what somebody else left there."""
-        for _ in range(SENDS):
-            try:
-                return await decide(self._store, path, data, expected, SWAP_LIMIT)
-            except UndecidedError as undecided:
-                if undecided.__cause__ is None:
-                    raise
-                raise undecided.__cause__ from None  # nothing is given up: the next flush decides it
-            except OutcomeUnknownError as error:
-                failure = error
-            found = await self._get(path)
-            if found is not None and found.data == data:
-                expected = found.version  # it is there, but perhaps not durably: written again
-            elif (None if found is None else found.version) != expected:
-                return found
-        raise failure
+        try:
+            return await decide(self._store, path, data, expected, SWAP_LIMIT)
+        except UndecidedError as undecided:
+            if undecided.__cause__ is None:
+                raise
+            raise undecided.__cause__ from None  # nothing is given up: the next flush decides it
 
     async def _get(self, path: str) -> Blob | None:
         return await find(self._store, path, SWAP_LIMIT)

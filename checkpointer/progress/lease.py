@@ -1,5 +1,6 @@
 """One worker's hold on one partition, and what it records there."""
 
+import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -24,7 +25,7 @@ class Lease:
         self.found: Value | None = None
         self.lost = False
         self.flush: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self._document = document
+        self._document, self._process = document, os.getpid()
 
     def __repr__(self) -> str:
         return f"<Lease of {self.partition!r} by {self.owner!r}, epoch {self.epoch}{', lost' if self.lost else ''}>"
@@ -38,7 +39,7 @@ class Lease:
 
         def plan(position: Position | None, now: datetime) -> Position | None:
             if position is None or (position.epoch, position.lease) != (self.epoch, self.token):
-                raise self.lose()
+                raise self._ended()  # perhaps only in memory that is old: it is lost once that was looked at again
             value = change(position.value)
             return None if value is None else replace(position, value=value, modified=now)
 
@@ -50,10 +51,15 @@ class Lease:
         return None if position is None else position.value
 
     def check(self) -> None:
+        """Raise `LeaseLostError` where it is known to be lost or released, and in a forked process, which has none."""
         if self.lost:
-            raise self.lose()
+            raise self._ended()
+        if self._process != os.getpid():
+            raise LeaseLostError(
+                f"partition {self.partition!r}: this lease belongs to the process that took it: take one here"
+            )
 
-    def lose(self) -> LeaseLostError:
+    def _ended(self) -> LeaseLostError:
         return LeaseLostError(
             f"partition {self.partition!r}: the lease of {self.owner!r} (epoch {self.epoch}) has ended: "
             "stop reading the partition; its next owner goes on from what was recorded"

@@ -11,17 +11,24 @@ again has a new epoch, above that of its position, so a lease that was lost stay
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any, TypeVar
 
-from checkpointer.errors import CheckpointError, ConflictError, IllegalArgumentError
-from checkpointer.progress.balance import Choice, Look, choose
+from checkpointer.errors import CheckpointError, ConflictError, DependencyError, IllegalArgumentError, LeaseLostError
+from checkpointer.progress.balance import Choice, Sight, choose
 from checkpointer.progress.group import Group
 from checkpointer.progress.lease import Lease
 from checkpointer.progress.watch import Watch
 from manifests import layout
 from manifests.progress import Ownership, Position, Row
+
+T = TypeVar("T")
+
+LEAST_PATIENCE = 5.0
+"""Seconds for one look at the ownership, or one change of it, however short leases are."""
 
 
 class _AheadError(ConflictError):
@@ -55,13 +62,14 @@ class Leases:
             raise IllegalArgumentError(f"duration {duration!r:.60}: expected seconds, more than 0")
         self.group, self.worker, self.duration = group, _checked(worker), duration
         self.held: dict[str, Lease] = {}
+        self._lease_ms = math.ceil(duration * 1000)
         self._watch = Watch(group.space.host, worker, duration)
 
     # ---- what people use -----------------------------------------------------------------------------------------
 
     async def rows(self) -> Mapping[str, Row]:
         """Every row of the group. One read."""
-        ownership = await self.group.ownership.read()
+        ownership = await self._in_time(self.group.ownership.read())
         return self._watch.see(ownership).rows
 
     def is_live(self, row: Row) -> bool:
@@ -117,10 +125,19 @@ class Leases:
     async def release(self, lease: Lease, *, finished: bool = False) -> None:
         """Give a partition back, once what waits to be recorded of it is written. A lost lease is let go.
 
-        With `finished` nobody takes it any more.
+        With `finished` nobody takes it any more. Whatever this raises, the lease has ended for this worker: others may
+        take the partition once it was not renewed for long enough.
         """
-        if lease.flush is not None and not lease.lost:
-            await lease.flush()
+        try:
+            if lease.flush is not None and not lease.lost:
+                await lease.flush()
+            await self._give_back(lease, finished)
+        except LeaseLostError:
+            pass  # there is nothing to give back
+        finally:
+            self._drop(lease)
+
+    async def _give_back(self, lease: Lease, finished: bool) -> None:
         token = self._token()
 
         def change(rows: dict[str, Row], now: datetime) -> None:
@@ -129,7 +146,6 @@ class Leases:
                 rows[lease.partition] = replace(row, owner="", etag=token, modified=now, finished=finished)
 
         await self._change(change)
-        self._drop(lease)
 
     async def balance(self) -> Balance:
         """One round: renew what is held, take what is free, ask for what is missing. One read and one swap.
@@ -150,7 +166,7 @@ class Leases:
             self._take(rows, taken, now)
             self._want(rows, {*choice.want, *(name for name in rows if self._is_stale(rows[name]))})
 
-        rows = await self._change(change, look=True)
+        rows = await self._change(change, fresh=True)
         self._drop_lost(before, rows)
         gained, failed = await self._enter(taken, rows)
         lost = [lease for lease in before if lease.lost]
@@ -166,7 +182,7 @@ class Leases:
     # ---- steps on the rows of one version ------------------------------------------------------------------------
 
     async def _change(
-        self, step: Callable[[dict[str, Row], datetime], object], *, look: bool = False
+        self, step: Callable[[dict[str, Row], datetime], object], *, fresh: bool = False
     ) -> Mapping[str, Row]:
         """The rows as they stand once `step` was done on them."""
 
@@ -176,14 +192,31 @@ class Leases:
             step(rows, now)
             return None if rows == before.rows else replace(before, rows=rows)
 
-        return self._watch.see(await self.group.ownership.change(plan, look=look)).rows
+        return self._watch.see(await self._in_time(self.group.ownership.change(plan, fresh=fresh))).rows
+
+    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """One request that hangs must not cost all leases: a later one may be answered while they are held."""
+        allowed = max(self.duration / 2, LEAST_PATIENCE)
+        try:
+            async with asyncio.timeout(allowed):
+                return await work
+        except TimeoutError:
+            where = f"{self.group.space.store.url}/{self.group.folder}"
+            raise DependencyError(f"{where}: the store told nothing of who owns what within {allowed:g} s") from None
 
     def _take(self, rows: dict[str, Row], tokens: Mapping[str, str], now: datetime) -> None:
         for name, token in tokens.items():
             row = rows.get(name) or Row(name, "", 0, "", now)
             if row.etag != token:  # else a swap whose answer was lost took effect
                 rows[name] = replace(
-                    row, owner=self.worker, epoch=row.epoch + 1, etag=token, wanted_by="", modified=now, finished=False
+                    row,
+                    owner=self.worker,
+                    epoch=row.epoch + 1,
+                    etag=token,
+                    modified=now,
+                    lease_ms=self._lease_ms,
+                    wanted_by="",
+                    finished=False,
                 )
 
     def _renew(self, rows: dict[str, Row], leases: Iterable[Lease], tokens: Mapping[str, str], now: datetime) -> None:
@@ -192,7 +225,8 @@ class Leases:
             if row is None or lease.lost or not self._is_mine(row, lease):
                 continue
             if row.etag != tokens[lease.partition]:
-                rows[lease.partition] = replace(row, etag=tokens[lease.partition], modified=now)
+                token = tokens[lease.partition]
+                rows[lease.partition] = replace(row, etag=token, modified=now, lease_ms=self._lease_ms)
 
     def _want(self, rows: dict[str, Row], names: Iterable[str]) -> None:
         for name in names:
@@ -211,7 +245,7 @@ class Leases:
         ]
         free = [name for name, row in rows.items() if self._watch.is_free(row) and name not in held]
         wishes = {name: row.wanted_by for name, row in rows.items() if self._watch.has_wish(row)}
-        return choose(Look(self.worker, rows, held, free, wishes))
+        return choose(Sight(self.worker, rows, held, free, wishes))
 
     # ---- leases ----------------------------------------------------------------------------------------------------
 

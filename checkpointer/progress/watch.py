@@ -13,11 +13,13 @@ _Since = dict[str, tuple[str, int]]
 
 
 class Watch:
-    """`worker` is who watches; a row that is not renewed for `duration` seconds has expired."""
+    """`worker` is who watches. A row that is not renewed for as long as its own lease is has expired.
+
+    `duration`, in seconds, is the length of this worker's leases, and of rows that do not say theirs.
+    """
 
     def __init__(self, host: Host, worker: str, duration: float) -> None:
         self._host, self._worker, self._duration = host, worker, duration
-        self._patience = WISH_LEASES * duration
         self._rows: _Since = {}
         self._wishes: _Since = {}
 
@@ -31,7 +33,7 @@ class Watch:
 
     def is_live(self, row: Row) -> bool:
         """Whether it has an owner who renews it."""
-        return bool(row.owner) and self._age(self._rows, row) <= self._duration
+        return bool(row.owner) and not self._has_expired(row)
 
     def is_free(self, row: Row) -> bool:
         """Whether the worker may take it: its own, what nobody has or has promised, and what is not renewed any more.
@@ -40,15 +42,27 @@ class Watch:
         """
         if row.finished:
             return False
-        if row.owner == self._worker or self._age(self._rows, row) > self._duration:
+        if row.owner == self._worker or self._has_expired(row):
             return True
         if row.owner:
-            return row.wanted_by == self._worker and self._duration < self._age(self._wishes, row) <= self._patience
+            return row.wanted_by == self._worker and self._length(row) < self._age(self._wishes, row) <= self._patience(
+                row
+            )
         return row.wanted_by in ("", self._worker)
+
+    def _has_expired(self, row: Row) -> bool:
+        return self._age(self._rows, row) > self._length(row)
+
+    def _patience(self, row: Row) -> float:
+        return WISH_LEASES * self._length(row)
+
+    def _length(self, row: Row) -> float:
+        """Of the lease that this row is of, in seconds."""
+        return row.lease_ms / 1000 or self._duration
 
     def has_wish(self, row: Row) -> bool:
         """Whether somebody asked for it, and not too long ago."""
-        return bool(row.wanted_by) and self._age(self._wishes, row) <= self._patience
+        return bool(row.wanted_by) and self._age(self._wishes, row) <= self._patience(row)
 
     def _age(self, since: _Since, row: Row) -> float:
         now = self._host.clock()

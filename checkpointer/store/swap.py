@@ -1,6 +1,6 @@
 """Finding out what became of a swap: the one request that a store never repeats by itself."""
 
-from checkpointer.errors import CheckpointError, RetryableError
+from checkpointer.errors import CheckpointError, OutcomeUnknownError, RetryableError
 from checkpointer.store.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store
 
 SENDS = 5
@@ -24,15 +24,18 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
 
     `data` must differ from all that was ever written to `path`. Only a changed version proves that an unanswered or
     refused request is dead. While the version is what it was, the same request is sent again, and it does not matter
-    which of them lands. Raises `UndecidedError`, caused by what went wrong last, where that tells nothing, and what the
-    store refuses outright.
+    which of them lands. What is in place, and the disk has not confirmed, is written again. Raises `UndecidedError`,
+    caused by what went wrong last, where all that tells nothing, and what the store refuses outright.
     """
     undecided: CheckpointError | None = None
+    unconfirmed = False
     for _ in range(SENDS):
         try:
             return Blob(data, await store.compare_and_swap(path, data, expected))
         except (RetryableError, PreconditionFailedError) as error:
             undecided = error
+        except OutcomeUnknownError as error:
+            undecided, unconfirmed = error, True
         except CheckpointError as error:
             if undecided is not None:
                 raise UndecidedError from error
@@ -41,6 +44,8 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
             found = await find(store, path, limit)
         except RetryableError as error:
             raise UndecidedError from error
-        if (None if found is None else found.version) != expected:
+        if unconfirmed and found is not None and found.data == data:
+            expected = found.version
+        elif (None if found is None else found.version) != expected:
             return found
     raise UndecidedError from undecided

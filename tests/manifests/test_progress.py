@@ -37,7 +37,7 @@ from tests.manifests.samples import AT, changed, extras, json_values, sealed, te
 NONCE = "f" * 32
 OWNERSHIP = Ownership(
     {
-        "0": Row("0", "me", 3, "e" * 32, AT, wanted_by="you", extra={"x_row": [1]}),
+        "0": Row("0", "me", 3, "e" * 32, AT, lease_ms=10_000, wanted_by="you", extra={"x_row": [1]}),
         "ü/1": Row("ü/1", "", 0, "", AT, finished=True),
     },
     extra={"x_all": {"deep": None}},
@@ -58,7 +58,7 @@ both = pytest.mark.parametrize(("data", "read"), FILES.values(), ids=FILES)
 # ---- round trips -----------------------------------------------------------------------------------------------------
 
 numbers = st.integers(0, 2**63 - 1)
-rows = st.builds(Row, texts, texts, numbers, texts, times, texts, st.booleans(), extras)
+rows = st.builds(Row, texts, texts, numbers, texts, times, numbers, texts, st.booleans(), extras)
 ownerships = st.builds(
     Ownership, st.lists(rows, max_size=4).map(lambda some: {row.partition: row for row in some}), extras
 )
@@ -120,6 +120,7 @@ ROW: Json = {
     "epoch": 1,
     "etag": "",
     "modified": "2024-01-02T03:04:05Z",
+    "lease_ms": 0,
     "wanted_by": "",
     "finished": False,
 }
@@ -134,6 +135,7 @@ BAD: dict[str, dict[str, list[Json | EllipsisType]]] = {
         "rows.0.epoch": WRONG_NUMBERS,
         "rows.0.etag": WRONG_TEXTS,
         "rows.1.modified": WRONG_TIMES,
+        "rows.0.lease_ms": WRONG_NUMBERS,
         "rows.1.wanted_by": WRONG_TEXTS,
         "rows.1.finished": [..., None, 0, 1, "false", [], {}],
     },
@@ -297,3 +299,36 @@ def test_what_names_another_group_has_another_folder(one: list[str], two: list[s
     assert (layout.progress("i", *one) == layout.progress("i", *two)) == (one == two)
     if one != two:
         assert not layout.progress("i", *one).startswith(layout.progress("i", *two))
+
+
+# ---- what a path means -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "group", "is_ownership"),
+    [
+        ("progress/kinesis/a/ownership.json", ("kinesis", "a"), True),
+        ("progress/kinesis/a/positions/ownership.json", ("kinesis", "a"), False),  # a shard of that name
+        ("progress/eventprocessorhost/h/positions/ownership.json", ("eventprocessorhost", "h", "positions"), True),
+        ("progress/eventhub/n/h/%24default/positions/0.json", ("eventhub", "n", "h", "$default"), False),
+    ],
+)
+def test_a_path_has_one_meaning(path: str, group: tuple[str, ...], is_ownership: bool) -> None:
+    found = layout.parse_progress(path)
+    assert found == layout.ProgressName(path, group, is_ownership)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "progress/kinesis/a/b/ownership.json",
+        "progress/kinesis/ownership.json",
+        "progress/other/a/ownership.json",
+        "progress/kinesis/a/positions/b/0.json",
+        "progress/kinesis/a/positions/.0.json",
+        "progress/kinesis/a/store.json",
+        "elsewhere/kinesis/a/ownership.json",
+    ],
+)
+def test_other_paths_have_none(path: str) -> None:
+    assert layout.parse_progress(path) is None

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointer.progress import document
-from checkpointer.progress.balance import Look, choose
+from checkpointer.progress.balance import Sight, choose
 from manifests.progress import Row
 from tests.progress.test_document import AT
 from tests.progress.world import LEASE, Worker, World, run, write
@@ -226,7 +226,7 @@ def test_a_choice_is_sensible_whatever_is_seen(owners: list[str], data: st.DataO
     free = {name for name in data.draw(some) if name not in held and not rows[name].finished}
     wishes = {name: data.draw(st.sampled_from(["me", "b", "e"])) for name in data.draw(some)}
     wishes = {name: wisher for name, wisher in wishes.items() if wisher != rows[name].owner}
-    choice = choose(Look("me", rows, held, free, wishes))
+    choice = choose(Sight("me", rows, held, free, wishes))
     assert set(choice.take) <= free
     assert len(set(choice.take)) == len(choice.take)
     for name in choice.want:

@@ -151,11 +151,11 @@ def test_requests(users: tuple[User, User], url: str) -> None:
     one, two = users
     assert one.costs(lambda: one.change(add)) == {"get": 1, "swap": 1}
     assert one.costs(lambda: one.change(add)) == {"swap": 1}
-    assert one.costs(lambda: one.change(add, look=True)) == {"get": 1, "swap": 1}
+    assert one.costs(lambda: one.change(add, fresh=True)) == {"get": 1, "swap": 1}
     assert one.costs(one.read) == {"get": 1}
     assert one.costs(lambda: one.change(add)) == {"swap": 1}
     assert one.costs(lambda: one.change(raise_to(1))) == {"get": 1}
-    assert one.costs(lambda: one.change(raise_to(1), look=True)) == {"get": 1}
+    assert one.costs(lambda: one.change(raise_to(1), fresh=True)) == {"get": 1}
     two.change(add)
     assert one.costs(lambda: one.change(add)) == {"swap": 2, "get": 1}
 
@@ -575,3 +575,28 @@ def test_a_child_forked_in_the_middle_of_a_change_starts_afresh(tmp_path: Path) 
     holder.result()
     assert exitcode == 0
     assert client.add() == 3
+
+
+# ---- disks that do not confirm ---------------------------------------------------------------------------------------
+
+
+def unconfirmed(_: object) -> None:
+    raise OutcomeUnknownError("the bytes are in place, and the disk has not confirmed them, says the test")
+
+
+def test_what_the_disk_confirms_the_second_time_is_written_twice_and_no_failure(users: tuple[User, User]) -> None:
+    one, two = users
+    one.faults.call(unconfirmed, "swap", after=True)
+    assert one.costs(lambda: one.change(set_to(5))) == {"get": 2, "swap": 2}
+    assert two.read() == 5
+
+
+def test_what_was_never_confirmed_is_written_again_although_it_stands_there(users: tuple[User, User]) -> None:
+    one, two = users
+    one.faults.call(unconfirmed, "swap", after=True, times=SENDS)
+    with pytest.raises(OutcomeUnknownError):
+        one.change(raise_to(5))
+    assert two.read() == 5
+    assert one.costs(lambda: one.change(raise_to(5))) == {"get": 1, "swap": 1}  # nothing new, but durable now
+    assert one.costs(lambda: one.change(raise_to(5))) == {"get": 1}
+    assert two.read() == 5

@@ -17,10 +17,10 @@ from checkpointer.errors import (
     ThrottlingError,
 )
 from checkpointer.progress import journal as module
-from checkpointer.progress.journal_file import SENDS
 from checkpointer.progress.journal_format import decode
 from checkpointer.store import ObjectNotFoundError
 from checkpointer.store.memory import MemoryStore
+from checkpointer.store.swap import SENDS
 from tests.core.faults import CrashError, FaultyStore
 from tests.progress.journals import AT, Place, eventually
 

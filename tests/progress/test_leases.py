@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -114,8 +115,78 @@ def test_a_partition_whose_last_words_could_not_be_written_is_not_given_back(
     lease.flush = flush
     with pytest.raises(DependencyError):
         run(a.leases.release(lease))
-    assert world.rows()["p"].owner == "a"
-    assert a.leases.held == {"p": lease}
+    assert world.rows()["p"].owner == "a"  # until it expires
+    assert (a.leases.held, lease.lost) == ({}, True)
+
+
+def test_a_release_without_an_answer_ends_the_lease_here(pair: tuple[Worker, Worker]) -> None:
+    """Else this worker would go on renewing what it has stopped reading."""
+    a, b = pair
+    lease = a.must_take("p")
+    write(lease, 7)
+    a.faults.fail("swap", times=SENDS)
+    with pytest.raises(OutcomeUnknownError):
+        run(a.leases.release(lease))
+    assert (a.leases.held, lease.lost) == ({}, True)
+    assert run(a.leases.renew()) == ()
+    b.take("p")
+    b.host.seconds += LEASE + 1
+    assert b.must_take("p").found == {"at": 7}
+
+
+def test_releasing_what_is_found_lost_while_it_is_flushed_is_no_error(pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    lease = a.must_take("p")
+    b.must_take("p", force=True)
+
+    async def flush() -> None:
+        await lease.write(lambda value: {"n": 1})
+
+    lease.flush = flush
+    run(a.leases.release(lease))
+    assert (a.leases.held, lease.lost) == ({}, True)
+
+
+def test_a_row_says_how_long_its_lease_is(world: World) -> None:
+    """Workers need not agree on it: a new version of a job may have another length while the old one still runs."""
+    world.create("p")
+    slow, quick = world.worker("slow"), world.worker("quick")
+    slow.leases = Leases(slow.group, "slow", 60.0)
+    lease = slow.must_take("p")
+    for _ in range(4):
+        quick.host.seconds += 15.0
+        assert quick.take("p") is None
+    assert run(slow.leases.renew(lease)) == ()
+    assert world.rows()["p"].lease_ms == 60_000
+    assert quick.take("p") is None
+    quick.host.seconds += 61.0
+    assert quick.take("p") is not None
+
+
+def test_a_store_that_hangs_is_told_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("checkpointer.progress.leases.LEAST_PATIENCE", 0.05)
+    world.create("p")
+    a = world.worker("a")
+    a.leases = Leases(a.group, "a", 0.1)
+    a.must_take("p")
+    gate = a.faults.hold("get")
+    with pytest.raises(DependencyError, match=r"0\.05 s"):
+        run(a.leases.rows())
+    gate.open()
+    assert run(a.leases.renew()) == ()  # nothing is locked by the request that was given up
+
+
+def test_a_forked_child_has_no_lease(pair: tuple[Worker, Worker]) -> None:
+    lease = pair[0].must_take("p")
+    child = os.fork()
+    if child == 0:
+        try:
+            lease.check()
+        except LeaseLostError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    write(lease, 1)
 
 
 def test_a_released_lease_is_over(world: World, pair: tuple[Worker, Worker]) -> None:
