@@ -125,17 +125,26 @@ class Leases:
     async def release(self, lease: Lease, *, finished: bool = False) -> None:
         """Give a partition back, once what waits to be recorded of it is written. A lost lease is let go.
 
-        With `finished` nobody takes it any more. Whatever this raises, the lease has ended for this worker: others may
-        take the partition once it was not renewed for long enough.
+        With `finished` nobody takes it any more. Where what waits cannot be written, that is raised, and the lease is
+        held as before. Where giving it back fails, the lease has ended for this worker all the same: others take the
+        partition once it was not renewed for long enough.
         """
         try:
             if lease.flush is not None and not lease.lost:
                 await lease.flush()
-            await self._give_back(lease, finished)
         except LeaseLostError:
-            pass  # there is nothing to give back
+            self.let_go(lease)
+            return
+        try:
+            await self._give_back(lease, finished)
         finally:
-            self._drop(lease)
+            self.let_go(lease)
+
+    def let_go(self, lease: Lease) -> None:
+        """Hold a lease no more, and tell nobody: it is not renewed, and expires."""
+        lease.lost = True
+        if self.held.get(lease.partition) is lease:
+            del self.held[lease.partition]
 
     async def _give_back(self, lease: Lease, finished: bool) -> None:
         token = self._token()
@@ -177,7 +186,7 @@ class Leases:
         """Remove a partition's row, and end this worker's lease on it. What was recorded of it stays."""
         await self._change(lambda rows, now: rows.pop(partition, None))
         if partition in self.held:
-            self._drop(self.held[partition])
+            self.let_go(self.held[partition])
 
     # ---- steps on the rows of one version ------------------------------------------------------------------------
 
@@ -301,7 +310,7 @@ class Leases:
             lease.lost = True
             return False
         if older is not None:
-            self._drop(older)
+            self.let_go(older)
         self.held[lease.partition] = lease
         return True
 
@@ -312,13 +321,8 @@ class Leases:
             if lease.lost or lease.partition not in rows or not self._is_mine(rows[lease.partition], lease)
         )
         for lease in lost:
-            self._drop(lease)
+            self.let_go(lease)
         return lost
-
-    def _drop(self, lease: Lease) -> None:
-        lease.lost = True
-        if self.held.get(lease.partition) is lease:
-            del self.held[lease.partition]
 
     def _is_asked(self, row: Row) -> bool:
         return row.wanted_by != self.worker and self._watch.has_wish(row)

@@ -169,7 +169,7 @@ def test_a_claim_that_was_won_says_how_to_renew_it(store: Any) -> None:
     assert listed["last_modified_time"] == pytest.approx(row["last_modified_time"], abs=2)
     [renewed] = store.claim_ownership([row])
     assert renewed["etag"] != row["etag"]
-    assert renewed["last_modified_time"] >= row["last_modified_time"]
+    assert renewed["last_modified_time"] > row["last_modified_time"] - 2  # servers tell whole seconds
 
 
 def test_a_released_partition_stays_listed(store: Any) -> None:
