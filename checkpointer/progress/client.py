@@ -1,7 +1,7 @@
 """What the consumers' interfaces have in common: the configuration of a root, and its objects in each process."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 class Root:
     """Where positions are kept, and how that store is used. See `checkpointer.Checkpointer` for the fields.
 
-    Those who have the same `Root` have the same connections.
+    Those who are given one and the same `Root` have the same connections.
     """
 
     url: str | os.PathLike[str]
@@ -28,17 +28,17 @@ class Root:
 
     def open(self) -> Space:
         """The space of this process."""
-        pid = os.getpid()
-        if pid not in self._opened:
-            store = open_store(
-                self.url,
-                self.storage_options,
-                fencing=self.fencing,
-                concurrency=self.concurrency,
-                timeout=self.timeout,
-            )
-            self._opened[pid] = Space(store, SystemHost())
-        return self._opened[pid]
+        return in_this_process(self._opened, self._open)
+
+    def _open(self) -> Space:
+        store = open_store(
+            self.url,
+            self.storage_options,
+            fencing=self.fencing,
+            concurrency=self.concurrency,
+            timeout=self.timeout,
+        )
+        return Space(store, SystemHost())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Root, (self.url, self.storage_options, self.fencing, self.concurrency, self.timeout)
@@ -49,24 +49,22 @@ class Client(Generic[T]):
 
     def __init__(self, root: Root) -> None:
         self._root = root
-        self._open()
+        self._made: dict[int, T] = {}
+        _ = self._core  # what cannot be right is refused at once
 
     def _make(self, space: Space) -> T:
         """What does the work, in this process."""
         raise NotImplementedError
 
-    def _open(self) -> T:
-        self._current = self._make(self._root.open())
-        self._pid = os.getpid()
-        return self._current
-
     @property
     def _core(self) -> T:
-        return self._current if self._pid == os.getpid() else self._open()
+        return in_this_process(self._made, lambda: self._make(self._root.open()))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_current", "_pid")}
+        return vars(self) | {"_made": {}}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._open()
+
+def in_this_process(made: dict[int, T], make: Callable[[], T]) -> T:
+    """What was made in this process, whichever of its threads was first. What a forked child finds is not its own."""
+    pid = os.getpid()
+    return made[pid] if pid in made else made.setdefault(pid, make())
