@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
+from typing import Literal
 from urllib.parse import quote, unquote
 
 from manifests.digest import sha256
@@ -54,7 +55,7 @@ _NAMES = {"eventhub": 3, "eventprocessorhost": 2, "kinesis": 1}
 
 _PROGRESS = re.compile(
     "|".join(
-        rf"progress/{interface}(?:/{_PART}){{{names}}}/(?:ownership|positions/{_PART})\.json"
+        rf"progress/{interface}(?:/{_PART}){{{names}}}/(?:ownership|store|positions/{_PART})\.json"
         for interface, names in _NAMES.items()
     )
 )
@@ -145,25 +146,40 @@ def position(folder: str, partition: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProgressName:
-    """What the path of an ownership or of a position says; names that were cut stay as they stand in the path."""
+    """What a path below `progress/` says; names that were cut stay as they stand in the path."""
 
     path: str
     group: tuple[str, ...]
-    is_ownership: bool
+    kind: Literal["ownership", "position", "store"]
 
 
 def parse_progress(path: str) -> ProgressName | None:
     """The meaning of a path below `progress/`; None where it is none of the format's own."""
     if _PROGRESS.fullmatch(path) is None:
         return None
-    _, interface, *rest = path.split("/")
+    _, interface, *rest = path.removesuffix(".json").split("/")
     names, inside = rest[: _NAMES[interface]], rest[_NAMES[interface] :]
-    return ProgressName(path, (interface, *map(unquote, names)), is_ownership=len(inside) == 1)
+    if not all(map(_is_part, names)) or not _is_part(inside[-1]):
+        return None
+    kind = "position" if len(inside) == 2 else inside[0]
+    return ProgressName(path, (interface, *map(unquote, names)), kind)  # type: ignore[arg-type]  # by the pattern
 
 
 def is_position(name: str) -> bool:
     """Whether an object of this name in the folder of positions is one."""
-    return re.fullmatch(rf"{_PART}\.json", name) is not None
+    return name.endswith(".json") and _is_part(name.removesuffix(".json"))
+
+
+def _is_part(encoded: str) -> bool:
+    """Whether a part of a path is just what `encode_part` makes of some name."""
+    if re.fullmatch(_PART, encoded) is None:
+        return False
+    if _CUT_NAME.fullmatch(encoded):
+        return True
+    try:
+        return encode_part(unquote(encoded, errors="strict")) == encoded
+    except (IllegalArgumentError, UnicodeDecodeError):
+        return False
 
 
 def encode_part(name: str) -> str:

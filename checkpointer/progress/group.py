@@ -29,7 +29,7 @@ _POSITION = Form(encode_position, decode_position, MAX_POSITION)
 class Group:
     """What stands below one folder of `progress/`. `key` makes of a partition's name the one in its path."""
 
-    def __init__(self, space: Space, folder: str, key: Callable[[str], str] = str) -> None:
+    def __init__(self, space: Space, folder: str, key: Callable[[str], str] = lambda name: name) -> None:
         self.space, self.folder, self._key = space, folder, key
         self.ownership = Document(space, layout.ownership(folder), _OWNERSHIP)
         self._positions: dict[str, Document[Position]] = {}

@@ -5,15 +5,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from checkpointer.errors import CorruptionError
+from checkpointer.errors import CorruptionError, MalformedError
+from checkpointer.progress.eventhub import core as eventhub
+from checkpointer.progress.eventprocessorhost import checkpoint as eph
+from checkpointer.progress.kinesis import state as kinesis
+from checkpointer.progress.kinesis.sequence import TRIM_HORIZON
 from checkpointer.store.base import ObjectNotFoundError, Store
 from manifests import layout
 from manifests.progress import (
+    MAX_MARKER,
     MAX_OWNERSHIP,
     MAX_POSITION,
+    Marker,
     Ownership,
     Position,
     Row,
+    decode_marker,
     decode_ownership,
     decode_position,
 )
@@ -48,20 +55,46 @@ async def survey(store: Store) -> Survey:
     for name, value in zip(names, found, strict=True):
         if isinstance(value, Ownership):
             rows |= {(name.group, row.partition): row for row in value.rows.values()}
-        elif value is not None:
+        elif isinstance(value, Position):
             positions[name.group, value.partition] = value
     keys = sorted(rows.keys() | positions.keys(), key=lambda key: (key[0], len(key[1]), key[1]))  # 9 before 10
     partitions = [Partition(*key, row=rows.get(key), position=positions.get(key)) for key in keys]
     return Survey(tuple(partitions), tuple(sorted(damage)))
 
 
-async def _read(store: Store, name: layout.ProgressName, damage: list[str]) -> Ownership | Position | None:
-    decode: Callable[[str, bytes], Ownership | Position] = decode_ownership if name.is_ownership else decode_position
+_FORMS: dict[str, tuple[Callable[[str, bytes], Ownership | Position | Marker], int]] = {
+    "ownership": (decode_ownership, MAX_OWNERSHIP),
+    "position": (decode_position, MAX_POSITION),
+    "store": (decode_marker, MAX_MARKER),
+}
+
+_CHECKS: dict[str, Callable[[str, Position], object]] = {
+    "eventhub": eventhub.decode,
+    "eventprocessorhost": lambda name, position: eph.decode(name, position.partition, position.value),
+    "kinesis": lambda name, position: kinesis.decode(position.partition, position.value, TRIM_HORIZON),
+}
+"""By interface: its reading of a position, which refuses what its consumers would refuse."""
+
+
+def _check(name: layout.ProgressName, position: Position) -> None:
+    interface = name.group[0]
+    partition = position.partition.lower() if interface == "eventhub" else position.partition
+    if name.path.rpartition("/")[2] != f"{layout.encode_part(partition)}.json":
+        raise MalformedError(
+            f"{name.path}: is the position of partition {partition!r:.60}, which stands elsewhere: remove this copy"
+        )
+    _CHECKS[interface](name.path, position)
+
+
+async def _read(store: Store, name: layout.ProgressName, damage: list[str]) -> Ownership | Position | Marker | None:
+    decode, limit = _FORMS[name.kind]
     try:
-        blob = await store.get(name.path, limit=MAX_OWNERSHIP if name.is_ownership else MAX_POSITION)
-        return decode(name.path, blob.data)
+        found = decode(name.path, (await store.get(name.path, limit=limit)).data)
+        if isinstance(found, Position):
+            _check(name, found)
+        return found
     except ObjectNotFoundError:
         return None  # deleted since it was listed
     except CorruptionError as error:
-        damage.append(str(error))
+        damage.append(str(error) if name.path in str(error) else f"{name.path}: {error}")
         return None

@@ -83,9 +83,14 @@ class Judge:
         return PlanRow(path, size, DELETE, "no live checkpoint names it")
 
     def leftover(self, path: str, token: str) -> PlanRow:
-        """What became of an interrupted write of `path`: it obeys the sequence of what it was to be."""
+        """What became of an interrupted write of `path`: it obeys the sequence of what it was to be.
+
+        What is only ever swapped has no sequence, and needs none: the store removes such a file only where no swap of
+        it can be under way.
+        """
         owner = layout.owner(path)
-        if path != layout.LATEST and (owner is None or owner.sequence > self.sequence):
+        swapped = path == layout.LATEST or layout.parse_progress(path) is not None
+        if not swapped and (owner is None or owner.sequence > self.sequence):
             return PlanRow(path, 0, KEEP, "a write that may be under way", leftover=token)
         return PlanRow(path, 0, DELETE, "left behind by an interrupted write", leftover=token)
 

@@ -1,11 +1,14 @@
 """`checkpointer progress`: who reads what, and how far each is."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from checkpointer.progress.eventhub import CheckpointStore
+from checkpointer.progress.kinesis import ShardLeases
+from manifests.progress import Position, encode_position
 from tests.cli.conftest import Run
 from tests.progress.test_eventhub_contract import HERE, checkpoint, claim
 
@@ -69,3 +72,42 @@ def test_a_root_without_progress(tmp_path: Path, run: Run) -> None:
     done = run("progress", tmp_path / "empty")
     assert (done.status, done.out) == (1, "")
     assert "the folder is empty" in done.err
+
+
+def test_what_its_consumers_would_refuse_is_damage(tmp_path: Path, run: Run) -> None:
+    """A copy under another name, and a value that the interface cannot read."""
+    with CheckpointStore(tmp_path) as store:
+        store.update_checkpoint(checkpoint("1", 2, "2"))
+    folder = tmp_path / FOLDER / "positions"
+    (folder / "9.json").write_bytes((folder / "1.json").read_bytes())
+    for path, value in {
+        "kinesis/app/positions/s.json": {
+            "checkpoint": {"sequence_number": "x", "sub_sequence_number": 0},
+            "pending": None,
+        },
+        "eventprocessorhost/h/g/positions/0.json": {"offset": 7, "sequence_number": 1},
+    }.items():
+        (tmp_path / "progress" / path).parent.mkdir(parents=True)
+        position = Position(Path(path).stem, 0, value, datetime.now(UTC))
+        (tmp_path / "progress" / path).write_bytes(encode_position(position, "ab"))
+    (tmp_path / "progress/eventprocessorhost/h/g/store.json").write_text("torn")
+    done = run("progress", tmp_path)
+    assert done.status == 1
+    assert [line.split()[6] for line in done.out.splitlines()[1:]] == ["1"]
+    for name in ("9.json", "s.json", "0.json", "store.json"):
+        assert name in done.err
+
+
+def test_leases_are_shown_with_who_wants_them_and_what_is_finished(tmp_path: Path, run: Run) -> None:
+    with ShardLeases(tmp_path, "app", "ann") as ann, ShardLeases(tmp_path, "app", "bob") as bob:
+        ann.create(["s0", "s1"])
+        ann.balance()
+        bob.claim("s0")
+        ended = ann.held["s1"]
+        ended.end()
+        ended.checkpoint()
+        ann.release(ended)
+    lines = run("progress", tmp_path).out.splitlines()
+    assert "ann (wanted by bob)" in lines[1]
+    assert "finished" in lines[2]
+    assert "SHARD_END" in lines[2]

@@ -305,17 +305,22 @@ def test_what_names_another_group_has_another_folder(one: list[str], two: list[s
 
 
 @pytest.mark.parametrize(
-    ("path", "group", "is_ownership"),
+    ("path", "group", "kind"),
     [
-        ("progress/kinesis/a/ownership.json", ("kinesis", "a"), True),
-        ("progress/kinesis/a/positions/ownership.json", ("kinesis", "a"), False),  # a shard of that name
-        ("progress/eventprocessorhost/h/positions/ownership.json", ("eventprocessorhost", "h", "positions"), True),
-        ("progress/eventhub/n/h/%24default/positions/0.json", ("eventhub", "n", "h", "$default"), False),
+        ("progress/kinesis/a/ownership.json", ("kinesis", "a"), "ownership"),
+        ("progress/kinesis/a/positions/ownership.json", ("kinesis", "a"), "position"),  # a shard of that name
+        (
+            "progress/eventprocessorhost/h/positions/ownership.json",
+            ("eventprocessorhost", "h", "positions"),
+            "ownership",
+        ),
+        ("progress/eventprocessorhost/h/g/store.json", ("eventprocessorhost", "h", "g"), "store"),
+        ("progress/eventhub/n/h/%24default/positions/0.json", ("eventhub", "n", "h", "$default"), "position"),
     ],
 )
-def test_a_path_has_one_meaning(path: str, group: tuple[str, ...], is_ownership: bool) -> None:
+def test_a_path_has_one_meaning(path: str, group: tuple[str, ...], kind: Any) -> None:
     found = layout.parse_progress(path)
-    assert found == layout.ProgressName(path, group, is_ownership)
+    assert found == layout.ProgressName(path, group, kind)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +331,9 @@ def test_a_path_has_one_meaning(path: str, group: tuple[str, ...], is_ownership:
         "progress/other/a/ownership.json",
         "progress/kinesis/a/positions/b/0.json",
         "progress/kinesis/a/positions/.0.json",
-        "progress/kinesis/a/store.json",
+        "progress/kinesis/a/positions/%zz.json",
+        "progress/kinesis/a/positions/%41.json",
+        "progress/kinesis/a%2f/ownership.json",
         "elsewhere/kinesis/a/ownership.json",
     ],
 )

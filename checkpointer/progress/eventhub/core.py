@@ -95,7 +95,7 @@ class Consumers:
         await self.flush()
         group = self._group(names)
         return [
-            {**names._asdict(), **_decode(group.name(position.partition), position)._asdict()}
+            {**names._asdict(), **decode(group.name(position.partition), position)._asdict()}
             for position in await group.positions()
         ]
 
@@ -165,7 +165,7 @@ def _overwriting(checkpoint: _Checkpoint) -> Any:
     return plan
 
 
-def _decode(name: str, position: Position) -> _Checkpoint:
+def decode(name: str, position: Position) -> _Checkpoint:
     fields = Fields(name, position.value)
     found = {key: fields.take(key) for key in ("sequence_number", "offset")}
     try:
