@@ -25,3 +25,18 @@ def test_a_root_may_have_both(tmp_path: Path) -> None:
         assert not ck.verify().findings
         assert (owners(store), positions(store)) == ({"0": "a"}, {"0": (4, "4")})
         assert len(store.list_ownership(*HERE)) == 1
+
+
+def test_cleanup_sweeps_what_killed_writers_of_positions_left(tmp_path: Path) -> None:
+    with CheckpointStore(tmp_path) as store, Checkpointer(tmp_path) as ck:
+        store.update_checkpoint(checkpoint("0", 1, "1"))
+        with ck.begin() as cp:
+            cp.snapshot("operator", 0, b"1")
+        (positions_folder,) = (tmp_path / "progress").rglob("positions")
+        torn = positions_folder / ".0.json.0123456789abcdef.tmp"
+        other = positions_folder / ".notes.txt.0123456789abcdef.tmp"
+        torn.write_bytes(b"half")
+        other.write_bytes(b"half")
+        ck.clean(RetentionPolicy(keep_last=1, grace=timedelta(0)))
+        assert (torn.exists(), other.exists()) == (False, True)
+        assert positions(store) == {"0": (1, "1")}
