@@ -120,10 +120,11 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
-    async def _write(self, batch: Mapping[str, EventLogState]) -> None:
+    async def _write(self, batch: Mapping[str, EventLogState]) -> Mapping[str, Exception]:
         content = Content({**self._written.states, **batch}, self._written.other)
         await self._file.write(content)
         self._written = content
+        return {}
 
     async def _close(self) -> None:
         await self._updates.close()

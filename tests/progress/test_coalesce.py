@@ -15,8 +15,16 @@ from typing import Any
 
 import pytest
 
-from checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, InvalidStateError
-from checkpointer.progress.coalesce import LAST_TRY, Coalescer
+from checkpointer.errors import (
+    CheckpointError,
+    DependencyError,
+    FencedError,
+    IllegalArgumentError,
+    InvalidStateError,
+    LeaseLostError,
+    MalformedError,
+)
+from checkpointer.progress.coalesce import FINAL, LAST_TRY, Coalescer, each
 from checkpointer.runtime import on_loop, run_sync
 
 NEVER = 3600.0
@@ -31,16 +39,20 @@ def eventually(true: Callable[[], object]) -> None:
 
 
 class Target:
-    """Notes what is written; fails as often as it is told to; waits at the gate while that is closed."""
+    """Notes what is written; fails as often as it is told to; waits at the gate while that is closed.
+
+    Of the keys in `bad` it writes nothing, and says why.
+    """
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
+        self.bad: dict[str, Exception] = {}
         self.tries = 0
         self.batches: list[dict[str, int]] = []
         self.now = self.most = 0
         self.open = True
 
-    async def write(self, batch: Mapping[str, int]) -> None:
+    async def write(self, batch: Mapping[str, int]) -> Mapping[str, Exception]:
         assert on_loop()
         self.tries += 1
         self.now += 1
@@ -53,7 +65,8 @@ class Target:
             if self.failures:
                 self.failures -= 1
                 raise DependencyError("failed by the test")
-            self.batches.append(batch)
+            self.batches.append({key: value for key, value in batch.items() if key not in self.bad})
+            return {key: error for key, error in self.bad.items() if key in batch}
         finally:
             self.now -= 1
 
@@ -184,6 +197,132 @@ def test_a_newer_value_that_came_while_a_write_failed_is_not_undone(target: Targ
     assert coalescer.pending == {"a": 2, "b": 1}
 
 
+def test_what_could_not_be_written_is_kept_and_the_rest_is_not(target: Target) -> None:
+    coalescer = target.coalescer()
+    target.bad["b"] = MalformedError("b is damaged")
+    put(coalescer, a=1, b=1)
+    for _ in range(2):
+        with pytest.raises(MalformedError, match="b is damaged"):
+            run_sync(coalescer.flush())
+    assert coalescer.pending == {"b": 1}
+    target.bad.clear()
+    run_sync(coalescer.flush())
+    assert target.batches == [{"a": 1}, {}, {"b": 1}]
+
+
+def test_who_flushes_some_keys_hears_of_no_others(target: Target) -> None:
+    coalescer = target.coalescer()
+    target.bad["b"] = MalformedError("b is damaged")
+    put(coalescer, a=1, b=1, c=1)
+    run_sync(coalescer.flush({"a"}.__contains__))
+    assert target.batches == [{"a": 1}]
+    with pytest.raises(MalformedError):
+        run_sync(coalescer.flush({"b"}.__contains__))
+    assert coalescer.pending == {"b": 1, "c": 1}
+    run_sync(coalescer.flush({"c", "d"}.__contains__))
+    assert coalescer.pending == {"b": 1}
+
+
+def test_a_flush_of_some_keys_leaves_the_others_their_time_and_number(target: Target) -> None:
+    soon, many = target.coalescer(interval=SOON), target.coalescer(max_updates=3)
+    put(soon, a=1, b=1)
+    run_sync(soon.flush({"a"}.__contains__))
+    eventually(lambda: not soon.pending)
+    put(many, a=2, b=2)
+    run_sync(many.flush({"a"}.__contains__))
+    put(many, c=2)
+    eventually(lambda: not many.pending)
+
+
+def test_some_keys_are_never_written_twice_at_once(target: Target) -> None:
+    coalescer = target.coalescer(max_updates=2)
+    target.open = False
+    put(coalescer, a=1, b=1)
+    eventually(lambda: target.now)
+    put(coalescer, a=2)
+    with ThreadPoolExecutor(1) as pool:
+        flush = pool.submit(run_sync, coalescer.flush({"a"}.__contains__))
+        run_sync(asyncio.sleep(0.01))
+        assert not flush.done()
+        target.open = True
+        flush.result(30)
+    assert (target.batches, target.most) == ([{"a": 1, "b": 1}, {"a": 2}], 1)
+
+
+@pytest.mark.parametrize("final", [LeaseLostError, IllegalArgumentError])
+def test_what_no_try_can_mend_is_given_up_and_told_once(target: Target, final: type[Exception]) -> None:
+    coalescer = target.coalescer()
+    target.bad.update(a=final("a is lost"), b=final("b is lost"), c=DependencyError("c waits"))
+    put(coalescer, a=1, b=1, c=1, d=1)
+    with pytest.raises(DependencyError, match="c waits"):  # first what is to be tried again
+        run_sync(coalescer.flush())
+    assert coalescer.pending == {"c": 1}
+    target.bad.clear()
+    run_sync(coalescer.settle({"a"}.__contains__))
+    with pytest.raises(final, match="b is lost"):
+        run_sync(coalescer.flush({"b", "c"}.__contains__))
+    with pytest.raises(final, match="a is lost"):
+        run_sync(coalescer.close())
+    run_sync(coalescer.close())
+    assert target.batches == [{"d": 1}, {"c": 1}]
+
+
+def test_what_is_given_up_in_the_background_is_logged_and_told(
+    target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    coalescer = target.coalescer(max_updates=3)
+    target.bad.update(a=LeaseLostError("a is lost"), b=LeaseLostError("b is lost"))
+    with caplog.at_level(logging.INFO, "checkpointer"):
+        put(coalescer, a=1, b=1, c=1)
+        eventually(lambda: caplog.records)
+    assert caplog.messages == ["positions: not written, given up: a is lost (and 1 more)"]
+    for name in "ab":
+        with pytest.raises(LeaseLostError, match=f"{name} is lost"):
+            run_sync(coalescer.flush())
+    run_sync(coalescer.flush())
+
+
+def test_a_write_that_raises_loses_nothing_whatever_it_raises(target: Target) -> None:
+    async def write(batch: Mapping[str, int]) -> Mapping[str, Exception]:
+        raise FencedError("not ours")
+
+    assert issubclass(FencedError, FINAL)
+    coalescer = Coalescer(write, max_updates=1000, interval=NEVER, name="x")
+    put(coalescer, a=1)
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            run_sync(coalescer.close())
+    assert coalescer.pending == {"a": 1}
+
+
+def test_a_key_that_keeps_failing_silences_no_other(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    coalescer = target.coalescer(max_updates=2)
+    with caplog.at_level(logging.INFO, "checkpointer"):
+        for name in ("a", "b"):
+            target.bad[name] = MalformedError(f"{name} is damaged")
+            for _ in range(2):
+                tries = target.tries
+                put(coalescer, a=1, b=1)
+                eventually(lambda tries=tries: target.tries > tries and not target.now)
+        eventually(lambda: len(caplog.records) > 1)
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == ["a is damaged", "b is damaged"]
+
+
+def test_each_is_written_to_its_end_before_any_failure_is_told() -> None:
+    ended: list[str] = []
+
+    async def write(key: str, value: int) -> None:
+        for _ in range(value):
+            await asyncio.sleep(0)
+        if value == 0:
+            raise DependencyError(key)
+        ended.append(key)
+
+    failures = run_sync(each(write)({"a": 0, "b": 9, "c": 0, "d": 5}))
+    assert {key: str(error) for key, error in failures.items()} == {"a": "a", "c": "c"}
+    assert ended == ["d", "b"]
+
+
 @pytest.mark.parametrize("again", ["time", "values"])
 def test_a_failed_write_in_the_background_is_tried_again(
     target: Target, again: str, caplog: pytest.LogCaptureFixture
@@ -278,6 +417,20 @@ def test_a_dropped_one_goes_though_writing_fails(target: Target) -> None:
     assert target.tries >= LAST_TRY
 
 
+def test_a_dropped_one_tries_what_is_new_beside_what_is_hopeless(target: Target) -> None:
+    target.bad["b"] = MalformedError("b is damaged")
+
+    def make() -> Coalescer[str, int]:
+        coalescer = target.coalescer(interval=SOON)
+        put(coalescer, b=1)
+        eventually(lambda: target.tries > LAST_TRY)
+        return coalescer
+
+    reference = forgotten(make)
+    eventually(lambda: is_gone(reference))
+    assert {"a": 1} in target.batches
+
+
 def test_one_that_is_used_tries_on_for_ever(target: Target) -> None:
     target.failures = LAST_TRY + 3
     coalescer = target.coalescer(interval=SOON)
@@ -302,6 +455,7 @@ def test_a_forked_child_begins_with_nothing_and_does_not_hang() -> None:
         written = []
         async def write(batch):
             written.append(dict(batch))
+            return {}
         coalescer = Coalescer(write, max_updates=1000, interval=3600, name="x")
         coalescer.put("parent", 1)
         run_sync(asyncio.sleep(0))

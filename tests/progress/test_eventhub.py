@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from checkpointer import runtime
-from checkpointer.errors import CheckpointError, CorruptionError, DependencyError, IllegalArgumentError
+from checkpointer.errors import (
+    CheckpointError,
+    CorruptionError,
+    DependencyError,
+    IllegalArgumentError,
+    InvalidStateError,
+)
 from checkpointer.progress.document import Space
 from checkpointer.progress.eventhub import CheckpointStore, aio
 from checkpointer.progress.eventhub.core import Consumers
@@ -368,6 +374,67 @@ def test_a_release_whose_flush_fails_releases_nothing(url: str) -> None:
     with pytest.raises(CheckpointError):
         store.claim_ownership([{**row, "owner_id": ""}])
     assert owners(CheckpointStore(url)) == {"0": "a"}
+
+
+def test_a_damaged_position_disturbs_nobody_else(url: str) -> None:
+    store, other = CheckpointStore(url, max_updates=100, interval=60.0), (*HERE[:2], "other")
+    rows = store.claim_ownership([claim("0", "a"), claim("1", "a"), claim("0", "a", where=other)])
+    overwrite(store, f"{FOLDER}positions/7.json", b"torn")
+    store.update_checkpoint(checkpoint("7", 1, "1"))
+    store.update_checkpoint(checkpoint("0", 5, "5"))
+    assert len(store.claim_ownership([{**rows[0], "owner_id": ""}, {**rows[2], "owner_id": ""}])) == 2
+    assert json.loads(read(store, f"{FOLDER}positions/0.json"))["value"]["sequence_number"] == 5
+    assert positions(store, other) == {}
+    for hear in (store.flush, store.flush, lambda: store.list_checkpoints(*HERE), store.close):
+        with pytest.raises(CorruptionError, match=r"positions/7\.json"):
+            hear()
+    runtime.run_sync(store._root.open().store.delete([f"{FOLDER}positions/7.json"]))
+    store.close()
+    assert positions(store) == {"0": (5, "5"), "7": (1, "1")}
+
+
+def test_a_failed_flush_leaves_nothing_under_way(url: str) -> None:
+    store = Faulty(url, max_updates=100, interval=60.0)
+    for partition in ("0", "1"):
+        store.update_checkpoint(checkpoint(partition, 1, "1"))
+    store.flush()
+    for partition in ("0", "1"):
+        store.update_checkpoint(checkpoint(partition, 2, "2"))
+    store.faults.call(_lose, "swap", path="positions/0", times=1000)
+    store.faults.call(lambda _: time.sleep(0.05), "swap", path="positions/1")
+    with pytest.raises(CheckpointError):
+        store.flush()
+    assert positions(CheckpointStore(url)) == {"0": (1, "1"), "1": (2, "2")}
+
+
+def test_two_spellings_of_a_partition_wait_as_one(url: str) -> None:
+    store = Faulty(url, max_updates=100, interval=60.0)
+    for number, name in enumerate(("Left", "left", "LEFT")):
+        store.update_checkpoint(checkpoint(name, number, str(number)))
+    store.flush()
+    assert positions(CheckpointStore(url)) == {"LEFT": (2, "2")}
+    assert len([path for path in store.faults.paths("swap") if "positions" in path]) == 1
+
+
+def test_a_name_that_nobody_could_write_does_not_wait(url: str) -> None:
+    store = CheckpointStore(url, max_updates=100, interval=60.0)
+    with pytest.raises(IllegalArgumentError, match="half a character"):
+        store.update_checkpoint(checkpoint("\ud800", 1, "1"))
+    store.flush()
+
+
+@pytest.mark.parametrize("max_updates", [1, 100])
+def test_a_closed_store_takes_no_updates_and_does_the_rest(url: str, max_updates: int) -> None:
+    store = CheckpointStore(url, max_updates=max_updates, interval=60.0)
+    [row] = store.claim_ownership([claim("0", "a")])
+    store.update_checkpoint(checkpoint("0", 5, "5"))
+    store.close()
+    for _ in range(2):
+        with pytest.raises(InvalidStateError, match="was closed"):
+            store.update_checkpoint(checkpoint("0", 6, "6"))
+    assert positions(store) == {"0": (5, "5")}
+    assert len(store.claim_ownership([{**row, "owner_id": ""}])) == 1
+    store.close()
 
 
 def test_what_waits_is_written_in_the_background(url: str) -> None:

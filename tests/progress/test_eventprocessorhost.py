@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from checkpointer.errors import CorruptionError, IllegalArgumentError, LeaseLostError
+from checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError, LeaseLostError
 from checkpointer.progress.document import Space
 from checkpointer.progress.eventprocessorhost import CheckpointInfo, CheckpointManager, CompleteLease, LeaseManager
 from checkpointer.runtime import run_sync
@@ -563,6 +563,56 @@ def test_a_coalesced_update_of_a_lost_lease_is_told_once(root: Root) -> None:
     with pytest.raises(LeaseLostError):
         manager.update_checkpoint(lost, at(9))
     assert (root.number("0"), root.number("1")) == (2, 9)
+
+
+def test_the_next_owner_does_not_hear_of_an_update_of_the_one_before(root: Root) -> None:
+    mine, thief = root.leases("mine"), root.leases("thief")
+    manager = root.checkpoints(max_updates=1000, interval=1000)
+    manager.update_checkpoint(mine.acquired("0"), at(8))
+    root.manager.update_checkpoint(thief.acquired("0"), at(2))
+    assert manager.get_checkpoint("0") == at(2)
+    with pytest.raises(LeaseLostError):
+        manager.flush()
+    manager.flush()
+
+
+def test_a_damaged_holder_disturbs_only_its_own_lease(root: Root) -> None:
+    host = root.leases("host")
+    manager = root.checkpoints(max_updates=1000, interval=1000)
+    damaged, fine = host.acquired("0"), host.acquired("1")
+    path, store = layout.position(FOLDER, "0"), MemoryStore(root.url)
+    before = run_sync(store.get(path)).data
+    run_sync(store.delete([path]))
+    run_sync(store.put(path, b"torn"))
+    manager.update_checkpoint(damaged, at(8))
+    manager.update_checkpoint(fine, at(9, "1"))
+    assert manager.get_checkpoint("1") == at(9, "1")
+    manager.update_checkpoint(fine, at(10, "1"))
+    host.release_lease(fine)
+    assert (fine.is_owned, root.number("1")) == (False, 10)
+    for hear in (manager.flush, manager.close, lambda: host.release_lease(damaged)):
+        with pytest.raises(CorruptionError, match=r"positions/0\.json"):
+            hear()
+    assert damaged.is_owned
+    run_sync(store.delete([path]))
+    run_sync(store.put(path, before))
+    host.release_lease(damaged)
+    assert root.number("0") == 8
+
+
+@pytest.mark.parametrize("max_updates", [1, 1000])
+def test_a_closed_manager_takes_no_updates_and_does_the_rest(root: Root, max_updates: int) -> None:
+    host = root.leases("host")
+    manager = root.checkpoints(max_updates=max_updates, interval=1000)
+    lease = host.acquired()
+    manager.update_checkpoint(lease, at(8))
+    manager.close()
+    for _ in range(2):
+        with pytest.raises(InvalidStateError, match="was closed"):
+            manager.update_checkpoint(lease, at(9))
+    assert manager.get_checkpoint("0") == at(8)
+    host.release_lease(lease)
+    manager.close()
 
 
 def test_a_failed_flush_keeps_what_waits(root: Root) -> None:

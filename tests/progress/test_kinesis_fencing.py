@@ -18,7 +18,7 @@ from checkpointer.errors import (
     ThrottlingError,
 )
 from checkpointer.progress.kinesis import LATEST, SHARD_END, ExtendedSequenceNumber, RecordCheckpointer, ShardLeases
-from checkpointer.progress.kinesis.state import checkpointed, decode, encode
+from checkpointer.progress.kinesis.state import Recorded, checkpointed, decode, encode
 from manifests.errors import MalformedError
 from tests.progress.kinesis_world import Node, records
 from tests.progress.world import TestHost, World, run
@@ -406,6 +406,51 @@ def test_closing_writes(lazy: Node, two: Node) -> None:
     taken(lazy).checkpoint()
     lazy.close()
     assert at(two.must("s", force=True)) == "9"
+
+
+@pytest.mark.parametrize("max_updates", [1, 1000])
+def test_what_is_closed_takes_no_checkpoints_and_releases(
+    node: Callable[..., Node], two: Node, max_updates: int
+) -> None:
+    closed = node("closed", max_updates=max_updates, interval=1000)
+    mine = taken(closed)
+    prepared = mine.prepare_checkpoint()
+    mine.checkpoint_by_sequence_number("5")
+    closed.close()
+    for verb in (mine.checkpoint, mine.checkpoint, mine.prepare_checkpoint, prepared.checkpoint):
+        with pytest.raises(InvalidStateError, match="was closed"):
+            verb()
+    assert at(mine) == "5"
+    closed.release(mine)
+    assert at(two.must("s")) == "5"
+    closed.close()
+
+
+def test_a_damaged_position_disturbs_only_its_own_shard(lazy: Node, two: Node, world: World) -> None:
+    mine, damaged = taken(lazy, "fine"), taken(lazy)
+    world.put(POSITION, b"torn")
+    for checkpointer in (mine, damaged):
+        checkpointer.checkpoint_by_sequence_number("5")
+    mine.prepare_checkpoint()
+    mine.checkpoint_by_sequence_number("6")
+    mine.flush()
+    mine.checkpoint()
+    lazy.release(mine)
+    assert at(two.must("fine")) == "9"
+    for hear in (damaged.flush, lazy.flush, damaged.prepare_checkpoint, lazy.close):
+        with pytest.raises(InvalidStateError, match=r"positions/s\.json"):
+            hear()
+
+
+def test_what_waits_never_lowers_what_stands(lazy: Node, two: Node) -> None:
+    mine = taken(lazy)
+    mine.checkpoint_by_sequence_number("5")
+    # As a process that was forked with this lease might.
+    run(mine.lease.write(lambda _: encode(Recorded("s", ExtendedSequenceNumber("7")))))
+    with pytest.raises(IllegalArgumentError, match="5 is below the last checkpoint, 7"):
+        mine.flush()
+    lazy.flush()
+    assert at(two.must("s", force=True)) == "7"
 
 
 def test_a_prepared_checkpoint_is_written_at_once_and_in_order(lazy: Node, two: Node) -> None:

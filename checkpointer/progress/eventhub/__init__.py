@@ -56,11 +56,18 @@ class CheckpointStore(Shared, Contract):
         return run_sync(self._core.list_checkpoints(names))
 
     def flush(self) -> None:
-        """Write what was recorded and is not written yet."""
+        """Write what was recorded and is not written yet.
+
+        Raises why one partition was not written, whatever became of the others. It is kept and tried again, and raised
+        again until then; but what no try can mend is given up, and raised once.
+        """
         run_sync(self._core.flush())
 
     def close(self) -> None:
-        """Write what is not written, and release connections. No update is taken afterwards."""
+        """Write what is not written yet, and release connections; what `flush()` raises, this does too.
+
+        Updates are refused afterwards, with `InvalidStateError`. Everything else still works, and connects again.
+        """
         run_sync(self._core.close())
 
     def __enter__(self) -> Self:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.progress.coalesce import Coalescer
+from checkpointer.progress.coalesce import Coalescer, each
 from checkpointer.progress.document import Space
 from checkpointer.progress.group import Group
 from manifests import layout
@@ -37,6 +37,13 @@ class _Claim(NamedTuple):
     etag: str
 
 
+class _Key(NamedTuple):
+    """What there is one position for. Its name is the same however a partition is written."""
+
+    group: Group
+    position: str
+
+
 class _Checkpoint(NamedTuple):
     partition_id: str
     sequence_number: int | None
@@ -49,9 +56,8 @@ class Consumers:
     def __init__(self, space: Space, max_updates: int, interval: float) -> None:
         self._space = space
         self._groups: dict[str, Group] = {}
-        self._at_once = max_updates == 1
-        self._waiting: Coalescer[tuple[str, str], _Checkpoint] = Coalescer(
-            self._write, max_updates=max_updates, interval=interval, name=space.store.url
+        self._waiting: Coalescer[_Key, _Checkpoint] = Coalescer(
+            each(_write), max_updates=max_updates, interval=interval, name=space.store.url
         )
 
     async def list_ownership(self, names: Names) -> list[dict[str, Any]]:
@@ -70,8 +76,9 @@ class Consumers:
 
     async def claim_ownership(self, ownerships: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         claims = [self._claim(given) for given in ownerships]
-        if any(not claim.owner for claim in claims):
-            await self._waiting.flush()  # before the next owner reads where to begin
+        released = {self._key(claim.given) for claim in claims if not claim.owner}
+        if released:
+            await self._waiting.flush(released.__contains__)  # before the next owner reads where to begin
         by_group: dict[Group, list[_Claim]] = {}
         for claim in claims:
             by_group.setdefault(self._group(_names(claim.given)), []).append(claim)
@@ -84,16 +91,16 @@ class Consumers:
         ]
 
     async def update_checkpoint(self, given: Mapping[str, Any]) -> None:
-        names, checkpoint = _names(given), _checkpoint(given)
-        key = (self._group(names).folder, checkpoint.partition_id)
-        if self._at_once:
-            await self._write({key: checkpoint})
-        else:
+        key, checkpoint = self._key(given), _checkpoint(given)
+        if self._waiting.coalesces:
             self._waiting.put(key, checkpoint)
+        else:
+            self._waiting.check_open()
+            await _write(key, checkpoint)
 
     async def list_checkpoints(self, names: Names) -> list[dict[str, Any]]:
-        await self.flush()
         group = self._group(names)
+        await self._waiting.settle(lambda key: key.group is group)
         return [
             {**names._asdict(), **decode(group.name(position.partition), position)._asdict()}
             for position in await group.positions()
@@ -103,12 +110,18 @@ class Consumers:
         await self._waiting.flush()
 
     async def close(self) -> None:
-        await self._waiting.close()
-        await self._space.store.close()
+        try:
+            await self._waiting.close()
+        finally:
+            await self._space.store.close()
 
     def _group(self, names: Names) -> Group:
         folder = layout.progress("eventhub", *(name.lower() for name in names))
         return self._groups.setdefault(folder, Group(self._space, folder, str.lower))
+
+    def _key(self, given: Mapping[str, Any]) -> _Key:
+        group = self._group(_names(given))
+        return _Key(group, group.name(_text(given, "partition_id")))
 
     def _claim(self, given: Mapping[str, Any]) -> _Claim:
         owner = given.get("owner_id")
@@ -116,12 +129,9 @@ class Consumers:
             raise IllegalArgumentError(f"owner_id {owner!r:.60}: expected text; an empty one releases the partition")
         return _Claim(given, _text(given, "partition_id"), owner, given.get("etag") or None, self._space.host.token(32))
 
-    async def _write(self, checkpoints: Mapping[tuple[str, str], _Checkpoint]) -> None:
-        writes = [
-            self._groups[folder].position(checkpoint.partition_id).change(_overwriting(checkpoint))
-            for (folder, _), checkpoint in checkpoints.items()
-        ]
-        await asyncio.gather(*writes)
+
+async def _write(key: _Key, checkpoint: _Checkpoint) -> None:
+    await key.group.position(checkpoint.partition_id).change(_overwriting(checkpoint))
 
 
 async def _settle(group: Group, claims: list[_Claim]) -> list[Row]:

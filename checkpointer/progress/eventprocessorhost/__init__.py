@@ -119,11 +119,18 @@ class CheckpointManager(Client[Checkpoints]):
         run_sync(self._core.delete(partition_id))
 
     def flush(self) -> None:
-        """Write what was updated and is not written yet. Raises, once, what an update failed of meanwhile for good."""
+        """Write what was updated and is not written yet.
+
+        Raises why one partition was not written, whatever became of the others. It is kept and tried again, and raised
+        again until then; but what no try can mend, as the lease is lost, is given up, and raised once.
+        """
         run_sync(self._core.flush())
 
     def close(self) -> None:
-        """Flush, and release connections. No update is taken afterwards if `max_updates` is more than 1."""
+        """Write what is not written yet, and release connections; what `flush()` raises, this does too.
+
+        Updates are refused afterwards, with `InvalidStateError`. Everything else still works, and connects again.
+        """
         run_sync(self._core.close())
 
     def __enter__(self) -> Self:

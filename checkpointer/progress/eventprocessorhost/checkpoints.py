@@ -4,17 +4,10 @@ update    the lease is renewed where that is due ─> position: only where this 
 delete    all positions ─> the marker: as long as there is anything to delete, the store is there
 """
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from checkpointer.errors import (
-    CheckpointError,
-    IllegalArgumentError,
-    OutcomeUnknownError,
-    RetryableError,
-    StoreNotFoundError,
-)
-from checkpointer.progress.coalesce import Coalescer
+from checkpointer.errors import IllegalArgumentError, StoreNotFoundError
+from checkpointer.progress.coalesce import Coalescer, each
 from checkpointer.progress.document import Document, Form, Space
 from checkpointer.progress.eventprocessorhost.checkpoint import CheckpointInfo, advancing, decode
 from checkpointer.progress.eventprocessorhost.leases import CompleteLease, names
@@ -32,10 +25,8 @@ class Checkpoints:
         self.store, self._group = space.store, Group(space, folder)
         self._marker = Document(space, layout.store(folder), _MARKER)
         self._store_seen = False
-        self._at_once = max_updates == 1
-        self._failed: CheckpointError | None = None
         self._waiting: Coalescer[CompleteLease, CheckpointInfo] = Coalescer(
-            self._write_all, max_updates=max_updates, interval=interval, name=f"{space.store.url}/{folder}"
+            each(self._write), max_updates=max_updates, interval=interval, name=f"{space.store.url}/{folder}"
         )
 
     async def store_exists(self) -> bool:
@@ -55,7 +46,7 @@ class Checkpoints:
         await self._group.create(wanted)
 
     async def get(self, partition_id: str) -> CheckpointInfo | None:
-        await self._waiting.flush()
+        await self._waiting.settle(lambda lease: lease.partition_id == partition_id)
         position = await self._group.position(partition_id).read()
         return None if position is None else decode(self._group.name(partition_id), partition_id, position.value)
 
@@ -74,39 +65,25 @@ class Checkpoints:
         hold = lease.hold
         if not self._store_seen:
             await self._expect_store()
-        if self._at_once:
+        self._waiting.check_open()
+        if not self._waiting.coalesces:
             await self._write(lease, new)
         elif lease.accept(new):
-            hold.flush = self._waiting.flush
+            hold.flush = lambda: self._waiting.flush(lambda other: other is lease)
             self._waiting.put(lease, new)
 
     async def flush(self) -> None:
         await self._waiting.flush()
-        self._raise_failed()
 
     async def close(self) -> None:
-        await self._waiting.close()
-        await self.store.close()
-        self._raise_failed()
-
-    async def _write_all(self, waiting: Mapping[CompleteLease, CheckpointInfo]) -> None:
-        """Write them at once. Raises what another try may mend: those that are written already are no-ops then."""
-        work = (self._write(lease, new) for lease, new in waiting.items())
-        results = await asyncio.gather(*work, return_exceptions=True)
-        errors = [error for error in results if error is not None]
-        for error in errors:
-            if isinstance(error, RetryableError | OutcomeUnknownError) or not isinstance(error, CheckpointError):
-                raise error
-        self._failed = next((error for error in errors if isinstance(error, CheckpointError)), self._failed)
+        try:
+            await self._waiting.close()
+        finally:
+            await self.store.close()
 
     async def _write(self, lease: CompleteLease, new: CheckpointInfo) -> None:
         await lease.keep()
         await lease.hold.write(advancing(self._group.name(new.partition_id), new))
-
-    def _raise_failed(self) -> None:
-        failed, self._failed = self._failed, None
-        if failed is not None:
-            raise failed
 
     async def _expect_store(self) -> None:
         self._store_seen = await self.store_exists()

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -16,9 +16,9 @@ from checkpointer.errors import (
     ShutdownError,
     ThrottlingError,
 )
-from checkpointer.progress.coalesce import Coalescer
+from checkpointer.progress.coalesce import Coalescer, each
 from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber, number_of
-from checkpointer.progress.kinesis.state import Recorded, checkpointed, decode, encode, prepared, redeemed
+from checkpointer.progress.kinesis.state import Recorded, checkpointed, coalesced, decode, encode, prepared, redeemed
 from checkpointer.progress.lease import Lease, Value
 from checkpointer.runtime import run_sync
 
@@ -42,7 +42,7 @@ class RecordCheckpointer:
     """
 
     def __init__(
-        self, lease: Lease, initial: ExtendedSequenceNumber, waiting: Coalescer["RecordCheckpointer", Value] | None
+        self, lease: Lease, initial: ExtendedSequenceNumber, waiting: Coalescer["RecordCheckpointer", Recorded]
     ) -> None:
         self.lease, self._initial, self._waiting = lease, initial, waiting
         self._recorded = self._decode(lease.found)
@@ -180,38 +180,42 @@ class RecordCheckpointer:
     async def _take_step(self, step: Step, at_once: bool) -> None:
         self.lease.check()
         async with self._turn:
-            if self._waiting is None or at_once or not self._known:
+            self._waiting.check_open()
+            if at_once or not self._known or not self._waiting.coalesces:
                 await self._write_step(step)
             elif (after := step(self._recorded)) != self._recorded:
+                self._waiting.put(self, after)
                 self._recorded = after
-                self._waiting.put(self, encode(after))
         self._seen = max(self._seen, self._recorded.checkpoint)  # what an earlier owner prepared
 
     async def _write_step(self, step: Step) -> None:
-        if self._waiting is not None:
-            await self._waiting.flush()
+        await self._flush_own()
+        self._known = False
+        self._recorded = self._decode(await self.lease.write(self._change(step)))
+        self._known = True
 
+    def _change(self, step: Step) -> Callable[[Value | None], Value | None]:
         def change(value: Value | None) -> Value | None:
             before = self._decode(value)
             after = step(before)
             return None if after == before else encode(after)
 
-        self._known = False
-        self._recorded = self._decode(await self.lease.write(change))
-        self._known = True
+        return change
 
     def _decode(self, value: Value | None) -> Recorded:
         return decode(self.shard_id, value, self._initial)
 
     async def _flush(self) -> None:
-        if self._waiting is not None:
-            await self._waiting.flush()
+        await self._flush_own()
         self.lease.check()
 
-    async def write_waiting(self, value: Value) -> None:
-        """Write a value that was coalesced. Without a lease it is given up, as every later call says."""
+    async def _flush_own(self) -> None:
+        await self._waiting.flush(lambda one: one is self)
+
+    async def write_waiting(self, recorded: Recorded) -> None:
+        """Write what was coalesced. Without a lease it is given up, as every later call says."""
         with contextlib.suppress(ShutdownError):
-            await self.lease.write(lambda before: None if before == value else value)
+            await self.lease.write(self._change(lambda before: coalesced(before, recorded)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +230,8 @@ class PreparedCheckpointer:
         self._checkpointer._redeem(self.pending_checkpoint)
 
 
-async def write_all(waiting: Mapping[RecordCheckpointer, Value]) -> None:
-    """Write what was coalesced, of all shards at once, however some of them fare."""
-    done = await asyncio.gather(*(one.write_waiting(value) for one, value in waiting.items()), return_exceptions=True)
-    for error in done:
-        if error is not None:
-            raise error
+write_all = each(RecordCheckpointer.write_waiting)
+"""Writes what was coalesced, of all shards at once."""
 
 
 def in_contract(coro: Coroutine[Any, Any, T]) -> T:

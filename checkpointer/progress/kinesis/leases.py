@@ -140,11 +140,19 @@ class ShardLeases(Client[Shards]):
             work.cancel()
 
     def flush(self) -> None:
-        """Make durable what was checkpointed, of all shards."""
+        """Make durable what was checkpointed, of all shards; of those that are lost, it is given up.
+
+        Raises why one shard was not written, whatever became of the others. It is kept and tried again, and raised
+        again until then; but what no try can mend is given up, and raised once.
+        """
         in_contract(self._core.flush())
 
     def close(self) -> None:
-        """Write what waits, and release connections. Leases are not released: they expire."""
+        """Write what is not written yet, and release connections; what `flush()` raises, this does too.
+
+        Checkpoints are refused afterwards, with `InvalidStateError`. Everything else still works, and connects again:
+        leases are not released, and expire.
+        """
         in_contract(self._core.close())
 
     def __enter__(self) -> Self:

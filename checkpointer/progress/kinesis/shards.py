@@ -11,7 +11,8 @@ from checkpointer.progress.document import Space
 from checkpointer.progress.group import Group
 from checkpointer.progress.kinesis.checkpointer import RecordCheckpointer, write_all
 from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
-from checkpointer.progress.lease import Lease, Value
+from checkpointer.progress.kinesis.state import Recorded
+from checkpointer.progress.lease import Lease
 from checkpointer.progress.leases import Leases
 from manifests import layout
 
@@ -51,10 +52,9 @@ class Shards:
         self.leases = Leases(Group(space, layout.progress("kinesis", application)), worker, duration)
         self.checkpointers: dict[str, RecordCheckpointer] = {}
         self._initial = initial
-        self._waiting: Coalescer[RecordCheckpointer, Value] = Coalescer(
+        self._waiting: Coalescer[RecordCheckpointer, Recorded] = Coalescer(
             write_all, max_updates=max_updates, interval=interval, name=space.store.url
         )
-        self._coalesces = max_updates > 1
         self._renewed = self.host.clock()
 
     async def take(self, shard: str, force: bool) -> RecordCheckpointer | None:
@@ -111,11 +111,13 @@ class Shards:
         await self._waiting.flush()
 
     async def close(self) -> None:
-        await self._waiting.close()
-        await self.store.close()
+        try:
+            await self._waiting.close()
+        finally:
+            await self.store.close()
 
     def _checkpointer(self, lease: Lease) -> RecordCheckpointer:
-        return RecordCheckpointer(lease, self._initial, self._waiting if self._coalesces else None)
+        return RecordCheckpointer(lease, self._initial, self._waiting)
 
     def _drop_lost(self) -> tuple[RecordCheckpointer, ...]:
         lost = tuple(one for one in self.checkpointers.values() if one.lost)

@@ -62,6 +62,12 @@ def prepared(
     return replace(recorded, pending=None if nothing else Pending(new, state))
 
 
+def coalesced(recorded: Recorded, new: Recorded) -> Recorded:
+    """The outcome of steps that were not written one by one. Who has the same lease may have gone on: never back."""
+    _check(recorded, new.checkpoint, new.checkpoint, recorded.checkpoint)
+    return new
+
+
 def _check(
     recorded: Recorded, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber, last: ExtendedSequenceNumber
 ) -> None:
