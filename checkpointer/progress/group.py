@@ -86,6 +86,7 @@ class Group:
         return f"{self.space.store.url}/{self._path(partition)}"
 
     def _path(self, partition: str) -> str:
+        layout.encode_part(partition)  # refuses what is no text, before the key makes something else of it
         return layout.position(self.folder, self._key(partition))
 
     def _at(self, path: str) -> Document[Position]:

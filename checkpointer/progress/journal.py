@@ -1,6 +1,5 @@
 """Where the reading of event logs stands, in one YAML file: Winlogbeat's journal, made durable and fenced."""
 
-import math
 import os
 import threading
 from collections.abc import Mapping
@@ -127,8 +126,10 @@ class Journal:
         return {}
 
     async def _close(self) -> None:
-        await self._updates.close()
-        await self._file.close()
+        try:
+            await self._updates.close()
+        finally:
+            await self._file.close()
 
     def _check_process(self) -> None:
         if self._process != os.getpid():
@@ -145,7 +146,7 @@ def _clamp(max_updates: int, interval: float | timedelta) -> tuple[int, float]:
     if isinstance(max_updates, bool) or not isinstance(max_updates, int):
         raise IllegalArgumentError(f"max_updates={max_updates!r:.40}: expected an integer")
     seconds = interval.total_seconds() if isinstance(interval, timedelta) else interval
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not abs(seconds) <= threading.TIMEOUT_MAX:
         raise IllegalArgumentError(f"interval={interval!r:.40}: expected seconds or a timedelta")
     return max(max_updates, 1), max(float(seconds), 1.0)
 

@@ -78,6 +78,8 @@ class Leases:
 
     async def create(self, partitions: Iterable[str]) -> None:
         """Make rows, without an owner, for those of the partitions that have none."""
+        if isinstance(partitions, str) or not isinstance(partitions, Iterable):
+            raise IllegalArgumentError(f"{partitions!r:.60}: expected a list of names of partitions")
         wanted = {_checked(name): self._token() for name in partitions}
 
         def change(rows: dict[str, Row], now: datetime) -> None:

@@ -1,6 +1,7 @@
 """Objects on any store: get, put, compare_and_swap, list, delete. `open_store` is the way in."""
 
 import os
+import threading
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -49,8 +50,12 @@ def open_store(
     """
     if fencing not in ("required", "none"):
         raise IllegalArgumentError(f"fencing={fencing!r:.40}: expected 'required' or 'none'")
-    if concurrency < 1 or not timeout > 0:
-        raise IllegalArgumentError("concurrency is at least 1, and timeout above 0 seconds")
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise IllegalArgumentError(f"concurrency={concurrency!r:.40}: expected an integer of at least 1")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= threading.TIMEOUT_MAX:
+        raise IllegalArgumentError(f"timeout={timeout!r:.40}: expected seconds, more than 0")
+    if not isinstance(storage_options, Mapping | None):
+        raise IllegalArgumentError(f"storage_options: expected a mapping, got {type(storage_options).__name__}")
     store = _backend(parse(url), dict(storage_options or {}), fencing == "required", concurrency, timeout)
     return RetryingStore(LimitedStore(store, concurrency=concurrency, timeout=timeout))
 

@@ -30,6 +30,8 @@ class Location:
 
 def parse(url: str | os.PathLike[str]) -> Location:
     """The location that `url` names. Raises `IllegalArgumentError`; its message never repeats a password."""
+    if not isinstance(url, str | os.PathLike):
+        raise IllegalArgumentError(f"the root: expected a folder or a URL such as s3://bucket/path, got {url!r:.40}")
     text = os.fspath(url)
     if not isinstance(text, str) or not text.strip() or "\0" in text:
         raise IllegalArgumentError("the root is empty: give a folder or a URL such as s3://bucket/path")

@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +213,6 @@ def test_a_record_under_another_name_is_named(store: Faulty) -> None:
 
 def test_a_checkpoint_that_is_none_of_ours_is_named(store: Faulty) -> None:
     """A position of another interface, say, or one that a person wrote."""
-    from datetime import UTC, datetime
-
     from manifests.progress import Position, encode_position
 
     made = encode_position(Position("7", 0, {"checkpoint": "5"}, datetime.now(UTC)), "ab")
@@ -238,6 +237,9 @@ def test_stray_objects_are_ignored(store: Faulty) -> None:
         ({**claim("0", "a"), "partition_id": 3}, "partition_id"),
         ({**claim("0", "a"), "consumer_group": None}, "consumer_group"),
         ({"owner_id": "a"}, "partition_id"),
+        ({**claim("0", "a"), "owner_id": "\ud800"}, "owner_id"),
+        ({**claim("0", "a"), "partition_id": "\ud800"}, "partition_id"),
+        ("no dictionary", "dictionary"),
     ],
 )
 def test_a_claim_that_cannot_be_right_is_refused_whole(store: Faulty, given: dict[str, Any], names: str) -> None:
@@ -253,6 +255,11 @@ def test_a_claim_that_cannot_be_right_is_refused_whole(store: Faulty, given: dic
         ({"sequence_number": True}, "sequence_number"),
         ({"sequence_number": 1.5}, "sequence_number"),
         ({"offset": 1.5}, "offset"),
+        ({"offset": 10**5000}, "offset"),
+        ({"offset": "1" * 20_000}, "offset"),
+        ({"offset": "\ud800"}, "offset"),
+        ({"sequence_number": 2**63}, "sequence_number"),
+        ({"partition_id": "\ud800"}, "partition_id"),
         ({"eventhub_name": ""}, "eventhub_name"),
     ],
 )
@@ -459,3 +466,27 @@ def test_a_listing_shows_what_was_recorded_before_it(url: str) -> None:
     store = CheckpointStore(url, max_updates=100, interval=60.0)
     store.update_checkpoint(checkpoint("0", 5, "5"))
     assert positions(store) == {"0": (5, "5")}
+
+
+@pytest.mark.parametrize("given", [None, claim("0", "a"), [None], "text", 5])
+def test_what_is_no_list_of_ownerships_is_refused(store: Faulty, given: Any) -> None:
+    with pytest.raises(IllegalArgumentError):
+        store.claim_ownership(given)
+
+
+@pytest.mark.parametrize("names", [(None, "hub", "group"), ("namespace", 1, "group"), ("namespace", "hub", "")])
+def test_what_is_no_group_is_refused(store: Faulty, names: Any) -> None:
+    with pytest.raises(IllegalArgumentError):
+        store.list_ownership(*names)
+    with pytest.raises(IllegalArgumentError):
+        store.list_checkpoints(*names)
+
+
+def test_what_a_later_version_added_is_kept(store: Faulty) -> None:
+    from manifests.progress import Position, decode_position, encode_position
+
+    path = f"{FOLDER}positions/7.json"
+    value = {"sequence_number": 1, "offset": "1", "future": [1]}
+    overwrite(store, path, encode_position(Position("7", 0, value, datetime.now(UTC)), "ab"))
+    store.update_checkpoint(checkpoint("7", 2, "2"))
+    assert decode_position(path, read(store, path)).value == value | {"sequence_number": 2, "offset": "2"}

@@ -682,3 +682,16 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "nothing happened for a minute"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("names", [range(2), [None], [b"0"], [""], "01", None, 5])
+def test_what_is_no_list_of_partitions_is_refused_before_anything_is_written(root: Root, names: Any) -> None:
+    manager, host = root.checkpoints(), root.leases("host")
+    before = root.objects()
+    for create in (manager.create_all_checkpoints_if_not_exists, host.create_all_leases_if_not_exists):
+        with pytest.raises(IllegalArgumentError):
+            create(names)
+    for call in (manager.get_checkpoint, manager.delete_checkpoint):
+        with pytest.raises(IllegalArgumentError):
+            call(0)  # type: ignore[arg-type]
+    assert root.objects() == before

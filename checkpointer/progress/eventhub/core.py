@@ -17,8 +17,11 @@ from checkpointer.progress.coalesce import Coalescer, each
 from checkpointer.progress.document import Space
 from checkpointer.progress.group import Group
 from manifests import layout
-from manifests.fields import Fields
+from manifests.fields import Fields, check_json
 from manifests.progress import Ownership, Position, Row
+
+MAX_OFFSET = 16 << 10
+"""Characters of an offset, which is a number, or some short text."""
 
 
 class Names(NamedTuple):
@@ -61,7 +64,7 @@ class Consumers:
         )
 
     async def list_ownership(self, names: Names) -> list[dict[str, Any]]:
-        ownership = await self._group(names).ownership.read()
+        ownership = await self._group(_names(names._asdict())).ownership.read()
         rows = [] if ownership is None else ownership.rows.values()
         return [
             {
@@ -75,6 +78,8 @@ class Consumers:
         ]
 
     async def claim_ownership(self, ownerships: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        if isinstance(ownerships, Mapping | str) or not isinstance(ownerships, Iterable):
+            raise IllegalArgumentError(f"expected a list of ownerships, got {type(ownerships).__name__}")
         claims = [self._claim(given) for given in ownerships]
         released = {self._key(claim.given) for claim in claims if not claim.owner}
         if released:
@@ -99,7 +104,7 @@ class Consumers:
             await _write(key, checkpoint)
 
     async def list_checkpoints(self, names: Names) -> list[dict[str, Any]]:
-        group = self._group(names)
+        group = self._group(_names(names._asdict()))
         await self._waiting.settle(lambda key: key.group is group)
         return [
             {**names._asdict(), **decode(group.name(position.partition), position)._asdict()}
@@ -124,10 +129,13 @@ class Consumers:
         return _Key(group, group.name(_text(given, "partition_id")))
 
     def _claim(self, given: Mapping[str, Any]) -> _Claim:
+        partition = _text(given, "partition_id")
         owner = given.get("owner_id")
         if not isinstance(owner, str):
             raise IllegalArgumentError(f"owner_id {owner!r:.60}: expected text; an empty one releases the partition")
-        return _Claim(given, _text(given, "partition_id"), owner, given.get("etag") or None, self._space.host.token(32))
+        check_json("owner_id", owner)  # it may be of any length and form, in UTF-8
+        _names(given)
+        return _Claim(given, partition, owner, given.get("etag") or None, self._space.host.token(32))
 
 
 async def _write(key: _Key, checkpoint: _Checkpoint) -> None:
@@ -170,7 +178,8 @@ def _overwriting(checkpoint: _Checkpoint) -> Any:
     def plan(position: Position | None, now: datetime) -> Position:
         if position is None:
             return Position(checkpoint.partition_id, 0, value, now)
-        return replace(position, partition=checkpoint.partition_id, value=value, modified=now)
+        kept = dict(position.value or {})  # what a later version added
+        return replace(position, partition=checkpoint.partition_id, value=kept | value, modified=now)
 
     return plan
 
@@ -189,16 +198,26 @@ def _names(given: Mapping[str, Any]) -> Names:
 
 
 def _text(given: Mapping[str, Any], key: str) -> str:
+    if not isinstance(given, Mapping):
+        raise IllegalArgumentError(f"expected a dictionary, got {type(given).__name__}")
     value = given.get(key)
     if not isinstance(value, str) or not value:
         raise IllegalArgumentError(f"{key} {value!r:.60}: expected text of at least one character")
+    layout.encode_part(value)
     return value
 
 
 def _checkpoint(given: Mapping[str, Any]) -> _Checkpoint:
-    number, offset = given.get("sequence_number"), given.get("offset")
-    if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-        raise IllegalArgumentError(f"sequence_number {number!r:.60}: expected an integer, or None")
-    if isinstance(offset, bool) or not isinstance(offset, str | int | None):
-        raise IllegalArgumentError(f"offset {offset!r:.60}: expected text, or None")
-    return _Checkpoint(_text(given, "partition_id"), number, None if offset is None else str(offset))
+    partition, number, offset = _text(given, "partition_id"), given.get("sequence_number"), given.get("offset")
+    if number is not None and not _is_integer(number):
+        raise IllegalArgumentError("sequence_number: expected an integer of at most 64 bits, or None")
+    if offset is not None and not isinstance(offset, str) and not _is_integer(offset):
+        raise IllegalArgumentError("offset: expected text, or None")
+    if isinstance(offset, str) and len(offset) > MAX_OFFSET:
+        raise IllegalArgumentError(f"offset: {len(offset)} characters, at most {MAX_OFFSET} are kept")
+    check_json("offset", offset)
+    return _Checkpoint(partition, number, None if offset is None else str(offset))
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63

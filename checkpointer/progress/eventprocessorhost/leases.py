@@ -11,6 +11,7 @@ from checkpointer.progress.eventprocessorhost.checkpoint import CheckpointInfo, 
 from checkpointer.progress.group import Group
 from checkpointer.progress.lease import Lease
 from checkpointer.progress.leases import Leases
+from manifests import layout
 from manifests.progress import Ownership, Row
 
 RENEWALS = 3
@@ -165,6 +166,7 @@ class HostLeases:
 
     async def release(self, lease: CompleteLease) -> None:
         hold = self._checked(lease)._hold
+        self._used.discard(lease)
         if hold is not None and not hold.lost:
             await self.leases.release(hold)
             lease._hold, lease._live = None, False
@@ -183,4 +185,9 @@ def names(partition_ids: Iterable[str]) -> list[str]:
     """The partitions of a call that takes several: one name is most likely a mistake for a list of it."""
     if isinstance(partition_ids, str):
         raise IllegalArgumentError(f"{partition_ids!r:.60}: expected a list of partitions, got one name")
-    return list(partition_ids)
+    if not isinstance(partition_ids, Iterable):
+        raise IllegalArgumentError(f"expected a list of partitions, got {type(partition_ids).__name__}")
+    found = list(partition_ids)
+    for name in found:
+        layout.encode_part(name)  # refuses what is no text
+    return found
