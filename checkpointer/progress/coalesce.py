@@ -91,11 +91,8 @@ class Coalescer(Generic[K, V]):
         """
         if isinstance(max_updates, bool) or not isinstance(max_updates, int) or max_updates < 1:
             raise IllegalArgumentError(f"max_updates={max_updates!r:.40}: expected an integer of at least 1")
-        if (
-            isinstance(interval, bool)
-            or not isinstance(interval, int | float)
-            or not 0 < interval <= threading.TIMEOUT_MAX
-        ):
+        longest = threading.TIMEOUT_MAX
+        if isinstance(interval, bool) or not isinstance(interval, int | float) or not 0 < interval <= longest:
             raise IllegalArgumentError(f"interval={interval!r:.40}: expected seconds, more than 0")
         self._write = write
         self._max_updates = max_updates

@@ -203,7 +203,10 @@ def _text(given: Mapping[str, Any], key: str) -> str:
     value = given.get(key)
     if not isinstance(value, str) or not value:
         raise IllegalArgumentError(f"{key} {value!r:.60}: expected text of at least one character")
-    layout.encode_part(value)
+    try:
+        layout.encode_part(value)
+    except IllegalArgumentError as error:
+        raise IllegalArgumentError(f"{key}: {error}") from None
     return value
 
 
