@@ -41,6 +41,16 @@ class ModelShard:
         if self.owner is checkpointer:
             self.owner = None
 
+    @staticmethod
+    def deliver(checkpointer: "ModelCheckpointer", records: list[dict[str, Any]]) -> None:
+        for record in records:
+            checkpointer.seen_place = max(checkpointer.seen_place, checkpointer.record(record))
+
+    @staticmethod
+    def end(checkpointer: "ModelCheckpointer") -> None:
+        if checkpointer.last_record is None:
+            checkpointer.last_record, checkpointer.seen_place = checkpointer.seen_place, END
+
 
 class ModelCheckpointer:
     def __init__(self, shard: ModelShard) -> None:
@@ -64,16 +74,6 @@ class ModelCheckpointer:
     @property
     def pending_state(self) -> bytes | None:
         return None if self.shard.prepared is None else self.shard.prepared[1]
-
-    # ---- what it is told
-
-    def deliver(self, records: list[dict[str, Any]]) -> None:
-        for record in records:
-            self.seen_place = max(self.seen_place, self.record(record))
-
-    def end(self) -> None:
-        if self.last_record is None:
-            self.last_record, self.seen_place = self.seen_place, END
 
     # ---- checkpoints
 

@@ -22,6 +22,7 @@ class Node(ShardLeases):
 
     def must(self, shard: str, *, force: bool = False) -> RecordCheckpointer:
         """The checkpointer of a shard that can be taken."""
+        self.create([shard])
         checkpointer = self.take(shard, force=force)
         assert checkpointer is not None
         return checkpointer

@@ -36,13 +36,13 @@ def record(text: str, sub: int | None = None) -> dict[str, Any]:
 
 
 class Contract:
-    """`owner()` takes the shard of the test."""
+    """`owner()` takes the shard of the test, and `leases` are told what is delivered to an owner."""
 
     @pytest.fixture
-    def one(self, owner: Owner) -> Any:
+    def one(self, owner: Owner, leases: Any) -> Any:
         """An owner that was handed records 5 to 10."""
         one = owner()
-        one.deliver([record(str(n)) for n in range(5, 11)])
+        leases.deliver(one, [record(str(n)) for n in range(5, 11)])
         return one
 
     # ---- the range -----------------------------------------------------------------------------------------------
@@ -85,9 +85,9 @@ class Contract:
         one.checkpoint_by_sequence_number("10")
         assert one.position == number("10")
 
-    def test_sub_sequences_count(self, owner: Owner) -> None:
+    def test_sub_sequences_count(self, owner: Owner, leases: Any) -> None:
         one = owner()
-        one.deliver([record("5", 0), record("5", 1), record("5", 2)])
+        leases.deliver(one, [record("5", 0), record("5", 1), record("5", 2)])
         one.checkpoint_by_sequence_number_ex("5", 1)
         with pytest.raises(IllegalArgumentError):
             one.checkpoint_by_sequence_number("5")
@@ -96,9 +96,9 @@ class Contract:
         one.checkpoint()
         assert owner().position == number("5", 2)
 
-    def test_numbers_are_not_compared_as_text(self, owner: Owner) -> None:
+    def test_numbers_are_not_compared_as_text(self, owner: Owner, leases: Any) -> None:
         one = owner()
-        one.deliver([record(BIG), record(BIGGER)])
+        leases.deliver(one, [record(BIG), record(BIGGER)])
         one.checkpoint_by_sequence_number(BIG)
         one.checkpoint()
         assert one.position == number(BIGGER)
@@ -259,41 +259,41 @@ class Contract:
     )
     @pytest.mark.parametrize("before", ["9", "10"])
     def test_the_end_is_recorded(
-        self, one: Checkpointer, owner: Owner, form: Callable[[Any], None], before: str
+        self, one: Checkpointer, owner: Owner, leases: Any, form: Callable[[Any], None], before: str
     ) -> None:
         one.checkpoint_by_sequence_number(before)
-        one.end()
+        leases.end(one)
         assert one.position == number(before)
         form(one)
         form(one)
         assert one.position == SHARD_END
         assert owner().position == SHARD_END
 
-    def test_the_end_may_come_with_no_record(self, owner: Owner) -> None:
+    def test_the_end_may_come_with_no_record(self, owner: Owner, leases: Any) -> None:
         one = owner()
-        one.end()
+        leases.end(one)
         one.checkpoint()
         assert owner().position == SHARD_END
 
-    def test_records_before_the_last_are_not_the_end(self, one: Checkpointer, owner: Owner) -> None:
-        one.end()
+    def test_records_before_the_last_are_not_the_end(self, one: Checkpointer, owner: Owner, leases: Any) -> None:
+        leases.end(one)
         one.checkpoint_by_sequence_number("9")
         assert owner().position == number("9")
 
-    def test_nothing_follows_the_end(self, one: Checkpointer) -> None:
-        one.end()
+    def test_nothing_follows_the_end(self, one: Checkpointer, leases: Any) -> None:
+        leases.end(one)
         one.checkpoint()
         with pytest.raises(IllegalArgumentError):
             one.checkpoint_by_sequence_number("9")
 
-    def test_what_was_prepared_before_the_end_is_the_end(self, one: Checkpointer, owner: Owner) -> None:
+    def test_what_was_prepared_before_the_end_is_the_end(self, one: Checkpointer, owner: Owner, leases: Any) -> None:
         prepared = one.prepare_checkpoint()
-        one.end()
+        leases.end(one)
         prepared.checkpoint()
         assert owner().position == SHARD_END
 
-    def test_a_pending_end_is_handed_over(self, one: Checkpointer, owner: Owner) -> None:
-        one.end()
+    def test_a_pending_end_is_handed_over(self, one: Checkpointer, owner: Owner, leases: Any) -> None:
+        leases.end(one)
         one.prepare_checkpoint()
         two = owner()
         assert two.pending.pending_checkpoint == SHARD_END
@@ -322,8 +322,12 @@ class Contract:
 
 class TestModel(Contract):
     @pytest.fixture
-    def owner(self) -> Owner:
-        return ModelShard().take
+    def leases(self) -> ModelShard:
+        return ModelShard()
+
+    @pytest.fixture
+    def owner(self, leases: ModelShard) -> Owner:
+        return leases.take
 
 
 @pytest.fixture(scope="module", params=["memory", "local", "s3", "azure"])
@@ -341,8 +345,13 @@ def workers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 class TestOurs(Contract):
     @pytest.fixture
+    def leases(self, workers: Workers) -> ShardLeases:
+        return workers[0]
+
+    @pytest.fixture
     def owner(self, workers: Workers) -> Owner:
         shard = uuid.uuid4().hex
+        workers[0].create([shard])
         # The third owner has the shard already: taking it again fences too.
         order = itertools.chain(workers, itertools.repeat(workers[1]))
 

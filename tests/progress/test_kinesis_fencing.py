@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from checkpointer import runtime
 from checkpointer.errors import (
     CheckpointError,
     CorruptionError,
@@ -17,7 +18,13 @@ from checkpointer.errors import (
     StoreNotFoundError,
     ThrottlingError,
 )
-from checkpointer.progress.kinesis import LATEST, SHARD_END, ExtendedSequenceNumber, RecordCheckpointer, ShardLeases
+from checkpointer.progress.kinesis import (
+    LATEST,
+    SHARD_END,
+    ExtendedSequenceNumber,
+    RecordCheckpointer,
+    ShardLeases,
+)
 from checkpointer.progress.kinesis.state import Recorded, checkpointed, decode, encode
 from manifests.errors import MalformedError
 from tests.progress.kinesis_world import Node, records
@@ -54,7 +61,7 @@ def at(checkpointer: RecordCheckpointer) -> str:
 def taken(leases: Node, shard: str = "s") -> RecordCheckpointer:
     """A checkpointer that was handed records 1 to 9."""
     checkpointer = leases.must(shard)
-    checkpointer.deliver(records(1, 9))
+    leases.deliver(checkpointer, records(1, 9))
     return checkpointer
 
 
@@ -78,13 +85,32 @@ def test_lost_and_regained_is_still_lost(one: Node, two: Node) -> None:
     prepared = mine.prepare_checkpoint()
     two.must("s", force=True)
     again = one.must("s", force=True)
-    again.deliver(records(1, 9))
+    one.deliver(again, records(1, 9))
     for verb in (mine.checkpoint, mine.prepare_checkpoint, mine.flush, prepared.checkpoint):
         with pytest.raises(ShutdownError):
             verb()
     assert one.held == {"s": again}
     again.checkpoint_by_sequence_number("5")
     assert at(two.must("s", force=True)) == "5"
+
+
+def test_what_is_delivered_while_a_checkpoint_is_under_way_is_seen(one: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = taken(one)
+    last, compare = 9, ExtendedSequenceNumber.__lt__
+
+    def deliver_and_compare(number: ExtendedSequenceNumber, other: object) -> bool:
+        nonlocal last
+        if runtime.on_loop():  # where the checkpoint is taken, and where nothing is delivered: as if threads changed
+            last += 1
+            with monkeypatch.context() as patch:
+                patch.setattr(ExtendedSequenceNumber, "__lt__", compare)
+                one.deliver(mine, records(last, last))
+        return compare(number, other)
+
+    monkeypatch.setattr(ExtendedSequenceNumber, "__lt__", deliver_and_compare)
+    mine.checkpoint()
+    assert last > 9
+    assert (at(mine), str(mine.seen)) == ("9", str(last))
 
 
 def test_it_is_taken_while_a_checkpoint_is_under_way(one: Node, two: Node) -> None:
@@ -305,7 +331,7 @@ def test_a_shard_that_cannot_be_taken_spoils_no_other(one: Node) -> None:
 
 def test_nobody_takes_a_finished_shard(one: Node, two: Node, clock: TestHost) -> None:
     mine = taken(one)
-    mine.end()
+    one.end(mine)
     with pytest.raises(IllegalArgumentError, match=r"shard 's': has ended, and its checkpoint is TRIM_HORIZON: call"):
         one.finish(mine)
     assert one.held == {"s": mine}
@@ -315,6 +341,29 @@ def test_nobody_takes_a_finished_shard(one: Node, two: Node, clock: TestHost) ->
     assert one.take("s") is two.take("s") is None
     assert two.balance().gained == ()
     assert one.rows()["s"].finished
+
+
+def test_a_shard_is_forgotten_and_its_end_is_not(one: Node, two: Node) -> None:
+    mine = taken(one)
+    one.end(mine)
+    mine.checkpoint()
+    one.finish(mine)
+    two.forget("s")
+    assert not one.rows()
+    one.create(["s"])
+    assert two.must("s").position == SHARD_END
+
+
+@pytest.mark.parametrize("who", ["owner", "another"])
+def test_who_has_a_shard_that_is_forgotten_has_it_no_more(one: Node, two: Node, who: str) -> None:
+    mine = taken(one)
+    mine.checkpoint_by_sequence_number("5")
+    (one if who == "owner" else two).forget("s")
+    assert one.renew() == (() if who == "owner" else (mine,))  # who forgets it knows
+    assert not one.held
+    with pytest.raises(ShutdownError):
+        mine.checkpoint()
+    assert at(two.must("s")) == "5"
 
 
 def test_the_initial_position_is_the_readers_own(node: Callable[..., Node]) -> None:
@@ -345,6 +394,7 @@ def test_a_wrong_configuration_is_refused_at_once(wrong: dict[str, object]) -> N
 
 def test_a_copy_in_another_process_is_another_worker() -> None:
     leases = ShardLeases("memory://copied", "app")
+    leases.create(["s"])
     copy = pickle.loads(pickle.dumps(leases))
     assert copy.worker != leases.worker
     assert leases.take("s") is not None
@@ -400,6 +450,24 @@ def test_a_release_writes_first(lazy: Node, two: Node) -> None:
     mine.checkpoint()
     lazy.release(mine)
     assert at(two.must("s")) == "9"
+
+
+def test_a_release_that_cannot_write_first_is_made_again_or_given_up(lazy: Node, two: Node, clock: TestHost) -> None:
+    mine, other = taken(lazy), taken(lazy, "t")
+    for checkpointer in (mine, other):
+        checkpointer.checkpoint()
+        lazy.faults.fail("swap", path="positions", times=5)
+        with pytest.raises(DependencyError):
+            lazy.release(checkpointer)
+    assert lazy.held == {"s": mine, "t": other}
+    lazy.release(mine)
+    assert at(two.must("s")) == "9"
+    lazy.let_go(other)
+    assert not lazy.held
+    lazy.flush()
+    assert two.take("t") is None
+    clock.seconds += 10.1
+    assert at(two.must("t")) == "TRIM_HORIZON"
 
 
 def test_closing_writes(lazy: Node, two: Node) -> None:
@@ -466,7 +534,7 @@ def test_a_prepared_checkpoint_is_written_at_once_and_in_order(lazy: Node, two: 
 def test_the_end_is_written_at_once(lazy: Node, two: Node) -> None:
     mine = taken(lazy)
     mine.checkpoint_by_sequence_number("5")
-    mine.end()
+    lazy.end(mine)
     mine.checkpoint()
     assert two.must("s", force=True).position == SHARD_END
 

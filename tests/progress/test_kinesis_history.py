@@ -22,8 +22,8 @@ STATES = st.none() | st.binary(max_size=3)
 class Side:
     """One implementation, as a history sees it: the owner of now and those before, and all that was prepared."""
 
-    def __init__(self, take: Callable[[], Any], release: Callable[[Any], None]) -> None:
-        self.take, self.release = take, release
+    def __init__(self, leases: Any, take: Callable[[], Any]) -> None:
+        self.leases, self.take = leases, take
         self.owners, self.prepared = [take()], []
 
     @property
@@ -46,7 +46,7 @@ class Side:
 
 
 def hand_over(side: Side) -> None:
-    side.release(side.one)
+    side.leases.release(side.one)
     side.owners.append(side.take())
 
 
@@ -63,7 +63,7 @@ def redeem_pending(side: Side) -> None:
 def steps() -> st.SearchStrategy[Step]:
     record = st.builds(lambda n, sub: {"SequenceNumber": n, "SubSequenceNumber": max(0, sub)}, NUMBERS, SUBS)
     return st.one_of(
-        record.map(lambda record: lambda side: side.one.deliver([record])),
+        record.map(lambda record: lambda side: side.leases.deliver(side.one, [record])),
         st.just(lambda side: side.one.checkpoint()),
         NUMBERS.map(lambda n: lambda side: side.one.checkpoint_by_sequence_number(n)),
         st.tuples(NUMBERS, SUBS).map(lambda t: lambda side: side.one.checkpoint_by_sequence_number_ex(*t)),
@@ -79,7 +79,7 @@ def steps() -> st.SearchStrategy[Step]:
         st.integers(0, 9).map(lambda which: lambda side: redeem(side, which)),
         st.just(redeem_pending),
         st.just(lambda side: side.one.checkpoint_by_sequence_number("SHARD_END")),
-        st.just(lambda side: side.one.end()),
+        st.just(lambda side: side.leases.end(side.one)),
         st.just(hand_over),
         st.just(lambda side: side.owners[0].checkpoint()),
     )
@@ -91,7 +91,7 @@ def steps() -> st.SearchStrategy[Step]:
 def test_a_history_goes_as_the_contract_says(max_updates: int, history: list[Step]) -> None:
     model = ModelShard()
     node = Node(World().store, "w", TestHost(), max_updates=max_updates, interval=1000)
-    sides = Side(model.take, model.release), Side(lambda: node.must("s", force=True), node.release)
+    sides = Side(model, model.take), Side(node, lambda: node.must("s", force=True))
     for step in [*history, hand_over]:
         expected, found = (side.do(step) for side in sides)
         assert found == expected

@@ -134,7 +134,7 @@ def test_an_end_that_is_not_recorded_is_an_error(one: Node, two: Node, stream: S
 
 def test_an_end_that_was_recorded_and_not_released_is_finished(one: Node, two: Node, calls: list[Any]) -> None:
     mine = one.must("s")
-    mine.end()
+    one.end(mine)
     mine.checkpoint()
     two.must("s", force=True)
     Worker(two, Stream().fetch, lambda: Processor(calls)).run_once()
@@ -144,7 +144,7 @@ def test_an_end_that_was_recorded_and_not_released_is_finished(one: Node, two: N
 
 def test_an_end_that_was_prepared_is_finished_by_the_next_owner(one: Node, two: Node, calls: list[Any]) -> None:
     mine = one.must("s")
-    mine.end()
+    one.end(mine)
     mine.prepare_checkpoint()
     two.must("s", force=True)
 
@@ -241,7 +241,8 @@ def test_what_a_processor_raises_gives_back_its_shards(one: Node, two: Node, str
     two.release(two.held["s"])
     with pytest.raises(ZeroDivisionError):
         worker.run_once()
-    assert calls[-1] == ("s", "process_records", ["3", "4", "5"])  # nothing was skipped
+    assert [call for call in calls if call[1] == "process_records"][-1][2] == ["3", "4", "5"]  # nothing was skipped
+    assert calls[-2:] == [("s", "lease_lost"), ("t", "lease_lost")]
 
 
 def test_a_store_that_is_away_for_a_moment_ends_nothing(
@@ -299,6 +300,21 @@ def test_run_ends_when_it_is_stopped(one: Node, two: Node, stream: Stream, calls
     assert str(two.must("s").position) == "3"
 
 
+def test_a_stop_ends_one_run(one: Node, stream: Stream, calls: list[Any]) -> None:
+    def stop(name: str, given: Any) -> None:
+        checkpoint(name, given)
+        if name == "process_records":
+            worker.stop()
+
+    worker = Worker(one, stream.fetch, lambda: Processor(calls, stop))
+    worker.stop()
+    worker.run()
+    assert not calls
+    worker.run()
+    worker.run()
+    assert [call[2] for call in calls if call[1] == "process_records"] == [["1", "2", "3"], ["4", "5"]]
+
+
 def test_stopping_wakes_an_idle_worker(one: Node, calls: list[Any]) -> None:
     worker = Worker(one, Stream().fetch, lambda: Processor(calls), idle=PATIENCE)
     thread = threading.Thread(target=worker.run)
@@ -309,16 +325,17 @@ def test_stopping_wakes_an_idle_worker(one: Node, calls: list[Any]) -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("error", [DependencyError, ZeroDivisionError])
 def test_a_slow_processor_keeps_its_lease(
-    node: Callable[..., Node], host: TestHost, stream: Stream, calls: list[Any]
+    node: Callable[..., Node], host: TestHost, stream: Stream, calls: list[Any], error: type[Exception]
 ) -> None:
-    """However long it takes: its row is renewed meanwhile, time after time, also where that failed once."""
+    """However long it takes: its row is renewed meanwhile, time after time, also where that failed, for any reason."""
     leases, onlooker = node("slow", duration=0.3), node("onlooker")
     leases.create(["s"])
 
     def wait(name: str, given: Any) -> None:
         if name == "process_records":
-            leases.faults.fail("swap", path="ownership", times=5)
+            leases.faults.fail("swap", path="ownership", times=5, error=error)
             for _ in range(3):
                 host.seconds += 0.3
                 before = onlooker.rows()["s"].etag

@@ -26,6 +26,7 @@ from checkpointer.progress.kinesis.sequence import (
 )
 from checkpointer.progress.kinesis.shards import Balance
 from checkpointer.progress.kinesis.worker import Fetch, Worker
+from manifests.progress import Row
 
 __all__ = [
     "AT_TIMESTAMP",
@@ -41,6 +42,7 @@ __all__ = [
     "ProcessRecordsInput",
     "RecordCheckpointer",
     "RecordProcessor",
+    "Row",
     "ShardEndedInput",
     "ShardLeases",
     "ShutdownRequestedInput",

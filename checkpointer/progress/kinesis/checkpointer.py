@@ -46,7 +46,7 @@ class RecordCheckpointer:
     ) -> None:
         self.lease, self._initial, self._waiting = lease, initial, waiting
         self._recorded = self._decode(lease.found)
-        self._seen = self._recorded.checkpoint
+        self._delivered = initial
         self._last: ExtendedSequenceNumber | None = None
         self._known = True
         self._turn = asyncio.Lock()
@@ -74,7 +74,7 @@ class RecordCheckpointer:
     @property
     def seen(self) -> ExtendedSequenceNumber:
         """The largest sequence number delivered: records after it are next."""
-        return self._seen
+        return max(self._delivered, self._recorded.checkpoint)  # what an earlier owner prepared may be checkpointed
 
     @property
     def pending(self) -> "PreparedCheckpointer | None":
@@ -89,20 +89,20 @@ class RecordCheckpointer:
 
     # ---- what it is told -----------------------------------------------------------------------------------------
 
-    def deliver(self, records: Iterable[Any]) -> None:
+    def _deliver(self, records: Iterable[Any]) -> None:
         """These records are about to be handed to the record processor, and may be checkpointed from now on."""
-        self._seen = max([self._seen, *map(number_of, records)])
+        self._delivered = max([self.seen, *map(number_of, records)])
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Everything in the shard was delivered: from now on, the last record stands for the end of the shard."""
         if self._last is None:
-            self._last, self._seen = self._seen, SHARD_END
+            self._delivered, self._last = SHARD_END, self.seen  # in this order: others compare meanwhile
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
         """At the last record delivered; once the shard has ended, at its end. Nothing delivered: nothing new."""
-        self._checkpoint(self._seen)
+        self._checkpoint(self.seen)
 
     def checkpoint_by_record(self, record: Any) -> None:
         """At `record`: an object or mapping with a `sequence_number`, and a `sub_sequence_number` if aggregated."""
@@ -122,7 +122,7 @@ class RecordCheckpointer:
         If this owner goes before it checkpoints, the next one is handed what is pending, with `application_state`,
         and can checkpoint it. It replaces what was prepared before; any checkpoint ends it. Always durable on return.
         """
-        return self._prepare(self._seen, application_state)
+        return self._prepare(self.seen, application_state)
 
     def prepare_checkpoint_by_record(
         self, record: Any, *, application_state: bytes | None = None
@@ -146,17 +146,17 @@ class RecordCheckpointer:
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     def _checkpoint(self, number: ExtendedSequenceNumber) -> None:
-        new, seen = self._target(number), self._seen
+        new, seen = self._target(number), self.seen
         self._record(lambda recorded: checkpointed(recorded, new, seen), at_once=new == SHARD_END)
 
     def _redeem(self, number: ExtendedSequenceNumber) -> None:
-        new, seen = self._target(number), self._seen
+        new, seen = self._target(number), self.seen
         self._record(lambda recorded: redeemed(recorded, new, seen), at_once=True)
 
     def _prepare(self, number: ExtendedSequenceNumber, state: bytes | None) -> "PreparedCheckpointer":
         if state is not None and not isinstance(state, bytes):
             raise IllegalArgumentError(f"application_state: expected bytes, got {type(state).__name__}")
-        new, seen = self._target(number), self._seen
+        new, seen = self._target(number), self.seen
         self._record(lambda recorded: prepared(recorded, new, seen, state), at_once=True)
         return PreparedCheckpointer(new, self)
 
@@ -186,7 +186,6 @@ class RecordCheckpointer:
             elif (after := step(self._recorded)) != self._recorded:
                 self._waiting.put(self, after)
                 self._recorded = after
-        self._seen = max(self._seen, self._recorded.checkpoint)  # what an earlier owner prepared
 
     async def _write_step(self, step: Step) -> None:
         await self._flush_own()

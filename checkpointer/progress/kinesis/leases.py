@@ -46,7 +46,8 @@ class ShardLeases(Client[Shards]):
         Args:
             root: A folder, `s3://bucket/path`, `abfs://container/path`, … It may be the root of a job's state too.
             application: Workers of one application share the shards of one stream.
-            worker: A name that no other worker has; by default one that is new in each process.
+            worker: A name that no other worker has; by default one that is new in each process. Two that share a name,
+                as a copy or a forked child has the one that is given here, take everything from each other, each round.
             storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
             initial: Where a shard begins of which nothing was checkpointed: TRIM_HORIZON, LATEST or AT_TIMESTAMP. From
                 LATEST on, what a worker reads and does not live to checkpoint for the first time, nobody reads again.
@@ -99,8 +100,25 @@ class ShardLeases(Client[Shards]):
         in_contract(self._core.leases.create(list(shards)))
 
     def take(self, shard_id: str, *, force: bool = False) -> RecordCheckpointer | None:
-        """Take a shard that is free, expired, or this worker's already; None where it is not. `force` takes any."""
+        """Take a shard that is free, expired, or this worker's already; None where it is not. `force` takes any.
+
+        Only shards that were created can be taken.
+        """
         return in_contract(self._core.take(shard_id, force))
+
+    def deliver(self, checkpointer: RecordCheckpointer, records: Iterable[Any]) -> None:
+        """Note that these records are about to be handed to who processes them, and may be checkpointed from now on.
+
+        For those who read without a `Worker`; from one thread.
+        """
+        checkpointer._deliver(records)
+
+    def end(self, checkpointer: RecordCheckpointer) -> None:
+        """Note that everything in the shard was delivered: from now on its last record stands for its end.
+
+        For those who read without a `Worker`; from the thread that delivers.
+        """
+        checkpointer._end()
 
     def renew(self) -> tuple[RecordCheckpointer, ...]:
         """Renew everything held, in one swap. Those that are lost, each told once, here or by `balance()`."""
@@ -114,8 +132,16 @@ class ShardLeases(Client[Shards]):
         return in_contract(self._core.leases.want(shard_id))
 
     def release(self, checkpointer: RecordCheckpointer) -> None:
-        """Give a shard back, once what waits is written. Where its end was checkpointed, nobody takes it again."""
+        """Give a shard back, once what waits is written. Where its end was checkpointed, nobody takes it again.
+
+        Where what waits cannot be written, the lease is held as before. Where giving it back fails, the lease has ended
+        here all the same: for others it expires, and this worker can take the shard anew.
+        """
         in_contract(self._core.release(checkpointer))
+
+    def let_go(self, checkpointer: RecordCheckpointer) -> None:
+        """Hold a shard no more, and tell nobody. What waits is given up, and the lease expires."""
+        in_contract(self._core.let_go(checkpointer))
 
     def finish(self, checkpointer: RecordCheckpointer) -> None:
         """Give back a shard that has ended; `IllegalArgumentError` where its end was not checkpointed."""
@@ -125,6 +151,13 @@ class ShardLeases(Client[Shards]):
                 "checkpoint() in shard_ended(); until its end is recorded it is not finished, and is read again"
             )
         self.release(checkpointer)
+
+    def forget(self, shard_id: str) -> None:
+        """Remove the row of a shard that is no more, so that rounds need not look at it, whoever has it.
+
+        What was recorded of it stays: a shard that is created again goes on from there, or has ended.
+        """
+        in_contract(self._core.forget(shard_id))
 
     def balance(self) -> Balance:
         """One round: renew what is held, take what is free, claim what this worker has too few of."""

@@ -66,7 +66,10 @@ class RecordProcessor(Protocol):
         """At least one record, in the order of the shard. What it raises ends the worker."""
 
     def lease_lost(self, lease_lost_input: LeaseLostInput, /) -> None:
-        """The last call where the shard is not this worker's any more."""
+        """The last call where the shard is not this worker's any more, also after a call that raised.
+
+        That may be `initialize`, or even have been none: a lease can be lost at any moment.
+        """
 
     def shard_ended(self, shard_ended_input: ShardEndedInput, /) -> None:
         """The last call where everything was read. It has to checkpoint, by `checkpoint()` or the last record."""

@@ -66,9 +66,19 @@ class Shards:
 
     async def release(self, checkpointer: RecordCheckpointer) -> None:
         lease = checkpointer.lease
-        await self.leases.release(lease, finished=not lease.lost and checkpointer.position == SHARD_END)
-        if self.checkpointers.get(checkpointer.shard_id) is checkpointer:
-            del self.checkpointers[checkpointer.shard_id]
+        try:
+            await self.leases.release(lease, finished=not lease.lost and checkpointer.position == SHARD_END)
+        finally:
+            if lease.lost:  # given back or not: whoever has the shard next begins at what is recorded
+                self._drop(checkpointer)
+
+    async def let_go(self, checkpointer: RecordCheckpointer) -> None:
+        self.leases.let_go(checkpointer.lease)
+        self._drop(checkpointer)
+
+    async def forget(self, shard: str) -> None:
+        await self.leases.forget(shard)
+        self.checkpointers.pop(shard, None)
 
     async def renew(self) -> tuple[RecordCheckpointer, ...]:
         began = self.host.clock()
@@ -104,7 +114,7 @@ class Shards:
             try:
                 await self.leases.renew()
                 self._renewed = began
-            except CheckpointError as error:
+            except Exception as error:  # whatever it was: nobody would hear of a task that has ended
                 logger.warning("worker %s could not renew its leases, tries again: %s", self.leases.worker, error)
 
     async def flush(self) -> None:
@@ -122,5 +132,9 @@ class Shards:
     def _drop_lost(self) -> tuple[RecordCheckpointer, ...]:
         lost = tuple(one for one in self.checkpointers.values() if one.lost)
         for one in lost:
-            del self.checkpointers[one.shard_id]
+            self._drop(one)
         return lost
+
+    def _drop(self, checkpointer: RecordCheckpointer) -> None:
+        if self.checkpointers.get(checkpointer.shard_id) is checkpointer:
+            del self.checkpointers[checkpointer.shard_id]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from checkpointer.errors import CheckpointError, IllegalArgumentError, RetryableError, ShutdownError
+from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, RetryableError, ShutdownError
 from checkpointer.progress.kinesis.checkpointer import RecordCheckpointer
 from checkpointer.progress.kinesis.leases import ShardLeases
 from checkpointer.progress.kinesis.processor import (
@@ -42,8 +42,8 @@ class Worker:
         Worker(leases, fetch, Processor).run()
 
     Leases are renewed in the background, however long a processor takes. What `fetch` or a processor raises, ends
-    `run()`: the leases are given back with what was checkpointed, and the rest is read again by who gets them. Only a
-    `ShutdownError` of a lease that is lost ends no more than the reading of its shard.
+    `run()`: the leases are given back with what was checkpointed, `lease_lost` is called, and the rest is read again by
+    who gets them. Only a `ShutdownError` ends no more than the reading of its shard, where the lease is found lost.
     """
 
     def __init__(
@@ -65,9 +65,13 @@ class Worker:
                     self._stop.wait(self._idle)
             for shard_id in list(self._readers):
                 self._hand_over(shard_id)
+            self._balanced = None
 
     def stop(self) -> None:
-        """Let `run()` end after the call of a processor that is under way. From any thread, or a signal handler."""
+        """Let `run()` end after the call of a processor that is under way. From any thread, or a signal handler.
+
+        It ends one run: where none is under way, the next.
+        """
         self._stop.set()
 
     def run_once(self) -> bool:
@@ -85,6 +89,7 @@ class Worker:
         with self._leases.renewing():
             try:
                 yield
+                self._stop.clear()
             except BaseException:
                 self._abandon()
                 raise
@@ -125,8 +130,13 @@ class Worker:
                 self._hand_over(checkpointer.shard_id)
 
     def _begin(self, checkpointer: RecordCheckpointer) -> None:
+        if checkpointer.seen != checkpointer.position:
+            raise InvalidStateError(
+                f"shard {checkpointer.shard_id!r:.60}: records up to {checkpointer.seen} were delivered under this "
+                f"lease already, and {checkpointer.position} is checkpointed: run again, a new lease goes on from there"
+            )
         if checkpointer.position == SHARD_END:  # its last owner ended between recording that and releasing it
-            self._leases.finish(checkpointer)
+            self._give_back(self._leases.finish, checkpointer)
             return
         processor = self._make_processor()
         self._readers[checkpointer.shard_id] = _Reader(checkpointer, processor)
@@ -139,12 +149,12 @@ class Worker:
         if not ended:
             records, ended = self._fetch(shard_id, checkpointer.seen)
         if records:
-            checkpointer.deliver(records)
+            self._leases.deliver(checkpointer, records)
             self._call(checkpointer, processor.process_records, ProcessRecordsInput(records, checkpointer))
         if ended and shard_id in self._readers:
-            checkpointer.end()
+            self._leases.end(checkpointer)
             if self._call(checkpointer, processor.shard_ended, ShardEndedInput(checkpointer)):
-                self._leases.finish(checkpointer)
+                self._give_back(self._leases.finish, checkpointer)
                 del self._readers[shard_id]
         return bool(records)
 
@@ -154,7 +164,7 @@ class Worker:
             try:
                 method(message)
             except ShutdownError:
-                if not checkpointer.lost:
+                if not self._is_lost(checkpointer):
                     raise
         if checkpointer.lost:
             self._lose(checkpointer.shard_id)
@@ -167,17 +177,38 @@ class Worker:
         checkpointer, processor = self._readers[shard_id].checkpointer, self._readers[shard_id].processor
         if not self._call(checkpointer, processor.shutdown_requested, ShutdownRequestedInput(checkpointer)):
             return
-        try:
-            self._leases.release(checkpointer)
-        except (RetryableError, ShutdownError) as error:
-            logger.warning("%r was not released, and will expire: %s", checkpointer, error)
+        self._give_back(self._leases.release, checkpointer)
         self._lose(shard_id)
 
+    def _give_back(self, verb: Callable[[RecordCheckpointer], None], checkpointer: RecordCheckpointer) -> None:
+        try:
+            verb(checkpointer)
+        except (RetryableError, ShutdownError) as error:
+            self._let_go(checkpointer, error)
+
+    def _let_go(self, checkpointer: RecordCheckpointer, error: CheckpointError) -> None:
+        """Its processor has had its last call: what that one left is for the next, under another lease."""
+        logger.warning("%r was not released, and will expire: %s", checkpointer, error)
+        self._leases.let_go(checkpointer)
+
+    def _is_lost(self, checkpointer: RecordCheckpointer) -> bool:
+        """By the rows, where it is not known: a processor's state may meet the shard's next owner before its lease."""
+        if not checkpointer.lost:
+            try:
+                self._leases.renew()
+            except RetryableError as error:
+                logger.warning("worker %s could not renew its leases: %s", self._leases.worker, error)
+        return checkpointer.lost
+
     def _abandon(self) -> None:
+        readers, self._readers, self._balanced = self._readers, {}, None
         for checkpointer in self._leases.held.values():
             try:
                 self._leases.release(checkpointer)
             except CheckpointError as error:
-                logger.warning("%r was not released, and will expire: %s", checkpointer, error)
-        self._readers.clear()
-        self._balanced = None
+                self._let_go(checkpointer, error)
+        for shard_id, reader in readers.items():
+            try:
+                reader.processor.lease_lost(LeaseLostInput())
+            except Exception:  # one of many, and not the one that is raised
+                logger.exception("shard %r: lease_lost() failed", shard_id)
