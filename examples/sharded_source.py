@@ -19,10 +19,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from checkpointer import Checkpointer, KeyedState
+from checkpointer.errors import ConflictError
 from checkpointer.progress.kinesis import (
     ExtendedSequenceNumber,
     InitializationInput,
@@ -49,10 +51,11 @@ class Clicks:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._close = ExitStack()
 
     def initialize(self, start: InitializationInput) -> None:
         self._shard = start.shard_id
-        self._state = Checkpointer(self._folder / "state" / start.shard_id)
+        self._state = self._close.enter_context(Checkpointer(self._folder / "state" / start.shard_id))
         restored = self._state.restore()
         self._totals = restored.keyed("totals") if restored else KeyedState()
         self._position = int(restored.positions["clicks"][start.shard_id]) if restored else -1
@@ -71,13 +74,13 @@ class Clicks:
 
     def shard_ended(self, ended: ShardEndedInput) -> None:
         ended.checkpointer.checkpoint()
-        self._state.close()
+        self._close.close()
 
     def shutdown_requested(self, asked: ShutdownRequestedInput) -> None:
         asked.checkpointer.checkpoint()
 
     def lease_lost(self, lost: LeaseLostInput) -> None:
-        self._state.close()
+        self._close.close()
 
 
 def fetch_from(folder: Path) -> Callable[[str, ExtendedSequenceNumber], tuple[list[Any], bool]]:
@@ -99,7 +102,11 @@ def work(folder: Path) -> None:
         leases.create(SHARDS)
         worker = Worker(leases, fetch_from(folder), lambda: Clicks(folder), idle=0.1)
         while not all(row.finished for row in leases.rows().values()):
-            if not worker.run_once():
+            try:
+                busy = worker.run_once()
+            except ConflictError:
+                continue  # a shard's owner before committed once more after this one had restored: begin again
+            if not busy:
                 time.sleep(0.1)
 
 
