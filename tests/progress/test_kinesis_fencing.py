@@ -23,6 +23,7 @@ from checkpointer.progress.kinesis import (
     SHARD_END,
     ExtendedSequenceNumber,
     RecordCheckpointer,
+    Row,
     ShardLeases,
 )
 from checkpointer.progress.kinesis.state import Recorded, checkpointed, decode, encode
@@ -220,7 +221,7 @@ def test_a_damaged_position_is_named_and_spoils_no_other(world: World, one: Node
 
 def test_a_value_of_another_form_is_named_and_spoils_no_other(one: Node, two: Node) -> None:
     mine = taken(one)
-    run(mine.lease.write(lambda value: {"checkpoint": "9"}))
+    run(mine._lease.write(lambda value: {"checkpoint": "9"}))
     one.release(mine)
     two.create(["t"])
     for _ in range(2):
@@ -364,6 +365,19 @@ def test_who_has_a_shard_that_is_forgotten_has_it_no_more(one: Node, two: Node, 
     with pytest.raises(ShutdownError):
         mine.checkpoint()
     assert at(two.must("s")) == "5"
+
+
+def test_a_processor_is_handed_the_contract_and_no_more() -> None:
+    contract = {
+        *("shard_id", "lost", "position", "seen", "pending", "pending_state", "flush"),
+        *("checkpoint", "checkpoint_by_record", "checkpoint_by_sequence_number", "checkpoint_by_sequence_number_ex"),
+        *("prepare_checkpoint", "prepare_checkpoint_by_record"),
+        *("prepare_checkpoint_by_sequence_number", "prepare_checkpoint_by_sequence_number_ex"),
+    }
+    with ShardLeases("memory://handed", "app") as leases:
+        leases.create(["s"])
+        assert {name for name in dir(leases.take("s")) if not name.startswith("_")} == contract
+        assert {type(row) for row in leases.rows().values()} == {Row}
 
 
 def test_the_initial_position_is_the_readers_own(node: Callable[..., Node]) -> None:
@@ -514,7 +528,7 @@ def test_what_waits_never_lowers_what_stands(lazy: Node, two: Node) -> None:
     mine = taken(lazy)
     mine.checkpoint_by_sequence_number("5")
     # As a process that was forked with this lease might.
-    run(mine.lease.write(lambda _: encode(Recorded("s", ExtendedSequenceNumber("7")))))
+    run(mine._lease.write(lambda _: encode(Recorded("s", ExtendedSequenceNumber("7")))))
     with pytest.raises(IllegalArgumentError, match="5 is below the last checkpoint, 7"):
         mine.flush()
     lazy.flush()

@@ -44,7 +44,7 @@ class RecordCheckpointer:
     def __init__(
         self, lease: Lease, initial: ExtendedSequenceNumber, waiting: Coalescer["RecordCheckpointer", Recorded]
     ) -> None:
-        self.lease, self._initial, self._waiting = lease, initial, waiting
+        self._lease, self._initial, self._waiting = lease, initial, waiting
         self._recorded = self._decode(lease.found)
         self._delivered = initial
         self._last: ExtendedSequenceNumber | None = None
@@ -53,18 +53,18 @@ class RecordCheckpointer:
         lease.flush = self._flush
 
     def __repr__(self) -> str:
-        return f"<RecordCheckpointer of {self.lease!r}: {self.position}>"
+        return f"<RecordCheckpointer of {self._lease!r}: {self.position}>"
 
     # ---- what it knows -------------------------------------------------------------------------------------------
 
     @property
     def shard_id(self) -> str:
-        return self.lease.partition
+        return self._lease.partition
 
     @property
     def lost(self) -> bool:
         """Whether the lease is known to be lost or released."""
-        return self.lease.lost
+        return self._lease.lost
 
     @property
     def position(self) -> ExtendedSequenceNumber:
@@ -164,11 +164,11 @@ class RecordCheckpointer:
         return SHARD_END if number == self._last else number
 
     def _of_record(self, record: Any) -> ExtendedSequenceNumber:
-        self.lease.check()
+        self._lease.check()
         return number_of(record)
 
     def _number(self, sequence_number: str, sub_sequence_number: int) -> ExtendedSequenceNumber:
-        self.lease.check()
+        self._lease.check()
         number = ExtendedSequenceNumber(sequence_number, sub_sequence_number)
         if number.is_start:
             raise IllegalArgumentError(f"sequence number {number}: is a place to begin, and no record's")
@@ -178,7 +178,7 @@ class RecordCheckpointer:
         in_contract(self._take_step(step, at_once))
 
     async def _take_step(self, step: Step, at_once: bool) -> None:
-        self.lease.check()
+        self._lease.check()
         async with self._turn:
             self._waiting.check_open()
             if at_once or not self._known or not self._waiting.coalesces:
@@ -190,7 +190,7 @@ class RecordCheckpointer:
     async def _write_step(self, step: Step) -> None:
         await self._flush_own()
         self._known = False
-        self._recorded = self._decode(await self.lease.write(self._change(step)))
+        self._recorded = self._decode(await self._lease.write(self._change(step)))
         self._known = True
 
     def _change(self, step: Step) -> Callable[[Value | None], Value | None]:
@@ -206,15 +206,15 @@ class RecordCheckpointer:
 
     async def _flush(self) -> None:
         await self._flush_own()
-        self.lease.check()
+        self._lease.check()
 
     async def _flush_own(self) -> None:
         await self._waiting.flush(lambda one: one is self)
 
-    async def write_waiting(self, recorded: Recorded) -> None:
+    async def _write_waiting(self, recorded: Recorded) -> None:
         """Write what was coalesced. Without a lease it is given up, as every later call says."""
         with contextlib.suppress(ShutdownError):
-            await self.lease.write(self._change(lambda before: coalesced(before, recorded)))
+            await self._lease.write(self._change(lambda before: coalesced(before, recorded)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class PreparedCheckpointer:
         self._checkpointer._redeem(self.pending_checkpoint)
 
 
-write_all = each(RecordCheckpointer.write_waiting)
+write_all = each(RecordCheckpointer._write_waiting)
 """Writes what was coalesced, of all shards at once."""
 
 

@@ -65,7 +65,7 @@ class Shards:
         return checkpointer
 
     async def release(self, checkpointer: RecordCheckpointer) -> None:
-        lease = checkpointer.lease
+        lease = checkpointer._lease
         try:
             await self.leases.release(lease, finished=not lease.lost and checkpointer.position == SHARD_END)
         finally:
@@ -73,7 +73,7 @@ class Shards:
                 self._drop(checkpointer)
 
     async def let_go(self, checkpointer: RecordCheckpointer) -> None:
-        self.leases.let_go(checkpointer.lease)
+        self.leases.let_go(checkpointer._lease)
         self._drop(checkpointer)
 
     async def forget(self, shard: str) -> None:
