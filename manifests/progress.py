@@ -26,7 +26,7 @@ _NOTHING: Mapping[str, Json] = MappingProxyType({})
 class Row:
     """One partition's owner. `epoch` is one more with each change of owner; `etag` is new with each claim or renewal.
 
-    `owner` is empty where nobody has it. `wanted_by` is who asked for it while somebody else has it. A partition that
+    `owner` is empty where nobody has it. `asked_by` is who asked for it while somebody else has it. A partition that
     is `finished` has nothing more to read and needs no owner. `modified` is for people, and for those who ask for it;
     `lease_ms`, in milliseconds, is how long others wait for a new `etag`, 0 where that is not recorded.
     """
@@ -37,7 +37,7 @@ class Row:
     etag: str
     modified: datetime
     lease_ms: int = 0
-    wanted_by: str = ""
+    asked_by: str = ""
     finished: bool = False
     extra: Mapping[str, Json] = field(default_factory=lambda: _NOTHING)
 
@@ -88,7 +88,7 @@ def encode_ownership(ownership: Ownership, nonce: str) -> bytes:
                     "etag": row.etag,
                     "modified": format_time(row.modified),
                     "lease_ms": row.lease_ms,
-                    "wanted_by": row.wanted_by,
+                    "asked_by": row.asked_by,
                     "finished": row.finished,
                     **row.extra,
                 }
@@ -119,7 +119,7 @@ def _decode_row(path: str, value: Json) -> Row:
         etag=fields.text("etag"),
         modified=fields.time("modified"),
         lease_ms=fields.integer("lease_ms"),
-        wanted_by=fields.text("wanted_by"),
+        asked_by=fields.text("asked_by"),
         finished=fields.boolean("finished"),
         extra=fields.rest(),
     )

@@ -49,8 +49,8 @@ def _line(partition: Partition, store: Opened) -> tuple[str | None, ...]:
     row, position = partition.row, partition.position
     interface, *group = partition.group
     owner = "" if row is None else "finished" if row.finished and not row.owner else row.owner
-    if row is not None and row.wanted_by:
-        owner += f" (wanted by {row.wanted_by})"
+    if row is not None and row.asked_by:
+        owner += f" (asked for by {row.asked_by})"
     return (
         interface,
         " / ".join(group),
@@ -70,7 +70,7 @@ def _document(partition: Partition) -> Json:
         "group": group,
         "partition": partition.name,
         "owner": _owner(partition),
-        "wanted_by": "" if row is None else row.wanted_by,
+        "asked_by": "" if row is None else row.asked_by,
         "finished": row is not None and row.finished,
         "epoch": None if row is None else row.epoch,
         "renewed": None if row is None else moment(row.modified),

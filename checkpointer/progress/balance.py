@@ -28,7 +28,7 @@ class Choice:
     """What to take at once, and what to ask its owner for."""
 
     take: tuple[str, ...]
-    want: tuple[str, ...]
+    ask: tuple[str, ...]
 
 
 def choose(sight: Sight) -> Choice:

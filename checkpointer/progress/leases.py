@@ -119,10 +119,10 @@ class Leases:
         tokens = {lease.partition: self._token() for lease in chosen}
         return self._drop_lost(chosen, await self._change(lambda rows, now: self._renew(rows, chosen, tokens, now)))
 
-    async def want(self, partition: str) -> bool:
+    async def ask(self, partition: str) -> bool:
         """Ask the owner of a partition for it. Whether this worker is the one that it will go to."""
-        rows = await self._change(lambda rows, now: self._want(rows, [partition]))
-        return partition in rows and rows[partition].wanted_by == self.worker
+        rows = await self._change(lambda rows, now: self._ask(rows, [partition]))
+        return partition in rows and rows[partition].asked_by == self.worker
 
     async def release(self, lease: Lease, *, finished: bool = False) -> None:
         """Give a partition back, once what waits to be recorded of it is written. A lost lease is let go.
@@ -175,7 +175,7 @@ class Leases:
             taken.clear()
             taken.update((name, tokens[name]) for name in choice.take)
             self._take(rows, taken, now)
-            self._want(rows, {*choice.want, *(name for name in rows if self._is_stale(rows[name]))})
+            self._ask(rows, {*choice.ask, *(name for name in rows if self._is_stale(rows[name]))})
 
         rows = await self._change(change, fresh=True)
         self._drop_lost(before, rows)
@@ -226,7 +226,7 @@ class Leases:
                     etag=token,
                     modified=now,
                     lease_ms=self._lease_ms,
-                    wanted_by="",
+                    asked_by="",
                     finished=False,
                 )
 
@@ -239,14 +239,14 @@ class Leases:
                 token = tokens[lease.partition]
                 rows[lease.partition] = replace(row, etag=token, modified=now, lease_ms=self._lease_ms)
 
-    def _want(self, rows: dict[str, Row], names: Iterable[str]) -> None:
+    def _ask(self, rows: dict[str, Row], names: Iterable[str]) -> None:
         for name in names:
             row = rows.get(name)
             if row is None or row.finished or row.owner in ("", self.worker):
                 continue
             if not self._watch.has_wish(row):
                 # A wish of its own that got too old is taken back first: nobody could tell it from a new one.
-                rows[name] = replace(row, wanted_by="" if row.wanted_by == self.worker else self.worker)
+                rows[name] = replace(row, asked_by="" if row.asked_by == self.worker else self.worker)
 
     def _choose(self, rows: Mapping[str, Row]) -> Choice:
         held = [
@@ -255,7 +255,7 @@ class Leases:
             if name in rows and not lease.lost and self._is_mine(rows[name], lease)
         ]
         free = [name for name, row in rows.items() if self._watch.is_free(row) and name not in held]
-        wishes = {name: row.wanted_by for name, row in rows.items() if self._watch.has_wish(row)}
+        wishes = {name: row.asked_by for name, row in rows.items() if self._watch.has_wish(row)}
         return choose(Sight(self.worker, rows, held, free, wishes))
 
     # ---- leases ----------------------------------------------------------------------------------------------------
@@ -327,10 +327,10 @@ class Leases:
         return lost
 
     def _is_asked(self, row: Row) -> bool:
-        return row.wanted_by != self.worker and self._watch.has_wish(row)
+        return row.asked_by != self.worker and self._watch.has_wish(row)
 
     def _is_stale(self, row: Row) -> bool:
-        return row.wanted_by == self.worker and not self._watch.has_wish(row)
+        return row.asked_by == self.worker and not self._watch.has_wish(row)
 
     def _is_mine(self, row: Row, lease: Lease) -> bool:
         return (row.owner, row.epoch) == (self.worker, lease.epoch)

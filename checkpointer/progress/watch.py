@@ -28,7 +28,7 @@ class Watch:
         found = ownership or Ownership({})
         now = self._host.clock()
         self._rows = _since(self._rows, {name: row.etag for name, row in found.rows.items()}, now)
-        self._wishes = _since(self._wishes, {name: row.wanted_by for name, row in found.rows.items()}, now)
+        self._wishes = _since(self._wishes, {name: row.asked_by for name, row in found.rows.items()}, now)
         return found
 
     def is_live(self, row: Row) -> bool:
@@ -45,10 +45,10 @@ class Watch:
         if row.owner == self._worker or self._has_expired(row):
             return True
         if row.owner:
-            return row.wanted_by == self._worker and self._length(row) < self._age(self._wishes, row) <= self._patience(
+            return row.asked_by == self._worker and self._length(row) < self._age(self._wishes, row) <= self._patience(
                 row
             )
-        return row.wanted_by in ("", self._worker)
+        return row.asked_by in ("", self._worker)
 
     def _has_expired(self, row: Row) -> bool:
         return self._age(self._rows, row) > self._length(row)
@@ -62,7 +62,7 @@ class Watch:
 
     def has_wish(self, row: Row) -> bool:
         """Whether somebody asked for it, and not too long ago."""
-        return bool(row.wanted_by) and self._age(self._wishes, row) <= self._patience(row)
+        return bool(row.asked_by) and self._age(self._wishes, row) <= self._patience(row)
 
     def _age(self, since: _Since, row: Row) -> float:
         now = self._host.clock()

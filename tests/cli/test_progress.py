@@ -41,7 +41,7 @@ def test_json_says_everything(root: Path, run: Run) -> None:
         "group": GROUP,
         "partition": "3",
         "owner": "ann",
-        "wanted_by": "",
+        "asked_by": "",
         "finished": False,
         "epoch": 1,
         "renewed": "",
@@ -104,10 +104,10 @@ def test_leases_are_shown_with_who_wants_them_and_what_is_finished(tmp_path: Pat
         ann.balance()
         bob.claim("s0")
         ended = ann.held["s1"]
-        ended.end()
+        ann.end(ended)
         ended.checkpoint()
         ann.release(ended)
     lines = run("progress", tmp_path).out.splitlines()
-    assert "ann (wanted by bob)" in lines[1]
+    assert "ann (asked for by bob)" in lines[1]
     assert "finished" in lines[2]
     assert "SHARD_END" in lines[2]

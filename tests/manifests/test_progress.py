@@ -37,7 +37,7 @@ from tests.manifests.samples import AT, changed, extras, json_values, sealed, te
 NONCE = "f" * 32
 OWNERSHIP = Ownership(
     {
-        "0": Row("0", "me", 3, "e" * 32, AT, lease_ms=10_000, wanted_by="you", extra={"x_row": [1]}),
+        "0": Row("0", "me", 3, "e" * 32, AT, lease_ms=10_000, asked_by="you", extra={"x_row": [1]}),
         "ü/1": Row("ü/1", "", 0, "", AT, finished=True),
     },
     extra={"x_all": {"deep": None}},
@@ -121,7 +121,7 @@ ROW: Json = {
     "etag": "",
     "modified": "2024-01-02T03:04:05Z",
     "lease_ms": 0,
-    "wanted_by": "",
+    "asked_by": "",
     "finished": False,
 }
 
@@ -136,7 +136,7 @@ BAD: dict[str, dict[str, list[Json | EllipsisType]]] = {
         "rows.0.etag": WRONG_TEXTS,
         "rows.1.modified": WRONG_TIMES,
         "rows.0.lease_ms": WRONG_NUMBERS,
-        "rows.1.wanted_by": WRONG_TEXTS,
+        "rows.1.asked_by": WRONG_TEXTS,
         "rows.1.finished": [..., None, 0, 1, "false", [], {}],
     },
     "position": {

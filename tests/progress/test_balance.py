@@ -134,7 +134,7 @@ def test_who_does_not_hand_over_loses_it_after_a_lease() -> None:
     crew.join("b")
     crew.rounds(3)
     assert crew.shares() == [0, 6]
-    assert Counter(row.wanted_by for row in crew.world.rows().values()) == {"b": 3, "": 3}, "no more than its share"
+    assert Counter(row.asked_by for row in crew.world.rows().values()) == {"b": 3, "": 3}, "no more than its share"
     crew.rounds(4)
     assert crew.shares() == [3, 3]
     crew.check_even()
@@ -208,7 +208,7 @@ def test_whoever_comes_and_goes_shares_become_even(partitions: int, changes: lis
             crew.round()
         crew.rounds(2 * MANY)
         crew.check_even()
-        assert not any(row.wanted_by in crew.running for row in crew.world.rows().values())
+        assert not any(row.asked_by in crew.running for row in crew.world.rows().values())
 
 
 owners = st.lists(st.sampled_from(["", "me", "b", "c", "d"]), max_size=12)
@@ -229,11 +229,11 @@ def test_a_choice_is_sensible_whatever_is_seen(owners: list[str], data: st.DataO
     choice = choose(Sight("me", rows, held, free, wishes))
     assert set(choice.take) <= free
     assert len(set(choice.take)) == len(choice.take)
-    for name in choice.want:
+    for name in choice.ask:
         assert rows[name].owner not in ("", "me")
         assert not rows[name].finished
         assert name not in free
         assert name not in wishes
-    assert len(set(choice.want)) == len(choice.want)
+    assert len(set(choice.ask)) == len(choice.ask)
     if not any(row.owner not in ("", "me") for name, row in rows.items() if name not in free) and not wishes:
         assert set(choice.take) == free, "alone, it takes everything"

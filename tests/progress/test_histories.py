@@ -208,7 +208,7 @@ class Walk(Scene):
             case 5:
                 return "force", leases.take(partition, force=True)
             case 6:
-                return "want", leases.want(partition)
+                return "ask", leases.ask(partition)
             case 7 if lease is not None:
                 return "release", leases.release(lease)
             case 8:

@@ -225,7 +225,7 @@ def test_a_finished_partition_needs_no_owner(world: World, pair: tuple[Worker, W
     for worker in pair:
         assert worker.take("p") is None
         assert run(worker.leases.balance()).gained == ()
-        assert not run(worker.leases.want("p"))
+        assert not run(worker.leases.ask("p"))
     world.wait(10 * LEASE)
     assert b.take("p") is None
     assert b.must_take("p", force=True).found == {"at": 9}
@@ -417,20 +417,20 @@ def test_a_process_that_came_back_under_its_name_takes_its_own_at_once(
 def test_an_owner_who_is_asked_hands_over(world: World, pair: tuple[Worker, Worker]) -> None:
     a, b = pair
     lease = a.must_take("p")
-    assert run(b.leases.want("p"))
+    assert run(b.leases.ask("p"))
     assert b.take("p") is None
     assert run(a.leases.balance()).asked == (lease,)
     run(a.leases.release(lease))
     assert a.take("p") is None, "it was promised"
     assert world.worker("c").take("p") is None
     assert b.must_take("p").epoch == 2
-    assert world.rows()["p"].wanted_by == ""
+    assert world.rows()["p"].asked_by == ""
 
 
 def test_an_owner_who_does_not_hand_over_loses_it(world: World, pair: tuple[Worker, Worker]) -> None:
     a, b = pair
     lease = a.must_take("p")
-    assert run(b.leases.want("p"))
+    assert run(b.leases.ask("p"))
     for _ in range(2):
         world.wait(0.6 * LEASE)
         run(a.leases.renew())
@@ -443,30 +443,30 @@ def test_the_first_who_asks_is_served(world: World, pair: tuple[Worker, Worker])
     a, b = pair
     c = world.worker("c")
     a.must_take("p")
-    assert run(b.leases.want("p"))
-    assert not run(c.leases.want("p"))
-    assert run(b.leases.want("p"))
+    assert run(b.leases.ask("p"))
+    assert not run(c.leases.ask("p"))
+    assert run(b.leases.ask("p"))
 
 
 def test_a_wish_of_one_who_is_gone_counts_no_more(world: World, pair: tuple[Worker, Worker]) -> None:
     a, b = pair
     c = world.worker("c")
     lease = a.must_take("p")
-    run(b.leases.want("p"))
+    run(b.leases.ask("p"))
     run(a.leases.balance())
     for _ in range(3):
-        assert not run(c.leases.want("p"))
+        assert not run(c.leases.ask("p"))
         world.wait(0.7 * LEASE)
         run(a.leases.renew())
     assert run(a.leases.balance()).asked == ()
-    assert run(c.leases.want("p"))
+    assert run(c.leases.ask("p"))
     assert run(a.leases.balance()).asked == (lease,)
 
 
 def test_what_was_promised_to_one_who_is_gone_is_free_after_a_lease(world: World, pair: tuple[Worker, Worker]) -> None:
     a, b = pair
     lease = a.must_take("p")
-    run(b.leases.want("p"))
+    run(b.leases.ask("p"))
     run(a.leases.release(lease))
     assert a.take("p") is None
     world.wait(1.1 * LEASE)
@@ -475,11 +475,11 @@ def test_what_was_promised_to_one_who_is_gone_is_free_after_a_lease(world: World
 
 def test_what_nobody_else_has_cannot_be_asked_for(world: World, pair: tuple[Worker, Worker]) -> None:
     a, b = pair
-    assert not run(b.leases.want("p"))
-    assert not run(b.leases.want("nothing"))
+    assert not run(b.leases.ask("p"))
+    assert not run(b.leases.ask("nothing"))
     a.must_take("p")
-    assert not run(a.leases.want("p"))
-    assert world.rows()["p"].wanted_by == ""
+    assert not run(a.leases.ask("p"))
+    assert world.rows()["p"].asked_by == ""
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------
@@ -499,8 +499,8 @@ def test_requests(world: World, pair: tuple[Worker, Worker]) -> None:
     assert a.counts(a.leases.take("p")) == {"swap": 2}
     assert b.counts(b.leases.take("p")) == {"get": 1}, "held by another"
     assert b.counts(b.leases.take("p")) == {"get": 1}
-    assert b.counts(b.leases.want("p")) == {"swap": 1}
-    assert b.counts(b.leases.want("p")) == {"get": 1}
+    assert b.counts(b.leases.ask("p")) == {"swap": 1}
+    assert b.counts(b.leases.ask("p")) == {"get": 1}
     assert a.counts(a.leases.release(a.leases.held["p"])) == {"get": 1, "swap": 2}, "b changed it meanwhile"
     assert b.counts(b.leases.balance()) == {"get": 1 + 11, "swap": 1 + 11}, "two more for each that is gained"
     assert b.counts(b.leases.balance()) == {"get": 1, "swap": 1}
@@ -622,13 +622,13 @@ def test_a_steal_that_lands_late_is_no_lease(world: World, pair: tuple[Worker, W
 
 
 @pytest.mark.parametrize("meddle", [False, True], ids=["alone", "then another changes it"])
-@pytest.mark.parametrize("verb", ["take", "mark", "renew", "release", "write", "want", "create", "forget", "balance"])
+@pytest.mark.parametrize("verb", ["take", "mark", "renew", "release", "write", "ask", "create", "forget", "balance"])
 def test_a_lost_answer_is_no_failure(world: World, pair: tuple[Worker, Worker], verb: str, meddle: bool) -> None:
     """Neither where it can be read back, nor where somebody else has changed the object by then."""
     a, b = pair
     run(a.group.space.prove())
     if verb not in ("take", "mark"):
-        (b if verb == "want" else a).must_take("p")
+        (b if verb == "ask" else a).must_take("p")
     changed = path("p") if verb in ("mark", "write") else OWNERSHIP
     a.faults.drop_answer(path=changed)
     if meddle and changed == OWNERSHIP:
@@ -640,7 +640,7 @@ def test_a_lost_answer_is_no_failure(world: World, pair: tuple[Worker, Worker], 
         "renew": lambda: leases.renew(),
         "release": lambda: leases.release(leases.held["p"]),
         "write": lambda: leases.held["p"].write(lambda value: {"at": 1}),
-        "want": lambda: leases.want("p"),
+        "ask": lambda: leases.ask("p"),
         "create": lambda: leases.create(["new"]),
         "forget": lambda: leases.forget("p"),
         "balance": lambda: leases.balance(),
@@ -659,9 +659,9 @@ def test_a_lost_answer_is_no_failure(world: World, pair: tuple[Worker, Worker], 
             assert row.owner == ""
         case "write":
             assert world.at("p") == 1
-        case "want":
+        case "ask":
             assert result
-            assert row.wanted_by == "a"
+            assert row.asked_by == "a"
         case "create":
             assert "new" in world.rows()
         case "forget":
@@ -757,7 +757,7 @@ def test_a_renewal_brings_no_deleted_group_back(world: World, pair: tuple[Worker
     world.delete(OWNERSHIP, path("p"))
     assert run(a.leases.renew()) == (lease,)
     run(a.leases.release(lease))
-    run(a.leases.want("p"))
+    run(a.leases.ask("p"))
     run(a.leases.forget("p"))
     assert run(a.leases.balance()).gained == ()
     assert not world.exists(OWNERSHIP)
@@ -830,12 +830,12 @@ def act(worker: Worker, verb: str) -> None:
             write(worker.leases.held["p"], 2)
         case "balance":
             run(worker.leases.balance())
-        case "want":
-            run(worker.leases.want("r"))
+        case "ask":
+            run(worker.leases.ask("r"))
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("verb", ["take", "renew", "release", "write", "balance", "want"])
+@pytest.mark.parametrize("verb", ["take", "renew", "release", "write", "balance", "ask"])
 def test_whoever_stops_at_any_request_another_goes_on_after_a_lease(verb: str, after: bool) -> None:
     for number in itertools.count(1):
         world = World()

@@ -129,7 +129,7 @@ class ShardLeases(Client[Shards]):
 
         The owner learns of it by `balance()`, and is to release it; one length of a lease later it can be taken.
         """
-        return in_contract(self._core.leases.want(shard_id))
+        return in_contract(self._core.leases.ask(shard_id))
 
     def release(self, checkpointer: RecordCheckpointer) -> None:
         """Give a shard back, once what waits is written. Where its end was checkpointed, nobody takes it again.
