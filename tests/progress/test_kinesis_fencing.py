@@ -3,6 +3,8 @@
 import pickle
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -577,3 +579,24 @@ def test_what_waits_when_the_lease_is_lost_is_given_up(lazy: Node, two: Node) ->
     assert mine.lost
     lazy.flush()
     assert at(theirs) == at(two.must("s")) == "TRIM_HORIZON"
+
+
+def test_a_checkpointer_of_another_application_is_refused(tmp_path: Path) -> None:
+    with ShardLeases(tmp_path, "one", "w") as one, ShardLeases(tmp_path, "two", "w") as two:
+        one.create(["s"])
+        two.create(["s"])
+        mine, other = one.take("s"), two.take("s")
+        assert mine is not None
+        assert other is not None
+        for wrong in (other, None):
+            for call in (one.release, one.let_go, one.finish):
+                with pytest.raises(IllegalArgumentError):
+                    call(wrong)  # type: ignore[arg-type]
+        assert not mine.lost
+        assert not other.lost
+
+
+@pytest.mark.parametrize("shards", ["abc", None, 5, [None], [b"s"], [""]])
+def test_what_is_no_list_of_shards_is_refused(tmp_path: Path, shards: Any) -> None:
+    with ShardLeases(tmp_path, "one") as leases, pytest.raises(IllegalArgumentError):
+        leases.create(shards)

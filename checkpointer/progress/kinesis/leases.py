@@ -97,7 +97,7 @@ class ShardLeases(Client[Shards]):
 
     def create(self, shards: Iterable[str]) -> None:
         """Make these shards known, for any worker to take. Those that are known stay as they are."""
-        in_contract(self._core.leases.create(list(shards)))
+        in_contract(self._core.leases.create(shards))
 
     def take(self, shard_id: str, *, force: bool = False) -> RecordCheckpointer | None:
         """Take a shard that is free, expired, or this worker's already; None where it is not. `force` takes any.
@@ -145,7 +145,7 @@ class ShardLeases(Client[Shards]):
 
     def finish(self, checkpointer: RecordCheckpointer) -> None:
         """Give back a shard that has ended; `IllegalArgumentError` where its end was not checkpointed."""
-        if checkpointer.position != SHARD_END:
+        if isinstance(checkpointer, RecordCheckpointer) and checkpointer.position != SHARD_END:
             raise IllegalArgumentError(
                 f"shard {checkpointer.shard_id!r:.60}: has ended, and its checkpoint is {checkpointer.position}: call "
                 "checkpoint() in shard_ended(); until its end is recorded it is not finished, and is read again"

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from checkpointer.errors import CheckpointError
+from checkpointer.errors import CheckpointError, IllegalArgumentError
 from checkpointer.progress.coalesce import Coalescer
 from checkpointer.progress.document import Space
 from checkpointer.progress.group import Group
@@ -65,7 +65,7 @@ class Shards:
         return checkpointer
 
     async def release(self, checkpointer: RecordCheckpointer) -> None:
-        lease = checkpointer._lease
+        lease = self._checked(checkpointer)._lease
         try:
             await self.leases.release(lease, finished=not lease.lost and checkpointer.position == SHARD_END)
         finally:
@@ -73,7 +73,7 @@ class Shards:
                 self._drop(checkpointer)
 
     async def let_go(self, checkpointer: RecordCheckpointer) -> None:
-        self.leases.let_go(checkpointer._lease)
+        self.leases.let_go(self._checked(checkpointer)._lease)
         self._drop(checkpointer)
 
     async def forget(self, shard: str) -> None:
@@ -134,6 +134,13 @@ class Shards:
         for one in lost:
             self._drop(one)
         return lost
+
+    def _checked(self, checkpointer: RecordCheckpointer) -> RecordCheckpointer:
+        if not isinstance(checkpointer, RecordCheckpointer) or checkpointer._waiting is not self._waiting:
+            raise IllegalArgumentError(
+                f"{checkpointer!r:.100}: expected a checkpointer that came with one of these leases"
+            )
+        return checkpointer
 
     def _drop(self, checkpointer: RecordCheckpointer) -> None:
         if self.checkpointers.get(checkpointer.shard_id) is checkpointer:
