@@ -90,8 +90,15 @@ class Leases:
         await self._change(change)
 
     async def take(self, partition: str, *, force: bool = False) -> Lease | None:
-        """A lease, where the partition is free, expired or this worker's already; else None. `force` takes any."""
-        return await self._take_where(partition, lambda row: force or row is None or self._watch.is_free(row))
+        """A lease, where the partition is free, expired or this worker's already; else None. `force` takes any.
+
+        Only what was created can be taken.
+        """
+
+        def allowed(row: Row | None) -> bool:
+            return row is not None and (force or self._watch.is_free(row))
+
+        return await self._take_where(partition, allowed)
 
     async def steal(self, seen: Row) -> Lease | None:
         """A lease, where the partition is free, or still with the owner of this row; else, or without a row, None."""

@@ -55,10 +55,13 @@ def test_a_free_partition_is_taken_by_one(world: World, pair: tuple[Worker, Work
     assert world.rows()["p"].etag == lease.token
 
 
-def test_a_partition_that_nobody_named_before_is_made_by_taking_it(world: World) -> None:
+@pytest.mark.parametrize("force", [False, True])
+def test_a_partition_that_was_not_created_is_not_taken(world: World, force: bool) -> None:
+    """A name that was mistyped once would else be read by every worker, for ever."""
+    world.create("p")
     a = world.worker("a")
-    assert a.must_take("new").epoch == 1
-    assert set(world.rows()) == {"new"}
+    assert a.take("new", force=force) is None
+    assert set(world.rows()) == {"p"}
 
 
 def test_what_was_recorded_is_found_by_the_next_owner(world: World, pair: tuple[Worker, Worker]) -> None:
@@ -681,6 +684,7 @@ def test_without_its_ownership_epochs_go_on_above_those_of_positions(world: Worl
     old = a.leases.held["p"]
     write(old, 1)
     world.delete(OWNERSHIP)
+    world.create("p")
     new = b.must_take("p")
     assert new.epoch == 4
     assert world.rows()["p"].epoch == 4
@@ -696,6 +700,7 @@ def test_without_its_ownership_the_same_epoch_is_not_the_same_lease(world: World
     a, b = pair
     old = a.must_take("p")
     world.delete(OWNERSHIP)
+    world.create("p")
     new = b.must_take("p")
     write(new, 1)
     with pytest.raises(LeaseLostError):
@@ -710,6 +715,7 @@ def test_of_a_group_that_was_deleted_no_lease_is_left(world: World, pair: tuple[
     old = a.must_take("p")
     write(old, 1)
     world.delete(OWNERSHIP, path("p"))
+    world.create("p")
     new = b.must_take("p")
     assert (new.epoch, new.found) == (old.epoch, None)
     write(new, 2)
@@ -871,6 +877,7 @@ def test_whoever_stops_at_any_request_another_goes_on_after_a_lease(verb: str, a
 
 
 def test_the_group_stands_below_its_folder(world: World) -> None:
+    world.create("p/q")
     a = world.worker("a")
     a.must_take("p/q")
     listed = {entry.path for entry in run(world.store.list(""))}
