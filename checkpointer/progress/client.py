@@ -3,7 +3,8 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
 from checkpointer.host import SystemHost
 from checkpointer.progress.document import Space
@@ -62,6 +63,21 @@ class Client(Generic[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_made": {}}
+
+
+class Closing:
+    """What is closed when the block of a `with` ends."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def in_this_process(made: dict[int, T], make: Callable[[], T]) -> T:

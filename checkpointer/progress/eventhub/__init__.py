@@ -7,9 +7,9 @@ The twin for the client's asyncio half is `checkpointer.progress.eventhub.aio.Ch
 """
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from checkpointer.progress.client import Closing
 from checkpointer.progress.eventhub.client import Shared
 from checkpointer.progress.eventhub.core import Names
 from checkpointer.runtime import run_sync
@@ -20,7 +20,7 @@ else:
     Contract = object
 
 
-class CheckpointStore(Shared, Contract):
+class CheckpointStore(Shared, Closing, Contract):
     """Ownership and checkpoints of partitions. Any thread may call it. See `Shared.__init__` for the arguments.
 
     The client looks at `last_modified_time` with its own clock: it is the time of the store's server, where it has one.
@@ -69,11 +69,3 @@ class CheckpointStore(Shared, Contract):
         Updates are refused afterwards, with `InvalidStateError`. Everything else still works, and connects again.
         """
         run_sync(self._core.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

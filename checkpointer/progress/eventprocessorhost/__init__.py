@@ -10,10 +10,9 @@ if leases.acquire_lease(lease):
 import os
 import secrets
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from checkpointer.progress.client import Client, Root
+from checkpointer.progress.client import Client, Closing, Root
 from checkpointer.progress.document import Space
 from checkpointer.progress.eventprocessorhost.checkpoint import CheckpointInfo
 from checkpointer.progress.eventprocessorhost.checkpoints import Checkpoints
@@ -25,7 +24,7 @@ from manifests import layout
 __all__ = ["CheckpointInfo", "CheckpointManager", "CompleteLease", "LeaseManager"]
 
 
-class CheckpointManager(Client[Checkpoints]):
+class CheckpointManager(Client[Checkpoints], Closing):
     """The checkpoints of one consumer group. Any thread may call it."""
 
     def __init__(
@@ -133,16 +132,8 @@ class CheckpointManager(Client[Checkpoints]):
         """
         run_sync(self._core.close())
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class LeaseManager(Client[HostLeases]):
+class LeaseManager(Client[HostLeases], Closing):
     """The leases of one host on the partitions of one consumer group. Any thread may call it."""
 
     def __init__(
@@ -244,14 +235,6 @@ class LeaseManager(Client[HostLeases]):
     def close(self) -> None:
         """Release connections. Leases are neither released nor renewed."""
         run_sync(self._core.group.space.store.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _folder(event_hub: str, consumer_group: str) -> str:

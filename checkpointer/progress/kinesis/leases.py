@@ -5,12 +5,11 @@ import socket
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from checkpointer import runtime
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.progress.client import Client, Root
+from checkpointer.progress.client import Client, Closing, Root
 from checkpointer.progress.document import Space
 from checkpointer.progress.kinesis.checkpointer import RecordCheckpointer, in_contract
 from checkpointer.progress.kinesis.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
@@ -19,7 +18,7 @@ from checkpointer.store import Fencing
 from manifests.progress import Row
 
 
-class ShardLeases(Client[Shards]):
+class ShardLeases(Client[Shards], Closing):
     """Which shards of an application this worker reads. Any thread may call it; each verb is in `Leases`' words.
 
     A lease is held until it is released, or taken by another worker, who may once it was not renewed for `duration`
@@ -187,11 +186,3 @@ class ShardLeases(Client[Shards]):
         leases are not released, and expire.
         """
         in_contract(self._core.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
