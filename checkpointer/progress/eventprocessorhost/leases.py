@@ -1,7 +1,6 @@
 """The leases of one host, as the contract of Event Processor Host has them, on the leases of this library."""
 
 import asyncio
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -65,10 +64,6 @@ class CompleteLease:
             raise LeaseLostError(
                 f"partition {self.partition_id!r}: this lease was never acquired, or was released: acquire it first"
             )
-        if self._host.pid != os.getpid():
-            raise LeaseLostError(
-                f"partition {self.partition_id!r}: this lease belongs to the process that acquired it: get one here"
-            )
         self._hold.check()
         return self._hold
 
@@ -96,7 +91,6 @@ class HostLeases:
     def __init__(self, space: Space, folder: str, host_name: str, duration: float) -> None:
         self.group = Group(space, folder)
         self.leases = Leases(self.group, host_name, duration)
-        self.pid = os.getpid()
         self._used: set[CompleteLease] = set()
         self._turn = asyncio.Lock()
 
