@@ -1,9 +1,9 @@
-"""A fresh root for each test, and no waiting where somebody else was faster."""
+"""A fresh root for each test, two workers on one, and no waiting where somebody else was faster."""
 
 import pytest
 
 from checkpointer.progress import document
-from tests.progress.world import World
+from tests.progress.world import Worker, World
 
 
 @pytest.fixture
@@ -14,3 +14,10 @@ def world() -> World:
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "_LONGEST_WAIT", 0.0)
+
+
+@pytest.fixture
+def pair(world: World) -> tuple[Worker, Worker]:
+    """Two workers on a group with one partition, p, that nobody has."""
+    world.create("p")
+    return world.worker("a"), world.worker("b")

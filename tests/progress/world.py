@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from checkpointer import runtime
+from checkpointer.errors import LeaseLostError
 from checkpointer.progress.document import Space
 from checkpointer.progress.group import Group
 from checkpointer.progress.lease import Lease, Value
@@ -90,6 +91,15 @@ class Worker:
 
 def write(lease: Lease, number: int) -> Value | None:
     return run(lease.write(lambda value: {"at": number}))
+
+
+def lost(lease: Lease) -> bool:
+    """Whether its owner is told, once it asks."""
+    try:
+        run(lease.write(lambda value: None))
+    except LeaseLostError:
+        return True
+    return False
 
 
 class World:
