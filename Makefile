@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test lint format bench bench-quick servers clean
+.PHONY: help setup demo test prove lint format bench bench-quick servers clean
 
 help: ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
@@ -17,6 +17,9 @@ demo: .venv/.demo ## run the example jobs
 
 test: servers ## run the tests; those whose server is missing are skipped by name
 	@scripts/run python -m pytest $(TWO_AT_ONCE)
+
+prove: servers ## run the long proofs, for hours, and write docs/proof.md
+	@CHECKPOINTER_REQUIRE_SERVERS=1 CHECKPOINTER_PROVE=docs/proof.md scripts/run python -m pytest tests/proof
 
 lint: .venv/.dev ## check formatting, style and types
 	.venv/bin/ruff format --check .

@@ -14,6 +14,8 @@ from hypothesis import settings
 
 from tests.servers import Server, ServerUnavailableError, start_azurite, start_minio
 
+pytest_plugins = ["tests.proof.effort"]
+
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark would take any python3
 
 if "CI" not in os.environ:  # Hypothesis brings a profile of its own for CI

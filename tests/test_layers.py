@@ -150,6 +150,13 @@ LAYERS = (
         ("format", "errors", "runtime", "codecs", "store", "core", "table", "faces", "progress", "report"),
         ("click", "rich"),
     ),
+    Layer(
+        "testing",
+        "Faults are put in from outside: what is tested does not know that there are tests.",
+        ("checkpointer.testing",),
+        ("format", "errors", "runtime", "store", "core", "faces"),
+        ("pytest",),
+    ),
 )
 
 BY_NAME = {layer.name: layer for layer in LAYERS}

@@ -23,7 +23,7 @@ from checkpointer.errors import (
     IllegalArgumentError,
     InvalidStateError,
 )
-from tests.core.faults import FaultyStore
+from checkpointer.testing.faults import FaultyStore
 from tests.core.world import World, contents, got, latest, line, put
 from tests.servers import Server
 

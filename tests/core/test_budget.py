@@ -15,9 +15,9 @@ from checkpointer.store.base import Blob, Page
 from checkpointer.store.limit import LimitedStore
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.retry import RetryingStore
+from checkpointer.testing.faults import FaultyStore
 from manifests.segments import INLINE
 from tests.conftest import Root
-from tests.core.faults import FaultyStore
 from tests.core.world import World, line, put
 from tests.servers import Server
 

@@ -20,11 +20,11 @@ from checkpointer.errors import (
 from checkpointer.session import Session
 from checkpointer.store.base import Store
 from checkpointer.store.retry import RetryingStore
+from checkpointer.testing.faults import CrashError, FaultyStore
 from manifests import layout
 from manifests.model import CheckpointId
 from tests.conftest import Root
 from tests.core.damage import everything, fill, flip
-from tests.core.faults import CrashError, FaultyStore
 from tests.core.test_crashes import Place, view
 from tests.core.world import Actor, World, at_once, latest, line, put
 

@@ -20,10 +20,10 @@ from checkpointer.errors import (
     OutcomeUnknownError,
 )
 from checkpointer.objects import objects_of
+from checkpointer.testing.faults import CrashError
 from manifests import layout
 from manifests.model import CheckpointId, Ref
 from tests.core.damage import DAMAGE, everything, fill, flip
-from tests.core.faults import CrashError
 from tests.core.test_verify import live_ids, live_paths
 from tests.core.world import World, got, latest, line, put
 

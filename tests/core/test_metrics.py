@@ -25,9 +25,9 @@ from checkpointer.host import SystemHost
 from checkpointer.metrics import CommitMetrics, Metrics, OperatorMetrics, Requests, RestoreMetrics
 from checkpointer.store.limit import LimitedStore
 from checkpointer.store.retry import RetryingStore
+from checkpointer.testing.faults import FaultyStore
 from manifests.model import CheckpointId, Cost, Manifest, Operator
 from manifests.segments import INLINE
-from tests.core.faults import FaultyStore
 from tests.core.world import World, at_once, latest, line, put
 from tests.servers import Server
 

@@ -24,12 +24,12 @@ from checkpointer.errors import (
     UnsupportedFormatError,
 )
 from checkpointer.store.memory import MemoryStore
+from checkpointer.testing.faults import CrashError
 from manifests import layout
 from manifests.model import CheckpointId, Job
 from manifests.wire import decode_pointer, encode_pointer
 from tests.conftest import Root
 from tests.core.damage import everything, fill
-from tests.core.faults import CrashError
 from tests.core.test_crashes import objects_of
 from tests.core.test_fallback import own, spoil
 from tests.core.world import Actor, World, attempt, got, latest, line, put

@@ -26,10 +26,10 @@ from checkpointer.errors import (
 from checkpointer.host import SystemHost
 from checkpointer.pointer import read_head
 from checkpointer.retention.plan import Plan, Total
+from checkpointer.testing.faults import CrashError
 from manifests import layout
 from manifests.model import CheckpointId
 from tests.conftest import Root
-from tests.core.faults import CrashError
 from tests.core.world import Actor, Contents, World, attempt, got, latest, line, live_objects, put
 
 AT_ONCE = RetentionPolicy(grace=timedelta(0))

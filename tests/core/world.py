@@ -16,8 +16,8 @@ from checkpointer.store.local import LocalStore
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.retry import RetryingStore
 from checkpointer.sync_handles import Checkpoint, Restored
+from checkpointer.testing.faults import FaultyStore
 from manifests.model import CheckpointId, Pointer, Ref
-from tests.core.faults import FaultyStore
 
 Contents = dict[str, dict[int, list[bytes]]]
 

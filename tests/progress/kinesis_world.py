@@ -6,7 +6,7 @@ from checkpointer.progress.document import Space
 from checkpointer.progress.kinesis import RecordCheckpointer, ShardLeases
 from checkpointer.progress.kinesis.shards import Shards
 from checkpointer.store.base import Store
-from tests.core.faults import FaultyStore
+from checkpointer.testing.faults import FaultyStore
 from tests.progress.world import TestHost
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from checkpointer.errors import DependencyError
 from checkpointer.store.base import Blob, Listing
 from checkpointer.store.memory import MemoryStore
-from tests.core.faults import CrashError, LateSwap, Request
+from checkpointer.testing.faults import CrashError, LateSwap, Request
 
 T = TypeVar("T")
 

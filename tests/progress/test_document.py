@@ -34,6 +34,7 @@ from checkpointer.store import open_store
 from checkpointer.store.base import Blob, PreconditionFailedError, Store
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.swap import SENDS
+from checkpointer.testing.faults import FaultyStore
 from manifests.progress import (
     MAX_OWNERSHIP,
     MAX_POSITION,
@@ -45,7 +46,6 @@ from manifests.progress import (
     encode_ownership,
     encode_position,
 )
-from tests.core.faults import FaultyStore
 from tests.progress.world import TestHost, run
 
 AT = datetime(2024, 1, 2, tzinfo=UTC)

@@ -24,7 +24,7 @@ from checkpointer.progress.document import Space
 from checkpointer.progress.eventhub import CheckpointStore, aio
 from checkpointer.progress.eventhub.core import Consumers
 from checkpointer.store.base import Blob
-from tests.core.faults import FaultyStore
+from checkpointer.testing.faults import FaultyStore
 from tests.progress.test_eventhub_contract import HERE, checkpoint, claim, owners, positions
 
 FOLDER = "progress/eventhub/orders.servicebus.windows.net/clicks/%24default/"

@@ -20,9 +20,9 @@ from checkpointer.progress.document import Space
 from checkpointer.progress.eventprocessorhost import CheckpointInfo, CheckpointManager, CompleteLease, LeaseManager
 from checkpointer.runtime import run_sync
 from checkpointer.store.memory import MemoryStore
+from checkpointer.testing.faults import CrashError, FaultyStore, Gate
 from manifests import layout
 from manifests.digest import sha256
-from tests.core.faults import CrashError, FaultyStore, Gate
 from tests.progress import eph_hosts
 from tests.progress.world import LEASE, TestHost
 

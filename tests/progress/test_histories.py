@@ -15,8 +15,8 @@ import pytest
 
 from checkpointer.errors import CheckpointError, LeaseLostError
 from checkpointer.progress.lease import Lease, Value
+from checkpointer.testing.faults import CrashError
 from manifests.progress import Position, decode_position
-from tests.core.faults import CrashError
 from tests.progress.stepping import Stage, start
 from tests.progress.world import FOLDER, LEASE, TestHost, Worker, run
 

@@ -21,7 +21,7 @@ from checkpointer.progress.journal_format import decode
 from checkpointer.store import ObjectNotFoundError
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.swap import SENDS
-from tests.core.faults import CrashError, FaultyStore
+from checkpointer.testing.faults import CrashError, FaultyStore
 from tests.progress.journals import AT, Place, eventually
 
 FILE, PREVIOUS = "journal.yml", "journal.yml.previous"

@@ -9,7 +9,7 @@ import pytest
 
 from checkpointer.errors import FencedError, InvalidStateError, RetryableError, ThrottlingError
 from checkpointer.progress.kinesis import TRIM_HORIZON, ExtendedSequenceNumber, Worker
-from tests.core.faults import FaultyStore
+from checkpointer.testing.faults import FaultyStore
 from tests.progress.kinesis_world import Node, records
 from tests.progress.test_kinesis_worker import THIRD, Processor, Stream, checkpoint
 from tests.progress.world import TestHost, World

@@ -14,9 +14,9 @@ from checkpointer.progress.lease import Lease, Value
 from checkpointer.progress.leases import Leases
 from checkpointer.store.base import ObjectNotFoundError, Store
 from checkpointer.store.memory import MemoryStore
+from checkpointer.testing.faults import FaultyStore
 from manifests import layout
 from manifests.progress import Ownership, Position, Row, decode_ownership, decode_position
-from tests.core.faults import FaultyStore
 
 T = TypeVar("T")
 

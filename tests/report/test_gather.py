@@ -13,9 +13,9 @@ from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.pointer import read_head
 from checkpointer.report import gather, page
 from checkpointer.store.base import S
+from checkpointer.testing.faults import Request
 from manifests import layout
 from tests.core.damage import fill, flip
-from tests.core.faults import Request
 from tests.core.world import World, line, live_objects, put
 from tests.report.conftest import report_on
 
