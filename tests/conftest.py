@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from tests.servers import Server, ServerUnavailableError, start_azurite, start_minio
 
-pytest_plugins = ["tests.proof.effort"]
+pytest_plugins = ["pytester", "checkpointer.testing.plugin", "tests.proof.effort"]
 
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark would take any python3
 

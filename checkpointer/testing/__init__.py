@@ -1,1 +1,24 @@
-"""Tools to test what is built on a store: a store that fails as told, and every crash point and order of requests."""
+"""Tools to test what is built on a store.
+
+`FaultyStore` wraps any store and fails as a script or a seed says; `injected` puts faults into every root that a
+process opens; `crash_points` kills a job at every place where it can die. With pytest, `checkpointer.testing.plugin`
+has fixtures of them.
+"""
+
+from checkpointer.testing.crashes import CrashPoint, crash_points, injected
+from checkpointer.testing.faults import CrashError, Fault, Faults, Gate, LateWrite, Request, Send
+from checkpointer.testing.store import FaultyStore
+
+__all__ = [
+    "CrashError",
+    "CrashPoint",
+    "Fault",
+    "Faults",
+    "FaultyStore",
+    "Gate",
+    "LateWrite",
+    "Request",
+    "Send",
+    "crash_points",
+    "injected",
+]

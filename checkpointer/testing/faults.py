@@ -1,22 +1,35 @@
-"""A store that fails where a test says so, before or after a request took effect, and counts what it is asked."""
+"""What goes wrong with the requests of a store: by script, or by a seed.
+
+A fault stands between a request and the store, and decides what is sent and what is answered:
+
+    faults = Faults()
+    faults.drop_answer("swap")              # the next swap lands, and nobody hears of it
+    faults.crash(5)                         # and before the fifth request from now on the process is gone
+    store = FaultyStore(MemoryStore("memory://x"), faults)
+"""
 
 import asyncio
 import random
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from checkpointer import runtime
-from checkpointer.errors import DependencyError
-from checkpointer.store.base import Blob, Leftover, Listing, Page, PreconditionFailedError, S, Store
+from checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, ThrottlingError
+from checkpointer.store.base import Blob, Entry, Page, PreconditionFailedError
 from manifests.digest import Bytes
-
-T = TypeVar("T")
 
 PATIENCE = 30.0
 """Seconds after which a held request gives up, so that a broken test fails and does not hang."""
+
+FAILURES = ("fail", "drop_answer", "throttle", "delay", "stale_listing")
+"""What a seed chooses from: all that a sound client gets over. Damage (`flip`, `tear`) comes by script alone."""
+
+LONGEST = 0.01
+"""Seconds that a request is delayed at most where a seed delays it: enough for others to come first."""
 
 
 class CrashError(Exception):
@@ -31,23 +44,28 @@ class Request:
     path: str
     number: int
     size: int = 0
-    data: bytes = field(default=b"", repr=False)
+    data: Bytes = field(default=b"", repr=False)
     expected: str | None = None
 
+
+Send = Callable[[Request], Awaitable[Any]]
+"""Hands a request on; the answer of the store, or its error."""
+
+Fault = Callable[[Request, Send], Awaitable[Any]]
+"""Stands in for `Send`: what it returns or raises is what the caller gets."""
 
 Action = Callable[[Request], object]
 
 
 @dataclass(slots=True, eq=False)
 class _Rule:
-    """Do `action` at the matches from the `nth` on, `times` of them."""
+    """Apply `fault` to the matches from the `nth` on, `times` of them."""
 
-    action: Action
+    fault: Fault
     kind: str | None
     path: str
     nth: int
     times: int
-    after: bool
     seen: int = 0
 
     def matches(self, request: Request) -> bool:
@@ -57,20 +75,19 @@ class _Rule:
         return self.nth <= self.seen < self.nth + self.times
 
 
-class LateSwap:
-    """A swap that its sender believes lost, and that may still land."""
+class LateWrite:
+    """A put, swap or delete that its sender believes lost, and that may still land."""
 
-    def __init__(self, store: Store, request: Request) -> None:
-        self._store, self._request = store, request
+    def __init__(self, request: Request, send: Send) -> None:
+        self.request, self._send = request, send
 
     def land(self) -> bool:
         """Let it arrive now. Whether it took effect."""
         return runtime.run_sync(self.arrive())
 
     async def arrive(self) -> bool:
-        request = self._request
         try:
-            await self._store.compare_and_swap(request.path, request.data, request.expected)
+            await self._send(self.request)
         except PreconditionFailedError:
             return False
         return True
@@ -95,27 +112,23 @@ class Gate:
         self._opened.set()
 
 
-class FaultyStore(Listing):
-    """`inner`, with faults by script (`fail`, `drop_answer`, `delay_swap`, `call`, `hold`, `crash`) or by a seed.
+class Faults:
+    """What is to go wrong, and what was asked so far. Several stores may share it: they fail as one process does.
 
-    With a seed each request fails with probability `rate`, half of them after they took effect.
+    Each method takes which request is meant: the `nth` from now on of a `kind` (None: any) whose path contains `path`,
+    and `times - 1` more. With a seed each request meets one of `failures` by chance, with probability `rate`.
     """
 
-    def __init__(self, inner: Store, *, seed: int | None = None, rate: float = 0.1) -> None:
-        self.inner = inner
+    def __init__(self, *, seed: int | None = None, rate: float = 0.1, failures: Sequence[str] = FAILURES) -> None:
+        if unknown := set(failures) - set(FAILURES):
+            raise IllegalArgumentError(f"failures: expected some of {', '.join(FAILURES)}, got {sorted(unknown)}")
         self.requests: list[Request] = []
         self._rules: list[_Rule] = []
         self._dead = False
         self._random = None if seed is None else random.Random(seed)
-        self._rate = rate
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def fencing(self) -> bool:
-        return self.inner.fencing
+        self._rate, self._failures = rate, tuple(failures)
+        self._effects: list[Request] = []
+        self._lock = threading.Lock()
 
     # ---- what was asked ------------------------------------------------------------------------------------------
 
@@ -133,6 +146,10 @@ class FaultyStore(Listing):
 
     # ---- what is to go wrong -------------------------------------------------------------------------------------
 
+    def apply(self, fault: Fault, kind: str | None = None, nth: int = 1, *, path: str = "", times: int = 1) -> None:
+        """Put any fault in the way of the nth matching request."""
+        self._rules.append(_Rule(fault, kind, path, nth, times))
+
     def call(
         self,
         action: Action,
@@ -143,8 +160,8 @@ class FaultyStore(Listing):
         after: bool = False,
         times: int = 1,
     ) -> None:
-        """Run `action`, in a thread, at the nth matching request from now on; what it raises, the request raises."""
-        self._rules.append(_Rule(action, kind, path, nth, times, after))
+        """Run `action`, in a thread, at the nth matching request; what it raises, the request raises."""
+        self.apply(_calling(action, after), kind, nth, path=path, times=times)
 
     def fail(
         self,
@@ -157,25 +174,38 @@ class FaultyStore(Listing):
         error: type[Exception] = DependencyError,
     ) -> None:
         """Let the nth matching request fail, before or after it took effect."""
-
-        def action(request: Request) -> None:
-            raise error(f"{request.kind} {request.path}: failed by the test")
-
-        self.call(action, kind, nth, path=path, after=after, times=times)
+        self.apply(_failing(error, after), kind, nth, path=path, times=times)
 
     def drop_answer(self, kind: str = "swap", nth: int = 1, *, path: str = "", times: int = 1) -> None:
         """Let the nth matching request take effect and its answer be lost."""
         self.fail(kind, nth, path=path, after=True, times=times)
 
-    def delay_swap(self, nth: int = 1, times: int = 1) -> list[LateSwap]:
-        """Leave the nth swap unanswered; the list will hold it, for the test to let it land."""
-        late: list[LateSwap] = []
+    def throttle(self, kind: str | None = None, nth: int = 1, *, path: str = "", times: int = 1) -> None:
+        """Let the store refuse the nth matching request as one too many (503)."""
+        self.fail(kind, nth, path=path, times=times, error=ThrottlingError)
 
-        def action(request: Request) -> None:
-            late.append(LateSwap(self.inner, request))
-            raise DependencyError("swap: no answer yet, says the test")
+    def delay(
+        self,
+        seconds: float,
+        kind: str | None = None,
+        nth: int = 1,
+        *,
+        path: str = "",
+        after: bool = False,
+        times: int = 1,
+    ) -> None:
+        """Hold the nth matching request up, or (`after`) its answer: later ones overtake it."""
+        self.apply(_slow(0.0 if after else seconds, seconds if after else 0.0), kind, nth, path=path, times=times)
 
-        self.call(action, "swap", nth, times=times)
+    def late(self, kind: str = "swap", nth: int = 1, *, path: str = "", times: int = 1) -> list[LateWrite]:
+        """Leave the nth put, swap or delete unanswered; the list will hold it, for the test to let it land."""
+        late: list[LateWrite] = []
+
+        async def fault(request: Request, send: Send) -> Any:
+            late.append(LateWrite(request, send))
+            raise DependencyError(f"{request.kind} {request.path}: no answer yet, says the test")
+
+        self.apply(fault, kind, nth, path=path, times=times)
         return late
 
     def hold(self, kind: str, nth: int = 1, *, path: str = "", after: bool = False, times: int = 1) -> Gate:
@@ -183,6 +213,34 @@ class FaultyStore(Listing):
         gate = Gate()
         self.call(gate, kind, nth, path=path, after=after, times=times)
         return gate
+
+    def tear(self, nth: int = 1, *, path: str = "", share: float = 0.5) -> None:
+        """Let the nth matching put leave only the first `share` of its bytes, and fail.
+
+        Of the stores only those without fencing (any fsspec URL with `fencing="none"`) can do that.
+        """
+
+        async def fault(request: Request, send: Send) -> Any:
+            part = bytes(memoryview(request.data).cast("B")[: int(len(request.data) * share)])
+            await send(replace(request, data=part))
+            raise DependencyError(f"put {request.path}: broke off, says the test")
+
+        self.apply(fault, "put", nth, path=path)
+
+    def flip(self, kind: str = "get", nth: int = 1, *, path: str = "", bit: int = 0, times: int = 1) -> None:
+        """Let one bit of the nth matching answer be wrong: bit 0 is the lowest of the first byte."""
+
+        async def fault(request: Request, send: Send) -> Any:
+            answer = await send(request)
+            data = bytearray(answer.data if isinstance(answer, Blob) else answer)
+            data[bit // 8 % len(data)] ^= 1 << bit % 8
+            return replace(answer, data=bytes(data)) if isinstance(answer, Blob) else bytes(data)
+
+        self.apply(fault, kind, nth, path=path, times=times)
+
+    def stale_listing(self, nth: int = 1, *, path: str = "", lag: int = 1, times: int = 1) -> None:
+        """Let the nth matching listing not know the last `lag` writes and deletions that came through here."""
+        self.apply(self._stale(lag), "list", nth, path=path, times=times)
 
     def crash(self, number: int, *, after: bool = False) -> None:
         """Die at the nth request from now on, and serve nothing afterwards."""
@@ -193,71 +251,103 @@ class FaultyStore(Listing):
 
         self.call(action, None, number, after=after)
 
-    # ---- the store -----------------------------------------------------------------------------------------------
+    def clear(self) -> None:
+        """Nothing goes wrong any more; who died is alive again. What was asked stays counted."""
+        self._rules, self._dead, self._random = [], False, None
 
-    async def get(self, path: str, *, limit: int | None = None) -> Blob:
-        return await self._run("get", path, lambda: self.inner.get(path, limit=limit))
+    # ---- how it goes wrong ---------------------------------------------------------------------------------------
 
-    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
-        return await self._run("get", path, lambda: self.inner.read_into(path, make, limit=limit))
+    async def serve(self, request: Request, send: Send) -> Any:
+        """Send a request through all that is in its way. For `FaultyStore`."""
+        with self._lock:
+            request = replace(request, number=len(self.requests) + 1)
+            self.requests.append(request)
+            faults = [rule.fault for rule in self._rules if rule.matches(request)]
+            if self._random is not None and self._random.random() < self._rate:
+                faults.append(self._by_chance(self._random))
 
-    async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        return await self._run("get_range", path, lambda: self.inner.get_range(path, offset, length))
+        async def ask(sent: Request) -> Any:
+            self._check_alive()
+            answer = await send(sent)
+            if sent.kind in ("put", "delete"):
+                self._effects.append(sent)
+            return answer
 
-    async def put(self, path: str, data: Bytes) -> None:
-        await self._run("put", path, lambda: self.inner.put(path, data), size=len(data))
-
-    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
-        def swap() -> Awaitable[str]:
-            return self.inner.compare_and_swap(path, data, expected)
-
-        return await self._run("swap", path, swap, size=len(data), data=data, expected=expected)
-
-    async def list_page(self, prefix: str, more: object | None = None) -> Page:
-        return await self._run("list", prefix, lambda: self.inner.list_page(prefix, more))
-
-    async def folders(self, prefix: str) -> Sequence[str]:
-        return await self._run("list", prefix, lambda: self.inner.folders(prefix))
-
-    async def delete(self, paths: Sequence[str]) -> None:
-        await self._run("delete", " ".join(paths), lambda: self.inner.delete(paths))
-
-    async def leftovers(self) -> Sequence[Leftover]:
-        return await self._run("leftovers", "", self.inner.leftovers)
-
-    async def discard(self, leftovers: Sequence[Leftover]) -> None:
-        await self._run("discard", "", lambda: self.inner.discard(leftovers))
-
-    async def close(self) -> None:
-        await self.inner.close()
-
-    async def _run(
-        self,
-        kind: str,
-        path: str,
-        send: Callable[[], Awaitable[T]],
-        size: int = 0,
-        data: bytes = b"",
-        expected: str | None = None,
-    ) -> T:
-        request = Request(kind, path, len(self.requests) + 1, size, data, expected)
-        self.requests.append(request)
         self._check_alive()
-        rules = [rule for rule in self._rules if rule.matches(request)]
-        chance = 1.0 if self._random is None else self._random.random() / self._rate
-        await self._act(request, [rule for rule in rules if not rule.after], chance < 0.5)
-        self._check_alive()
-        answer = await send()
-        await self._act(request, [rule for rule in rules if rule.after], 0.5 <= chance < 1)
-        return answer
+        reach: Send = ask
+        for fault in reversed(faults):
+            reach = _through(fault, reach)
+        return await reach(request)
 
     def _check_alive(self) -> None:
         if self._dead:
             raise CrashError("died before")
 
-    @staticmethod
-    async def _act(request: Request, rules: Sequence[_Rule], unlucky: bool) -> None:
-        for rule in rules:
-            await asyncio.to_thread(rule.action, request)
-        if unlucky:
-            raise DependencyError(f"{request.kind} {request.path}: failed by chance")
+    def _by_chance(self, dice: random.Random) -> Fault:
+        match dice.choice(self._failures):
+            case "fail":
+                return _failing(DependencyError, after=False)
+            case "drop_answer":
+                return _failing(DependencyError, after=True)
+            case "throttle":
+                return _failing(ThrottlingError, after=False)
+            case "delay":
+                return _slow(dice.uniform(0, LONGEST), dice.uniform(0, LONGEST))
+            case _:
+                return self._stale(dice.randrange(1, 5))
+
+    def _stale(self, lag: int) -> Fault:
+        async def fault(request: Request, send: Send) -> Any:
+            page = await send(request)
+            return self._without_last(page, request.path, lag) if isinstance(page, Page) else page
+
+        return fault
+
+    def _without_last(self, page: Page, prefix: str, lag: int) -> Page:
+        """A page as it would have been before the last effects: what was written is not there, what was deleted is."""
+        entries = {entry.path: entry for entry in page.entries}
+        sizes = {effect.path: effect.size for effect in self._effects if effect.kind == "put"}
+        for effect in reversed(self._effects[-lag:]):
+            if effect.kind == "put":
+                entries.pop(effect.path, None)
+            elif page.more is None:
+                gone = [path for path in effect.path.split(" ") if path.startswith(prefix) and path in sizes]
+                entries |= {path: Entry(path, sizes[path]) for path in gone}
+        return Page(list(entries.values()), page.more)
+
+
+def _through(fault: Fault, send: Send) -> Send:
+    return lambda request: fault(request, send)
+
+
+def _calling(action: Action, after: bool) -> Fault:
+    async def fault(request: Request, send: Send) -> Any:
+        if not after:
+            await asyncio.to_thread(action, request)
+        try:
+            return await send(request)
+        finally:  # a refusal is an answer too
+            if after:
+                await asyncio.to_thread(action, request)
+
+    return fault
+
+
+def _failing(error: type[Exception], after: bool) -> Fault:
+    async def fault(request: Request, send: Send) -> Any:
+        if after:
+            with suppress(CheckpointError):
+                await send(request)
+        raise error(f"{request.kind} {request.path}: failed by the test")
+
+    return fault
+
+
+def _slow(before: float, after: float) -> Fault:
+    async def fault(request: Request, send: Send) -> Any:
+        await asyncio.sleep(before)
+        answer = await send(request)
+        await asyncio.sleep(after)
+        return answer
+
+    return fault

@@ -23,7 +23,8 @@ from checkpointer.errors import (
     IllegalArgumentError,
     InvalidStateError,
 )
-from checkpointer.testing.faults import FaultyStore
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.store import FaultyStore
 from tests.core.world import World, contents, got, latest, line, put
 from tests.servers import Server
 
@@ -31,8 +32,8 @@ from tests.servers import Server
 def asynchronous(world: World) -> AsyncCheckpointer:
     """An asynchronous client of a root, behind a faulty store: `client.faults`."""
     client = AsyncCheckpointer(world.store.url)
-    client.faults = FaultyStore(world.store)
-    client._session.store = client.faults
+    client.faults = Faults()
+    client._session.store = FaultyStore(world.store, client.faults)
     return client
 
 

@@ -15,7 +15,8 @@ from checkpointer.store.base import Blob, Page
 from checkpointer.store.limit import LimitedStore
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.retry import RetryingStore
-from checkpointer.testing.faults import FaultyStore
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.store import FaultyStore
 from manifests.segments import INLINE
 from tests.conftest import Root
 from tests.core.world import World, line, put
@@ -29,13 +30,14 @@ class Counted:
 
     def __init__(self, root: Root) -> None:
         self.client = Checkpointer(root.url, root.storage_options or None)
-        self.store = FaultyStore(open_store(root.url, root.storage_options or None))
-        self.client._session.store = self.store
+        self.faults = Faults()
+        store = open_store(root.url, root.storage_options or None)
+        self.client._session.store = FaultyStore(store, self.faults)
 
     def spend(self) -> dict[str, int]:
         """Requests by kind since the last time."""
-        counts = dict(self.store.counts)
-        self.store.forget()
+        counts = dict(self.faults.counts)
+        self.faults.forget()
         return counts
 
 

@@ -18,9 +18,9 @@ from checkpointer.errors import (
     SavepointNotFoundError,
 )
 from checkpointer.session import Session
-from checkpointer.store.base import Store
 from checkpointer.store.retry import RetryingStore
-from checkpointer.testing.faults import CrashError, FaultyStore
+from checkpointer.testing.faults import CrashError, Request, Send
+from checkpointer.testing.store import FaultyStore
 from manifests import layout
 from manifests.model import CheckpointId
 from tests.conftest import Root
@@ -29,25 +29,13 @@ from tests.core.test_crashes import Place, view
 from tests.core.world import Actor, World, at_once, latest, line, put
 
 
-class Beside(FaultyStore):
-    """Another root of the same process: the same faults, counted together, and it dies with the other."""
-
-    def __init__(self, inner: Store, other: FaultyStore) -> None:
-        super().__init__(inner)
-        self._other = other
-        self._rules, self.requests = other._rules, other.requests
-
-    def _check_alive(self) -> None:
-        self._other._check_alive()
-
-
 class Exporter(Actor):
-    """An actor whose requests to the target are faulty too."""
+    """An actor whose requests to the target meet the same faults: it is one process."""
 
     def _connect(self, root: Any, options: Any, fencing: Any) -> Session:
         session = super()._connect(root, options, fencing)
         if root != self._config.root:
-            store = Beside(session.store, self.faults)
+            store = FaultyStore(session.store, self.faults)
             session.store = RetryingStore(store, sleep=at_once) if self._retries else store
         return session
 
@@ -169,19 +157,19 @@ def test_few_objects_are_in_memory_at_once(world: World, monkeypatch: pytest.Mon
     held: list[int] = []
     target = World()
     actor = exporter(world)
-    inner, running = actor.faults._run, 0
+    running = 0
 
-    async def run(kind: str, path: str, *rest: Any) -> Any:
+    async def count(request: Request, send: Send) -> Any:
         nonlocal running
         running += 1
         held.append(running)
         await asyncio.sleep(0)
         try:
-            return await inner(kind, path, *rest)
+            return await send(request)
         finally:
             running -= 1
 
-    actor.faults._run = run  # type: ignore[method-assign]
+    actor.faults.apply(count, times=1000)
     actor.export(None, target.store.url)
     assert 1 < max(held) <= 5
 

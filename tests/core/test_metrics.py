@@ -25,7 +25,8 @@ from checkpointer.host import SystemHost
 from checkpointer.metrics import CommitMetrics, Metrics, OperatorMetrics, Requests, RestoreMetrics
 from checkpointer.store.limit import LimitedStore
 from checkpointer.store.retry import RetryingStore
-from checkpointer.testing.faults import FaultyStore
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.store import FaultyStore
 from manifests.model import CheckpointId, Cost, Manifest, Operator
 from manifests.segments import INLINE
 from tests.core.world import World, at_once, latest, line, put
@@ -67,10 +68,11 @@ class Watched:
     def __init__(self, world: World, kind: Any = Checkpointer, **options: Any) -> None:
         self.given: list[Metrics] = []
         self.client = kind(world.store.url, **({"metrics": self.given.append} | options))
-        self.faults = FaultyStore(world.store)
+        self.faults = Faults()
+        faulty = FaultyStore(world.store, self.faults)
         self.host = Clock()
         session = self.client._session
-        session.store = RetryingStore(LimitedStore(self.faults, concurrency=16, timeout=60.0), sleep=at_once)
+        session.store = RetryingStore(LimitedStore(faulty, concurrency=16, timeout=60.0), sleep=at_once)
         session.host = session.reports._host = self.host
 
     def records(self) -> list[Metrics]:

@@ -413,7 +413,7 @@ def test_a_writer_from_before_can_neither_commit_nor_undo_it(folder: World, loss
     zombie = folder.actor()
     ids = line(zombie, 2)
     running = attempt(zombie, b"3, of a zombie")
-    late = zombie.faults.delay_swap(times=100)
+    late = zombie.faults.late(times=100)
     other = attempt(zombie, b"another 3")
     with pytest.raises(OutcomeUnknownError):
         other.commit()

@@ -41,7 +41,7 @@ def test_of_two_takeovers_of_one_version_only_one_is_the_writer(world: World) ->
 def test_a_takeover_that_arrives_late_makes_nobody_the_writer(world: World) -> None:
     line(world.actor(), 1)
     first, second = world.actor(), world.actor()
-    late = first.faults.delay_swap(times=SENDS)
+    late = first.faults.late(times=SENDS)
     with pytest.raises(OutcomeUnknownError):
         put(first, b"first")
     put(second, b"second")
@@ -154,7 +154,7 @@ def test_a_commit_whose_answers_are_lost_finds_its_own_nonce(world: World, lost:
 def test_a_swap_that_changed_nothing_is_sent_again_as_it_was(world: World) -> None:
     writer = world.actor()
     line(writer, 1)
-    late = writer.faults.delay_swap(times=SENDS - 1)
+    late = writer.faults.late(times=SENDS - 1)
     writer.faults.forget()
     put(writer, b"2")
     assert latest(world.actor()) == b"2"
@@ -165,7 +165,7 @@ def test_a_swap_that_changed_nothing_is_sent_again_as_it_was(world: World) -> No
 def test_of_two_sends_of_one_swap_it_does_not_matter_which_lands(world: World) -> None:
     writer = world.actor()
     line(writer, 1)
-    late = writer.faults.delay_swap()
+    late = writer.faults.late()
     writer.faults.call(lambda _: late[0].land(), "swap", 2)  # the first arrives just before the second
     put(writer, b"2")
     put(writer, b"3")
@@ -175,7 +175,7 @@ def test_of_two_sends_of_one_swap_it_does_not_matter_which_lands(world: World) -
 def test_an_unchanged_version_is_no_failure_and_the_swap_may_land_later(world: World) -> None:
     writer = world.actor()
     line(writer, 1)
-    late = writer.faults.delay_swap(times=SENDS)
+    late = writer.faults.late(times=SENDS)
     running = attempt(writer, b"2")
     with pytest.raises(OutcomeUnknownError):
         running.commit()
@@ -190,7 +190,7 @@ def test_an_unchanged_version_is_no_failure_and_the_swap_may_land_later(world: W
 def test_nothing_that_went_before_is_lost_when_the_unanswered_swap_lands_after_a_restore(world: World) -> None:
     writer = world.actor()
     line(writer, 1)
-    late = writer.faults.delay_swap(times=SENDS)
+    late = writer.faults.late(times=SENDS)
     with pytest.raises(OutcomeUnknownError):
         put(writer, b"2")
     assert latest(writer) == b"1"
@@ -208,7 +208,7 @@ def test_nothing_that_went_before_is_lost_when_the_unanswered_swap_lands_after_a
 def test_an_error_after_an_unanswered_send_is_unknown_too(world: World) -> None:
     writer = world.actor()
     line(writer, 1)
-    late = writer.faults.delay_swap()
+    late = writer.faults.late()
     writer.faults.fail("swap", 2, error=InvalidStateError)
     with pytest.raises(OutcomeUnknownError):
         put(writer, b"2")
@@ -242,7 +242,7 @@ def test_an_abort_kills_a_prepare_that_is_still_under_way(folder: World) -> None
     # In a folder the version of an object is the digest of its bytes: what was written before could come back.
     writer = folder.actor()
     line(writer, 1)
-    late = writer.faults.delay_swap(times=SENDS)
+    late = writer.faults.late(times=SENDS)
     running = attempt(writer, b"2")
     with pytest.raises(OutcomeUnknownError):
         running.prepare()

@@ -16,7 +16,8 @@ from checkpointer.store.local import LocalStore
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.retry import RetryingStore
 from checkpointer.sync_handles import Checkpoint, Restored
-from checkpointer.testing.faults import FaultyStore
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.store import FaultyStore
 from manifests.model import CheckpointId, Pointer, Ref
 
 Contents = dict[str, dict[int, list[bytes]]]
@@ -30,13 +31,14 @@ class Actor(Checkpointer):
     """A checkpointer whose requests go through `faults`. Without `retries` it sees every single failure."""
 
     def __init__(self, store: Store, *, retries: bool = True, seed: int | None = None, **options: Any) -> None:
-        self.faults = FaultyStore(store, seed=seed)
+        self.faults = Faults(seed=seed)
+        self._faulty = FaultyStore(store, self.faults)
         self._retries = retries
         super().__init__(store.url, **options)
 
     def _open_session(self) -> Session:
         session = super()._open_session()
-        session.store = RetryingStore(self.faults, sleep=at_once) if self._retries else self.faults
+        session.store = RetryingStore(self._faulty, sleep=at_once) if self._retries else self._faulty
         return session
 
 

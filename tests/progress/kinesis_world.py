@@ -6,7 +6,8 @@ from checkpointer.progress.document import Space
 from checkpointer.progress.kinesis import RecordCheckpointer, ShardLeases
 from checkpointer.progress.kinesis.shards import Shards
 from checkpointer.store.base import Store
-from checkpointer.testing.faults import FaultyStore
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.store import FaultyStore
 from tests.progress.world import TestHost
 
 
@@ -14,11 +15,11 @@ class Node(ShardLeases):
     """The leases of one worker."""
 
     def __init__(self, store: Store, worker: str, host: TestHost, **options: Any) -> None:
-        self.faults, self._host = FaultyStore(store), host
+        self.faults, self._host = Faults(), host
         super().__init__(store.url, "app", worker, **options)
 
     def _make(self, space: Space) -> Shards:
-        return super()._make(Space(self.faults, self._host))
+        return super()._make(Space(FaultyStore(space.store, self.faults), self._host))
 
     def must(self, shard: str, *, force: bool = False) -> RecordCheckpointer:
         """The checkpointer of a shard that can be taken."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from checkpointer.errors import DependencyError
 from checkpointer.store.base import Blob, Listing
 from checkpointer.store.memory import MemoryStore
-from checkpointer.testing.faults import CrashError, LateSwap, Request
+from checkpointer.testing.faults import CrashError, LateWrite, Request
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Stage:
     def __init__(self, url: str, watch: Callable[[str, str, bytes | None, bytes], None]) -> None:
         self.store = MemoryStore(url)
         self.waiting: list[Waiting] = []
-        self.late: list[tuple[str, LateSwap]] = []
+        self.late: list[tuple[str, LateWrite]] = []
         self.dead: set[str] = set()
         self._watch = watch
 
@@ -64,12 +64,12 @@ class Stage:
     async def delay(self, one: Waiting) -> None:
         """No answer comes, and a swap may land later."""
         if one.request.kind == "swap":
-            self.late.append((one.worker, LateSwap(self.store, one.request)))
+            self.late.append((one.worker, LateWrite(one.request, lambda _: one.send())))
         await self.lose(one, after=False)
 
     async def land(self, number: int) -> None:
         worker, swap = self.late.pop(number)
-        await self._do(worker, swap._request, swap.arrive)
+        await self._do(worker, swap.request, swap.arrive)
 
     async def kill(self, worker: str) -> None:
         """Its process is gone: what it sent and what it was about to send."""

@@ -34,7 +34,8 @@ from checkpointer.store import open_store
 from checkpointer.store.base import Blob, PreconditionFailedError, Store
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.swap import SENDS
-from checkpointer.testing.faults import FaultyStore
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.store import FaultyStore
 from manifests.progress import (
     MAX_OWNERSHIP,
     MAX_POSITION,
@@ -81,9 +82,9 @@ class User:
     """Somebody who changes the object, behind a store of their own."""
 
     def __init__(self, store: Store, form: Form[Any] = FORM) -> None:
-        self.faults = FaultyStore(store)
+        self.plain, self.faults = store, Faults()
         self.host = TestHost()
-        self.space = Space(self.faults, self.host)
+        self.space = Space(FaultyStore(store, self.faults), self.host)
         self.document: Document[Any] = Document(self.space, PATH, form)
 
     def change(self, plan: Change, **options: bool) -> int | None:
@@ -218,7 +219,7 @@ def test_a_read_never_comes_from_memory(users: tuple[User, User]) -> None:
 def test_what_was_deleted_is_seen_to_be_gone(users: tuple[User, User]) -> None:
     one, _ = users
     one.change(set_to(7))
-    run(one.faults.inner.delete([PATH]))
+    run(one.plain.delete([PATH]))
     seen: list[int | None] = []
 
     def plan(position: Position | None, now: datetime) -> Position:
@@ -252,7 +253,7 @@ def test_a_swap_that_never_arrived_is_sent_again(users: tuple[User, User]) -> No
 
 def test_a_swap_that_lands_after_it_was_sent_again_counts_once(users: tuple[User, User]) -> None:
     one, two = users
-    late = one.faults.delay_swap()
+    late = one.faults.late()
     assert one.change(add) == 1
     assert not late[0].land()
     assert two.read() == 1
@@ -261,7 +262,7 @@ def test_a_swap_that_lands_after_it_was_sent_again_counts_once(users: tuple[User
 
 def test_a_swap_that_lands_just_before_it_is_sent_again_counts_once(users: tuple[User, User]) -> None:
     one, two = users
-    late = one.faults.delay_swap()
+    late = one.faults.late()
     one.faults.call(lambda request: late[0].land(), "get", 2, after=True)
     assert one.change(add) == 1
     assert two.read() == 1
@@ -285,7 +286,7 @@ def test_of_a_swap_that_lands_and_is_built_upon_nothing_is_written_twice(users: 
 def test_without_any_proof_the_outcome_is_unknown(users: tuple[User, User]) -> None:
     one, two = users
     one.read()
-    late = one.faults.delay_swap(times=SENDS)
+    late = one.faults.late(times=SENDS)
     with pytest.raises(OutcomeUnknownError, match=r"memory://\w+/progress/tests/p.json: .* try again"):
         one.change(add)
     assert two.read() == 0
@@ -416,7 +417,7 @@ def test_bad_bytes_are_named_and_never_written_over(
     one, _ = users
     if seen:
         one.change(add)
-    store = one.faults.inner
+    store = one.plain
     run(store.delete([PATH]))
     run(store.put(PATH, data))
     for act in (one.read, lambda: one.change(add)):
@@ -454,7 +455,7 @@ def test_a_store_that_ignores_conditions_is_refused_before_the_first_object(url:
     one = User(CarelessStore(url))
     with pytest.raises(InvalidStateError, match="does not keep conditions on writes"):
         one.change(add)
-    assert run(one.faults.inner.list("")) == []
+    assert run(one.plain.list("")) == []
     with pytest.raises(InvalidStateError, match="does not keep conditions on writes"):
         one.change(add)
 
@@ -521,7 +522,7 @@ def test_the_time_is_the_hosts_where_the_store_has_none(url: str) -> None:
 def test_what_must_not_be_empty_is_made_before_its_first_change(url: str) -> None:
     user = User(MemoryStore(url), OWNED)
     assert user.costs(lambda: run(user.document.change(lambda ownership, now: None))) == {"get": 1}
-    assert run(user.faults.inner.list("")) == [], "nothing to change makes nothing"
+    assert run(user.plain.list("")) == [], "nothing to change makes nothing"
     user = User(MemoryStore(url), OWNED)
     times_of(user, 1, 0)
     assert Counter(one.kind for one in user.faults.requests if one.path == PATH) == {"get": 2, "swap": 2}

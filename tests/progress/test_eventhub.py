@@ -24,7 +24,8 @@ from checkpointer.progress.document import Space
 from checkpointer.progress.eventhub import CheckpointStore, aio
 from checkpointer.progress.eventhub.core import Consumers
 from checkpointer.store.base import Blob
-from checkpointer.testing.faults import FaultyStore
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.store import FaultyStore
 from tests.progress.test_eventhub_contract import HERE, checkpoint, claim, owners, positions
 
 FOLDER = "progress/eventhub/orders.servicebus.windows.net/clicks/%24default/"
@@ -34,8 +35,8 @@ class Faulty(CheckpointStore):
     """One whose requests are counted, and fail where a test says so."""
 
     def _make(self, space: Space) -> Consumers:
-        self.faults = FaultyStore(space.store)
-        return super()._make(Space(self.faults, space.host))
+        self.faults = Faults()
+        return super()._make(Space(FaultyStore(space.store, self.faults), space.host))
 
 
 @pytest.fixture
@@ -178,7 +179,7 @@ def test_a_claim_whose_answer_was_lost_is_won_though_another_row_changed_since(u
 
 def test_an_update_that_was_given_up_cannot_undo_a_later_one(store: Faulty) -> None:
     store.update_checkpoint(checkpoint("0", 1, "1"))
-    late = store.faults.delay_swap()
+    late = store.faults.late()
     store.update_checkpoint(checkpoint("0", 2, "2"))  # sent twice: the first is still on its way
     store.update_checkpoint(checkpoint("0", 3, "3"))
     assert [swap.land() for swap in late] == [False]

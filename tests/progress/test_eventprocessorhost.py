@@ -20,7 +20,8 @@ from checkpointer.progress.document import Space
 from checkpointer.progress.eventprocessorhost import CheckpointInfo, CheckpointManager, CompleteLease, LeaseManager
 from checkpointer.runtime import run_sync
 from checkpointer.store.memory import MemoryStore
-from checkpointer.testing.faults import CrashError, FaultyStore, Gate
+from checkpointer.testing.faults import CrashError, Faults, Gate
+from checkpointer.testing.store import FaultyStore
 from manifests import layout
 from manifests.digest import sha256
 from tests.progress import eph_hosts
@@ -35,8 +36,8 @@ class Faulty:
 
     def _make(self, space: Space) -> Any:
         self.host = TestHost()
-        self.faults = FaultyStore(space.store)
-        return super()._make(Space(self.faults, self.host))  # type: ignore[misc]
+        self.faults = Faults()
+        return super()._make(Space(FaultyStore(space.store, self.faults), self.host))  # type: ignore[misc]
 
     def counts(self, work: Callable[[], object]) -> dict[str, int]:
         self.faults.forget()

@@ -21,7 +21,8 @@ from checkpointer.progress.journal_format import decode
 from checkpointer.store import ObjectNotFoundError
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.swap import SENDS
-from checkpointer.testing.faults import CrashError, FaultyStore
+from checkpointer.testing.faults import CrashError, Faults
+from checkpointer.testing.store import FaultyStore
 from tests.progress.journals import AT, Place, eventually
 
 FILE, PREVIOUS = "journal.yml", "journal.yml.previous"
@@ -41,12 +42,14 @@ class World:
 
     def begin(self) -> None:
         self.place = Place(f"memory://{uuid.uuid4().hex}")
-        self.faults = FaultyStore(MemoryStore(self.place.folder))
-        self.monkeypatch.setattr(module, "open_store", lambda *_, **__: self.faults)
+        self.faults = Faults()
+        self.monkeypatch.setattr(
+            module, "open_store", lambda *_, **__: FaultyStore(MemoryStore(self.place.folder), self.faults)
+        )
 
     def restart(self) -> int | None:
         """What a new process finds."""
-        self.faults = FaultyStore(MemoryStore(self.place.folder))
+        self.faults = Faults()
         journal = self.place.open()
         journal.shutdown()
         state = journal.states().get("a")
@@ -164,7 +167,7 @@ def test_bytes_that_the_disk_did_not_confirm_are_written_again(world: World) -> 
 @pytest.mark.parametrize("landing", range(SENDS))
 def test_a_swap_may_land_after_its_flush_failed(world: World, landing: int) -> None:
     opened(world)
-    late = world.faults.delay_swap(nth=2, times=SENDS)  # the first is that of the previous version
+    late = world.faults.late(nth=2, times=SENDS)  # the first is that of the previous version
     with pytest.raises(DependencyError):
         flushed(world)
     assert world.place.numbers() == {"a": 2}
@@ -178,7 +181,7 @@ def test_a_swap_may_land_after_its_flush_failed(world: World, landing: int) -> N
 
 def test_a_swap_that_lands_in_the_next_flush_is_this_journals_own(world: World) -> None:
     opened(world)
-    late = world.faults.delay_swap(nth=2, times=SENDS)
+    late = world.faults.late(nth=2, times=SENDS)
     with pytest.raises(DependencyError):
         flushed(world)
     world.faults.call(lambda request: late[0].land(), "swap", path=FILE)
@@ -189,7 +192,7 @@ def test_a_swap_that_lands_in_the_next_flush_is_this_journals_own(world: World) 
 
 def test_a_swap_of_a_dead_journal_cannot_land_on_its_successor(world: World) -> None:
     opened(world)
-    late = world.faults.delay_swap(nth=2, times=SENDS)
+    late = world.faults.late(nth=2, times=SENDS)
     with pytest.raises(DependencyError):
         flushed(world)
     assert world.restart() == 2
@@ -198,10 +201,10 @@ def test_a_swap_of_a_dead_journal_cannot_land_on_its_successor(world: World) -> 
 
 def test_a_swap_that_lands_while_a_successor_opens_is_not_undone(world: World) -> None:
     opened(world)
-    late = world.faults.delay_swap(nth=2, times=SENDS)
+    late = world.faults.late(nth=2, times=SENDS)
     with pytest.raises(DependencyError):
         flushed(world)
-    world.faults = FaultyStore(MemoryStore(world.place.folder))
+    world.faults = Faults()
     world.faults.call(lambda request: late[0].land(), "swap")  # when it has read a=2
     assert world.place.open().states()["a"].record_number == 3
 
@@ -211,7 +214,7 @@ def damaged(world: World) -> None:
 
 
 def gone(world: World) -> None:
-    world.faults = FaultyStore(MemoryStore(world.place.folder))
+    world.faults = Faults()
     world.place.write(b"")
 
 
@@ -298,7 +301,7 @@ class Careless(MemoryStore):
 
 def test_a_store_that_keeps_no_conditions_is_refused(world: World) -> None:
     world.begin()
-    world.faults = FaultyStore(Careless(world.place.folder))
+    world.monkeypatch.setattr(module, "open_store", lambda *_, **__: Careless(world.place.folder))
     with pytest.raises(InvalidStateError, match="does not keep conditions"):
         world.place.open()
     assert world.place.everything() == {}

@@ -9,7 +9,8 @@ import pytest
 
 from checkpointer.errors import FencedError, InvalidStateError, RetryableError, ThrottlingError
 from checkpointer.progress.kinesis import TRIM_HORIZON, ExtendedSequenceNumber, Worker
-from checkpointer.testing.faults import FaultyStore
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.store import FaultyStore
 from tests.progress.kinesis_world import Node, records
 from tests.progress.test_kinesis_worker import THIRD, Processor, Stream, checkpoint
 from tests.progress.world import TestHost, World
@@ -274,7 +275,9 @@ def test_no_record_is_skipped_whatever_fails(world: World, host: TestHost, seed:
     onlooker.create(shards)
     nodes = []
     for name in ("one", "two"):
-        store = FaultyStore(world.store, seed=source.randrange(1000), rate=0.05)
+        store = FaultyStore(
+            world.store, Faults(seed=source.randrange(1000), rate=0.05, failures=("fail", "drop_answer"))
+        )
         nodes.append(Node(store, name, host, max_updates=max_updates, interval=1000))
     workers = [Worker(leases, stream.fetch, lambda: Careful(effects)) for leases in nodes]
     for step in itertools.count():

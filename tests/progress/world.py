@@ -14,7 +14,8 @@ from checkpointer.progress.lease import Lease, Value
 from checkpointer.progress.leases import Leases
 from checkpointer.store.base import ObjectNotFoundError, Store
 from checkpointer.store.memory import MemoryStore
-from checkpointer.testing.faults import FaultyStore
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.store import FaultyStore
 from manifests import layout
 from manifests.progress import Ownership, Position, Row, decode_ownership, decode_position
 
@@ -70,8 +71,8 @@ class Worker:
     def __init__(self, store: Store, name: str, *, skew: timedelta = timedelta(0)) -> None:
         self.name = name
         self.host = TestHost(skew)
-        self.faults = FaultyStore(store)
-        self.group = Group(Space(self.faults, self.host), FOLDER)
+        self.faults = Faults()
+        self.group = Group(Space(FaultyStore(store, self.faults), self.host), FOLDER)
         self.leases = Leases(self.group, name, LEASE)
 
     def take(self, partition: str, **options: bool) -> Lease | None:

@@ -1,0 +1,39 @@
+"""Fixtures for pytest. In a `conftest.py`: `pytest_plugins = ["checkpointer.testing.plugin"]`."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from checkpointer.testing.crashes import CrashPoint, Job, crash_points, injected
+from checkpointer.testing.faults import Faults
+
+CrashPoints = Callable[..., Iterator[CrashPoint]]
+
+
+@pytest.fixture(name="checkpoint_root")
+def _checkpoint_root(tmp_path: Path) -> str:
+    """A folder for a store that is not there yet."""
+    return str(tmp_path / "root")
+
+
+@pytest.fixture(name="checkpoint_faults")
+def _checkpoint_faults() -> Iterator[Faults]:
+    """Faults that every root opened during the test meets, in this process: `checkpoint_faults.fail("put")`."""
+    with injected(Faults()) as faults:
+        yield faults
+
+
+@pytest.fixture(name="crash_points")
+def _crash_points(tmp_path: Path) -> CrashPoints:
+    """`for point in crash_points(job)`: the job dies at every place, each time on a folder of its own."""
+    numbers = itertools.count(1)
+
+    def play(run: Job, setup: Job | None = None) -> Iterator[CrashPoint]:
+        return crash_points(run, lambda: str(tmp_path / f"root-{next(numbers)}"), setup)
+
+    return play
+
+
+__all__ = ["CrashPoint", "CrashPoints", "Faults"]

@@ -1,0 +1,102 @@
+"""What users do with the fixtures: kill a job of their own at every place, and look at what a restart finds."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from checkpointer import Checkpointer, KeyedState
+from checkpointer.testing import CrashError, CrashPoint
+
+EVENTS = ["a", "b", "a", "c"]
+
+
+def count_events(root: str) -> None:
+    """A job: counts events, one batch each, and goes on where the last checkpoint was."""
+    with Checkpointer(root) as checkpointer:
+        restored = checkpointer.restore()
+        state = restored.keyed("counts") if restored else KeyedState(partitions=1)
+        for offset in range(restored.epoch + 1 if restored else 0, len(EVENTS)):
+            state[EVENTS[offset]] = state.get(EVENTS[offset], 0) + 1
+            with checkpointer.begin(epoch=offset) as cp:
+                cp.save("counts", state)
+
+
+def forgetful(root: str) -> None:
+    """The same with a bug: the offset stands beside the state, not in it."""
+    offset_file = Path(f"{root}.offset")
+    begin = int(offset_file.read_text()) if offset_file.exists() else 0
+    with Checkpointer(root) as checkpointer:
+        restored = checkpointer.restore()
+        state = restored.keyed("counts") if restored else KeyedState(partitions=1)
+        for offset in range(begin, len(EVENTS)):
+            state[EVENTS[offset]] = state.get(EVENTS[offset], 0) + 1
+            with checkpointer.begin() as cp:
+                cp.save("counts", state)
+            offset_file.write_text(str(offset + 1))
+
+
+def counts(root: str) -> dict[str, int]:
+    with Checkpointer(root) as checkpointer:
+        restored = checkpointer.restore()
+        return dict(restored.keyed("counts")) if restored else {}
+
+
+CrashPoints = Callable[..., Iterator[CrashPoint]]
+
+
+def test_a_job_that_keeps_its_offset_in_its_checkpoint_counts_once_wherever_it_dies(crash_points: CrashPoints) -> None:
+    points = 0
+    for point in crash_points(count_events):
+        assert isinstance(point.error, CrashError)
+        count_events(point.root)
+        assert counts(point.root) == {"a": 2, "b": 1, "c": 1}, point
+        points += 1
+    assert points > 30
+
+
+def test_a_job_that_keeps_it_elsewhere_is_found_out(crash_points: CrashPoints) -> None:
+    wrong = 0
+    for point in crash_points(forgetful):
+        forgetful(point.root)
+        wrong += counts(point.root) != {"a": 2, "b": 1, "c": 1}
+    assert wrong
+
+
+def test_what_the_job_finds_is_made_undisturbed(crash_points: CrashPoints) -> None:
+    def again(root: str) -> None:
+        assert counts(root)
+        count_events(root)
+
+    assert all(counts(point.root)["c"] == 1 for point in crash_points(again, setup=count_events))
+
+
+def test_a_job_that_fails_by_itself_is_told(crash_points: CrashPoints) -> None:
+    with pytest.raises(ZeroDivisionError):
+        next(crash_points(lambda root: 1 / 0))
+
+
+def test_the_fixtures_come_with_one_line(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest('pytest_plugins = ["checkpointer.testing.plugin"]')
+    pytester.makepyfile(
+        """
+        import pytest
+        from checkpointer import Checkpointer
+        from checkpointer.errors import DependencyError
+
+        def commit(root):
+            with Checkpointer(root) as client, client.begin() as cp:
+                cp.snapshot("op", 0, b"1")
+
+        def test_faults(checkpoint_root, checkpoint_faults):
+            checkpoint_faults.fail("put", times=100)
+            with pytest.raises(DependencyError):
+                commit(checkpoint_root)
+            checkpoint_faults.clear()
+            commit(checkpoint_root)
+
+        def test_points(crash_points):
+            assert len(list(crash_points(commit))) > 4
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
