@@ -11,6 +11,7 @@ from datetime import datetime
 from checkpointer import objects
 from checkpointer.errors import (
     CheckpointNotFoundError,
+    ConflictError,
     IllegalArgumentError,
     InvalidStateError,
     RetiredError,
@@ -130,6 +131,11 @@ async def _rollback(session: Session, to: CheckpointId | str, meter: Meter) -> C
     async with session.lock:
         base = await session.ground()  # whatever is committed now, if that is not what was restored
         target, old = await reading(session.store, lambda head: find_target(session, head, to))
+        if target.id.sequence > base.head.sequence:
+            raise ConflictError(
+                f"{session.store.url}: {target.id} was committed after {base.parent and base.parent.id}, which was "
+                "restored: call restore() first"
+            )
         manifest = replace(
             old,
             id=session.draw_id(base.head.sequence),

@@ -68,9 +68,12 @@ class Prepared:
     async def abort(self) -> None:
         """Drop it. Always swaps, so that a `prepare` still under way can never take effect afterwards."""
 
+        cleared: set[str] = set()
+
         async def plan(head: Head, pointer: Pointer) -> Pointer:
             if head.prepared not in (None, self._ref):
                 raise ConflictError(f"{self._session.store.url}: another checkpoint is prepared: restore again")
+            cleared.add(pointer.nonce)
             return replace(pointer, prepared=None)
 
         if self.outcome == "aborted":
@@ -78,7 +81,7 @@ class Prepared:
         self._check_undecided()
         async with self._session.lock:
             head = await self._session.move(self.base, self._ref, plan)
-            if head.committed == self._ref:
+            if head.pointer is None or head.pointer.nonce not in cleared:  # more may be committed on top of it by now
                 raise InvalidStateError(f"{self._session.store.url}: {self.id} was committed already: use rollback()")
             self._session.stand_on(Base(head, self.base.manifest))
             self._decided("aborted", None)

@@ -38,6 +38,11 @@ _spaces: dict[str, _Space] = {}
 _versions = itertools.count(1)
 
 
+def forget(url: str) -> None:
+    """Give the memory of a root back."""
+    _spaces.pop(url, None)
+
+
 class MemoryStore(Listing):
     """A root named by its URL; `fencing="none"` changes nothing here."""
 
@@ -52,6 +57,11 @@ class MemoryStore(Listing):
     @property
     def url(self) -> str:
         return self._url
+
+    @property
+    def objects(self) -> dict[str, Blob]:
+        """What is there, by path: for tests, which may look at it and change it."""
+        return self._space.objects
 
     @property
     def fencing(self) -> bool:

@@ -306,6 +306,18 @@ def test_a_rollback_to_what_was_deleted_meanwhile_is_refused(world: World) -> No
     assert latest(world.actor()) == b"3"
 
 
+def test_a_rollback_to_what_was_committed_since_the_restore_is_refused(world: World) -> None:
+    reader, writer = world.actor(), world.actor()
+    line(writer, 1)
+    reader.restore()
+    second = put(writer, b"2")
+    with pytest.raises(ConflictError, match=rf"{second} was committed after .*restore\(\) first"):
+        reader.rollback(second)
+    reader.restore()
+    reader.rollback(second)
+    assert latest(world.actor()) == b"2"
+
+
 def test_a_rollback_to_what_was_swept_while_it_was_read_is_refused(world: World) -> None:
     writer = world.actor()
     ids = line(writer, 3)

@@ -395,6 +395,17 @@ def test_an_abort_after_the_commit_is_refused(world: World) -> None:
     assert latest(world.actor()) == b"1"
 
 
+def test_an_abort_of_what_another_promoted_and_built_upon_is_refused(world: World) -> None:
+    writer, other = world.actor(), world.actor()
+    line(writer, 1)
+    prepared = attempt(writer, b"2").prepare()
+    other.restore().prepared.commit()
+    put(other, b"3")
+    with pytest.raises(InvalidStateError, match="committed already"):
+        prepared.abort()
+    assert prepared.id in world.actor().list_checkpoints()
+
+
 # ---- the version has changed -----------------------------------------------------------------------------------------
 
 

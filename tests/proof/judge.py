@@ -1,0 +1,264 @@
+"""An onlooker who sees every effect on a store, and knows what must hold of each version of `_latest`.
+
+It reads the bytes with the decoders of the format, and shares nothing else with what it judges. The rules it keeps:
+
+* the committed sequence and the boundary never go back, and no value of `_latest` comes twice;
+* a new committed checkpoint stands on the one before it, and holds what that one held and its own token;
+* only objects become live that were live in the version before, or that this very attempt wrote;
+* all that is live or prepared is there, byte for byte, after every single effect;
+* nothing stops being live but by those who may end it: savepoints by name, checkpoints by deletion or retention;
+* what was acknowledged happened, and what was refused never happens, however late a request lands.
+"""
+
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from checkpointer.testing.simulation import Effect, Simulation
+from manifests import layout
+from manifests.digest import sha256
+from manifests.model import Artifact, Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref
+from manifests.wire import decode_catalog, decode_manifest, decode_pointer
+
+END = b"|"
+"""What ends a token."""
+
+
+class Violation(AssertionError):  # noqa: N818  # what was found is no error of the program that found it
+    """A rule was broken."""
+
+
+@dataclass(slots=True, eq=False)
+class Deed:
+    """Something that an actor is at, and what it may change. Requests know it by their context."""
+
+    actor: str
+    kind: str
+    name: str = ""
+    """Of the savepoint that it makes or takes away."""
+    host: int = 0
+    drawn: int = 0
+    """How many tokens its host had drawn before: what it draws itself comes after them."""
+    begun: int = 0
+    meant: CatalogEntry | None = None
+    """What had the name of the savepoint when the deed first looked."""
+    """The number of the version that was the last one when it began."""
+
+    def drew(self, checkpoint: CheckpointId) -> bool:
+        """Whether an id was drawn for this very deed."""
+        return int(checkpoint.suffix[:4], 16) == self.host and int(checkpoint.suffix[4:], 16) > self.drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One value of `_latest`, with all that it keeps alive."""
+
+    pointer: Pointer | None
+    chain: tuple[Ref, ...] = ()
+    entries: tuple[CatalogEntry, ...] = ()
+    paths: frozenset[str] = frozenset()
+
+    @property
+    def committed(self) -> Ref | None:
+        return None if self.pointer is None else self.pointer.committed
+
+    @property
+    def prepared(self) -> Ref | None:
+        return None if self.pointer is None else self.pointer.prepared
+
+    @property
+    def sequence(self) -> int:
+        return 0 if self.committed is None else self.committed.id.sequence
+
+    @property
+    def live(self) -> set[Ref]:
+        """The prepared one is not."""
+        return {*self.chain, *(entry.ref for entry in self.entries)}
+
+    @property
+    def savepoints(self) -> dict[str, CatalogEntry]:
+        return {entry.name: entry for entry in self.entries if entry.name is not None}
+
+
+ENDS_CHECKPOINTS = ("clean", "retain", "delete")
+"""The deeds after which checkpoints may no longer be live."""
+
+ENDS_PREPARED = ("abort", "rollback", "promote")
+
+TAKES_OVER = ("commit", "prepare", "promote", "abort", "rollback")
+
+
+DEED: ContextVar[Deed] = ContextVar("deed")
+
+
+class Judge:
+    """Watches one store."""
+
+    def __init__(self) -> None:
+        self.versions: list[Version] = [Version(None)]
+        self.refused: dict[CheckpointId, str] = {}
+        self.committed: dict[CheckpointId, bytes] = {}
+        """Every checkpoint that ever was committed, with its content."""
+        self._values: set[bytes] = set()
+        self._manifests: dict[str, tuple[Manifest, frozenset[str]]] = {}
+
+    def attach(self, simulation: Simulation) -> None:
+        self._objects = simulation.store.objects
+
+    @property
+    def now(self) -> Version:
+        return self.versions[-1]
+
+    def __call__(self, effect: Effect) -> None:
+        request = effect.request
+        if request.kind == "get" and request.path == layout.LATEST:
+            self._look(effect.context[DEED])
+        if not effect.changed:
+            return
+        if request.kind == "delete":
+            lost = self.now.paths & {*request.path.split(" ")}
+            self._must(not lost, f"{effect.actor} deleted what is live: {sorted(lost)}")
+        elif request.path == layout.LATEST:
+            self._must(bytes(request.data) not in self._values, "a value of _latest came a second time")
+            self._values.add(bytes(request.data))
+            version = self._read(decode_pointer(bytes(request.data)))
+            self._compare(effect.context[DEED], self.now, version)
+            self.versions.append(version)
+
+    def _look(self, deed: Deed) -> None:
+        if deed.kind == "delete_savepoint" and deed.meant is None:
+            deed.meant = self.now.savepoints.get(deed.name)
+
+    # ---- what the actors were told -------------------------------------------------------------------------------
+
+    def acknowledged(self, checkpoint: CheckpointId) -> None:
+        self._must(checkpoint in self.committed, f"{checkpoint} was acknowledged and never committed")
+
+    def refuse(self, checkpoint: CheckpointId, why: str) -> None:
+        """It was called dead: so it is, and so it stays."""
+        self.refused[checkpoint] = why
+        self._must(checkpoint not in self.committed, f"{checkpoint} was refused and is committed: {why}")
+
+    def restored(self, deed: Deed, checkpoint: CheckpointId, content: bytes) -> None:
+        """A reader got this, as the latest."""
+        self._must(content == self.committed.get(checkpoint), f"{checkpoint} was restored as {content!r}")
+        since = self.versions[deed.begun :]
+        known = any(version.committed is not None and version.committed.id == checkpoint for version in since)
+        self._must(known, f"{checkpoint} was restored, and not committed at any moment of that")
+
+    # ---- the rules -----------------------------------------------------------------------------------------------
+
+    def _compare(self, deed: Deed, old: Version, new: Version) -> None:
+        before, after = old.pointer, new.pointer
+        assert after is not None
+        self._must(new.sequence >= old.sequence, "the committed sequence went back")
+        if before is not None:
+            self._must(after.boundary >= before.boundary, "the boundary went back")
+            same = after.writer.instance == before.writer.instance
+            self._must(after.writer.epoch == before.writer.epoch + (not same), "the writer's epoch is wrong")
+            self._must(same or deed.kind in TAKES_OVER, f"{deed.actor} ({deed.kind}) took over")
+        for ref in new.live | ({new.prepared} if new.prepared else set()):
+            known = ref in old.live or ref == old.prepared
+            own = deed.drew(ref.id) and ref.id.sequence > old.sequence
+            self._must(known or own, f"{deed.actor} ({deed.kind}) made {ref.id} live, which was dead")
+            if own and not known:
+                foreign = {path for path in self._of(ref) - old.paths if layout.owner(path) != ref.id}
+                self._must(not foreign, f"{ref.id} names what was dead: {sorted(foreign)}")
+        self._compare_committed(deed, old, new)
+        self._compare_kept(deed, old, new)
+
+    def _compare_committed(self, deed: Deed, old: Version, new: Version) -> None:
+        ref = new.committed
+        if ref is None or ref == old.committed:
+            return
+        manifest = self._manifest(ref)
+        self._must(manifest.parent == old.committed, f"{ref.id} stands on {manifest.parent}, not on {old.committed}")
+        self._must(ref.id not in self.refused, f"{ref.id} was committed, and refused: {self.refused.get(ref.id)}")
+        content = self._content(manifest)
+        if deed.kind == "rollback":
+            kept = {self.committed[one.id] for one in old.live}
+            self._must(content in kept, f"{ref.id} rolled back to {content!r}, which nothing live held")
+        else:
+            parent = b"" if old.committed is None else self.committed[old.committed.id]
+            one_more = content.startswith(parent) and content.count(END) == parent.count(END) + 1
+            self._must(one_more, f"{ref.id} holds {content!r} on top of {parent!r}")
+        self.committed[ref.id] = content
+
+    def _compare_kept(self, deed: Deed, old: Version, new: Version) -> None:
+        gone = old.live - new.live
+        self._must(
+            not gone or deed.kind in ENDS_CHECKPOINTS or deed.kind == "delete_savepoint",
+            f"{deed.actor} ({deed.kind}) ended {sorted(ref.id for ref in gone)}",
+        )
+        named = {entry.ref for entry in old.savepoints.values()}
+        taken = {name for name, entry in old.savepoints.items() if new.savepoints.get(name) != entry}
+        if deed.kind == "delete_savepoint":
+            meant = {deed.name} if old.savepoints.get(deed.name) == deed.meant else set()
+            self._must(taken <= meant, f"{deed.actor} deleted {taken}, and meant {deed.meant}")
+        else:
+            self._must(not taken, f"{deed.actor} ({deed.kind}) dropped the savepoints {taken}")
+            self._must(not gone & named, f"{deed.actor} ({deed.kind}) ended what savepoints keep")
+        if old.prepared is not None and new.prepared != old.prepared and new.committed != old.prepared:
+            self._must(deed.kind in ENDS_PREPARED, f"{deed.actor} ({deed.kind}) dropped {old.prepared.id}")
+
+    # ---- reading what is there -----------------------------------------------------------------------------------
+
+    def _read(self, pointer: Pointer) -> Version:
+        paths = {layout.LATEST}
+        entries: tuple[CatalogEntry, ...] = ()
+        if pointer.catalog is not None:
+            entries = self._catalog(pointer).entries
+            paths.add(pointer.catalog.path)
+        chain = tuple(self._chain(pointer))
+        for ref in {*chain, *(entry.ref for entry in entries)} | ({pointer.prepared} if pointer.prepared else set()):
+            paths |= self._of(ref)
+        missing = paths - self._objects.keys()
+        self._must(not missing, f"_latest names what is not there: {sorted(missing)}")
+        return Version(pointer, chain, entries, frozenset(paths))
+
+    def _chain(self, pointer: Pointer) -> Iterator[Ref]:
+        ref = pointer.committed
+        while ref is not None and ref.id.sequence >= pointer.boundary:
+            yield ref
+            ref = self._manifest(ref).parent
+
+    def _catalog(self, pointer: Pointer) -> Catalog:
+        assert pointer.catalog is not None
+        data = self._bytes(pointer.catalog.path)
+        self._must(sha256(data) == pointer.catalog.digest, f"{pointer.catalog.path}: is not what _latest says")
+        return decode_catalog(pointer.catalog.path, data)
+
+    def _manifest(self, ref: Ref) -> Manifest:
+        path = layout.manifest(ref.id)
+        if path not in self._manifests:
+            data = self._bytes(path)
+            self._must(sha256(data) == ref.digest, f"{path}: is not what names it")
+            manifest = decode_manifest(ref.id, data)
+            slices = [a for op in manifest.operators.values() for chain in op.chains.values() for a in chain]
+            for artifact in slices:
+                self._slice(artifact)
+            self._manifests[path] = manifest, frozenset({path, *(artifact.path for artifact in slices)})
+        return self._manifests[path][0]
+
+    def _of(self, ref: Ref) -> frozenset[str]:
+        self._manifest(ref)
+        return self._manifests[layout.manifest(ref.id)][1]
+
+    def _content(self, manifest: Manifest) -> bytes:
+        """What a checkpoint holds: a token for each commit."""
+        return b"".join(map(self._slice, manifest.operators["log"].chains[0]))
+
+    def _slice(self, artifact: Artifact) -> bytes:
+        data = self._bytes(artifact.path)[artifact.offset : artifact.offset + artifact.length]
+        self._must(sha256(data) == artifact.digest, f"{artifact.path}: is not what a manifest says")
+        return data
+
+    def _bytes(self, path: str) -> bytes:
+        found = self._objects.get(path)
+        self._must(found is not None, f"_latest leads to {path}, which is not there")
+        assert found is not None
+        return found.data
+
+    def _must(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            raise Violation(f"version {len(self.versions)}: {otherwise}")

@@ -1,0 +1,255 @@
+"""The rules of the protocol, each taken out of the real code, to see that the proofs miss it."""
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from checkpointer import history, lineage, objects, pointer, prepared, session, uploads
+from checkpointer.retention import index, plan, retire, sweep
+from checkpointer.store import memory, swap
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A bug: `old` stands once in the source of `function`, and is replaced with `new`."""
+
+    name: str
+    function: Callable[..., Any]
+    old: str
+    new: str
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """The bug is there until the end of the block, for all who call the function."""
+        source = textwrap.dedent(inspect.getsource(self.function))
+        assert source.count(self.old) == 1, f"{self.name}: the code it changes has changed: {source}"
+        scope: dict[str, Any] = {}
+        code = compile(source.replace(self.old, self.new), f"<{self.name}>", "exec")
+        exec(code, self.function.__globals__, scope)
+        sound = self.function.__code__
+        self.function.__code__ = scope[self.function.__name__].__code__
+        try:
+            yield
+        finally:
+            self.function.__code__ = sound
+
+
+PLANTED = (
+    Planted(
+        "unconditional swap",
+        memory.MemoryStore.compare_and_swap,
+        "if (None if found is None else found.version) != expected:",
+        "if False:",
+    ),
+    Planted(
+        "no instance in the epoch: two takeovers own it",
+        session.Session.__init__,
+        "self._instance = host.token(32)",
+        'self._instance = "0" * 32',
+    ),
+    Planted(
+        "no nonce: a value of the pointer returns",
+        session.Session.move,
+        "self.host.token(32)",
+        '"0" * 32',
+    ),
+    Planted(
+        "live by sequence, not by the chain",
+        history.is_live,
+        "if head.committed is not None and head.committed.id == checkpoint:",
+        "if head.pointer is not None and head.pointer.boundary <= checkpoint.sequence <= head.sequence:\n"
+        "        return (await find_manifest(store, checkpoint))[0]\n"
+        "    if head.committed is not None and head.committed.id == checkpoint:",
+    ),
+    Planted(
+        "a catalog with the committed sequence",
+        lineage.recatalogue,
+        "session.draw_id(head.sequence)",
+        "session.draw_id(head.sequence - 1)",
+    ),
+    Planted(
+        "a catalog named after the checkpoint",
+        lineage.recatalogue,
+        "session.draw_id(head.sequence)",
+        "head.committed.id",
+    ),
+    Planted(
+        "retention retries its old plan",
+        retire.retire_chosen,
+        "live, gone = await choose(head)",
+        "live, gone = planned.setdefault('', await choose(head))",
+    ),
+    Planted(
+        "names shared between attempts",
+        session.Session.draw_id,
+        "self.host.token(8)",
+        "self._instance[-8:]",
+    ),
+    Planted(
+        "no read-back",
+        swap.decide,
+        "except (RetryableError, PreconditionFailedError) as error:\n            undecided = error",
+        "except (RetryableError, PreconditionFailedError) as error:\n            raise",
+    ),
+    Planted(
+        "failure reported on an unchanged version",
+        pointer._swap,
+        "raise _unknown(store, planned) from error.__cause__",
+        "raise ConflictError('gave up') from error.__cause__",
+    ),
+    Planted(
+        "an abort that swaps only where there is something to clear",
+        prepared.Prepared.abort,
+        "return replace(pointer, prepared=None)",
+        "return None if head.prepared is None else replace(pointer, prepared=None)",
+    ),
+    Planted(
+        "retry without checking the parent",
+        session.Session._follows,
+        "head.committed == base.head.committed and (head.writer == base.head.writer or self._owns(head))",
+        "self._owns(head) or head.committed == base.head.committed and head.writer == base.head.writer",
+    ),
+    Planted(
+        "takeover without checking what was restored",
+        session.Session._follows,
+        "head.committed == base.head.committed and (head.writer == base.head.writer or self._owns(head))",
+        "not self._owns(base.head) or head.committed == base.head.committed",
+    ),
+    Planted(
+        "an attempt of another writer's time goes on",
+        session.Session._follows,
+        " and (head.writer == base.head.writer or self._owns(head))",
+        "",
+    ),
+    Planted(
+        "what was not found committed is not looked for",
+        session.Session.move,
+        "if await history.became_live(self.store, head, attempt):",
+        "if False:",
+    ),
+    Planted(
+        "below the history an attempt is called failed",
+        history.became_live,
+        "if oldest_ref.id.sequence <= attempt.id.sequence:",
+        "if True:",
+    ),
+    Planted(
+        "a promotion of what is no longer prepared",
+        prepared.Prepared._commit,
+        "if head.prepared != self._ref:",
+        "if False:",
+    ),
+    Planted(
+        "savepoints deleted by name",
+        lineage.delete_savepoint,
+        "entry.nonce != meant.nonce",
+        "entry.name != name",
+    ),
+    Planted(
+        "savepoint deletion without a swap",
+        lineage.delete_savepoint,
+        "await advance(session.store, await read_head(session.store), step)",
+        "from manifests.wire import encode_pointer\n"
+        "    planned = await step(await read_head(session.store))\n"
+        "    now = await read_head(session.store)\n"
+        "    if planned is not None:\n"
+        "        await session.store.compare_and_swap('_latest', encode_pointer(planned), now.version)",
+    ),
+    Planted(
+        "a savepoint of what was retired meanwhile",
+        lineage.savepoint,
+        "elif await is_live(session.store, head, kept.id) != kept:",
+        "elif False:",
+    ),
+    Planted(
+        "savepoints take over",
+        lineage.recatalogue,
+        "return replace(head.pointer, ",
+        "from manifests.model import Writer\n"
+        "    return replace(head.pointer, writer=Writer(head.writer.epoch + 1, session._instance), ",
+    ),
+    Planted(
+        "rollback not re-validated",
+        lineage._rollback,
+        "if await is_live(session.store, head, target.id) != target:",
+        "if False:",
+    ),
+    Planted(
+        "another's prepared checkpoint is pushed aside",
+        prepared.refuse_prepared,
+        "if prepared is not None:",
+        "if False:",
+    ),
+    Planted(
+        "dedup against an older checkpoint",
+        uploads.Uploads.write,
+        "if known is not None and (",
+        "seen = globals().setdefault('_seen', {})\n"
+        "    known = seen[self._store.url, piece.operator, digest] = (\n"
+        "        known if known is not None and known.digest == digest\n"
+        "        else seen.get((self._store.url, piece.operator, digest)))\n"
+        "    if known is not None and (",
+    ),
+    Planted(
+        "a sweep that ignores the sequence rule",
+        plan.Judge.__call__,
+        "if owner.sequence > self.sequence:",
+        "if False:",
+    ),
+    Planted(
+        "a sweep with the sequence of another reading",
+        sweep.judge_store,
+        "Judge(head.sequence, await index_live(session, head, decision, policy.grace))",
+        "Judge((await __import__('checkpointer.pointer').pointer.read_head(session.store)).sequence, "
+        "await index_live(session, head, decision, policy.grace))",
+    ),
+    Planted(
+        "a missing catalog taken as empty",
+        objects.read_catalog,
+        "data = (await store.get(ref.path, limit=MAX_CATALOG)).data",
+        "from checkpointer.store.base import ObjectNotFoundError\n"
+        "    try:\n"
+        "        data = (await store.get(ref.path, limit=MAX_CATALOG)).data\n"
+        "    except ObjectNotFoundError:\n"
+        "        return None",
+    ),
+    Planted(
+        "what was retired lately is swept under its readers",
+        index._add_retired,
+        "if head.pointer is None or not head.pointer.retired:",
+        "if True:",
+    ),
+    Planted(
+        "whoever finds nothing does not look again",
+        pointer._reread,
+        "if now.version == head.version:",
+        "if True:",
+    ),
+    Planted(
+        "a boundary that goes back",
+        retire.without,
+        "max(old.boundary, live.chain[run - 1].id.sequence)",
+        "live.chain[run - 1].id.sequence - 1",
+    ),
+    Planted(
+        "the newest is retired with the rest",
+        retire.decide,
+        "if ref == head.committed:",
+        "if False:",
+    ),
+    Planted(
+        "savepoints are retired with the rest",
+        retire.decide,
+        "elif ref in live.savepoints:",
+        "elif False:",
+    ),
+    Planted(
+        "a prepared checkpoint is not protected",
+        index.index_live,
+        "if head.prepared is not None:",
+        "if False:",
+    ),
+)
