@@ -5,6 +5,7 @@ import pytest
 from checkpointer import runtime
 from checkpointer.errors import (
     CheckpointNotFoundError,
+    ConflictError,
     CorruptionError,
     FencedError,
     IllegalArgumentError,

@@ -36,6 +36,7 @@ class Deed:
     kind: str
     name: str = ""
     """Of the savepoint that it makes or takes away."""
+    session: object = None
     host: int = 0
     drawn: int = 0
     """How many tokens its host had drawn before: what it draws itself comes after them."""
@@ -85,7 +86,7 @@ ENDS_CHECKPOINTS = ("clean", "retain", "delete")
 
 ENDS_PREPARED = ("abort", "rollback", "promote")
 
-TAKES_OVER = ("commit", "prepare", "promote", "abort", "rollback")
+WRITES = ("commit", "prepare", "promote", "abort", "rollback")
 
 
 DEED: ContextVar[Deed] = ContextVar("deed")
@@ -100,6 +101,9 @@ class Judge:
         self.committed: dict[CheckpointId, bytes] = {}
         """Every checkpoint that ever was committed, with its content."""
         self._values: set[bytes] = set()
+        self._owner: object = None
+        """The session that took over last."""
+        self._fenced: set[object] = set()
         self._manifests: dict[str, tuple[Manifest, frozenset[str]]] = {}
 
     def attach(self, simulation: Simulation) -> None:
@@ -128,6 +132,8 @@ class Judge:
     def _look(self, deed: Deed) -> None:
         if deed.kind == "delete_savepoint" and deed.meant is None:
             deed.meant = self.now.savepoints.get(deed.name)
+        if deed.kind == "restore":  # from here on it may take over again
+            self._fenced.discard(deed.session)
 
     # ---- what the actors were told -------------------------------------------------------------------------------
 
@@ -156,7 +162,14 @@ class Judge:
             self._must(after.boundary >= before.boundary, "the boundary went back")
             same = after.writer.instance == before.writer.instance
             self._must(after.writer.epoch == before.writer.epoch + (not same), "the writer's epoch is wrong")
-            self._must(same or deed.kind in TAKES_OVER, f"{deed.actor} ({deed.kind}) took over")
+        if deed.kind in WRITES:
+            self._must(deed.session not in self._fenced, f"{deed.actor} ({deed.kind}) was fenced, and wrote")
+            self._must(before is None or same == (deed.session is self._owner), f"{deed.actor} wrote as another")
+            if deed.session is not self._owner:
+                self._fenced.add(self._owner)
+                self._owner = deed.session
+        else:
+            self._must(before is not None and same, f"{deed.actor} ({deed.kind}) took over")
         for ref in new.live | ({new.prepared} if new.prepared else set()):
             known = ref in old.live or ref == old.prepared
             own = deed.drew(ref.id) and ref.id.sequence > old.sequence
@@ -164,6 +177,11 @@ class Judge:
             if own and not known:
                 foreign = {path for path in self._of(ref) - old.paths if layout.owner(path) != ref.id}
                 self._must(not foreign, f"{ref.id} names what was dead: {sorted(foreign)}")
+        fresh = new.prepared if new.prepared != old.prepared else None
+        if fresh is not None:
+            self._must(
+                fresh.id not in self.refused, f"{fresh.id} was prepared, and refused: {self.refused.get(fresh.id)}"
+            )
         self._compare_committed(deed, old, new)
         self._compare_kept(deed, old, new)
 

@@ -1,0 +1,283 @@
+"""Those who use a store in the proofs: the real code of writers, cleanups and readers, over simulated stores and hosts.
+
+What a writer commits is what it restored and one token more, so that a lost or doubled commit shows in the content.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from checkpointer import lineage, restore, save, verbs
+from checkpointer.errors import (
+    CheckpointNotFoundError,
+    ConflictError,
+    FencedError,
+    IllegalArgumentError,
+    InvalidStateError,
+    OutcomeUnknownError,
+    RetiredError,
+    RetryableError,
+    SavepointNotFoundError,
+)
+from checkpointer.prepared import Prepared
+from checkpointer.retention.delete import delete_checkpoint
+from checkpointer.retention.policies import RetentionPolicy
+from checkpointer.retention.sweep import apply_plan, clean, make_plan
+from checkpointer.session import Session
+from checkpointer.store.retry import RetryingStore
+from checkpointer.testing.simulation import SimulatedHost, Simulation
+from manifests import layout
+from manifests.model import DELTA, SNAPSHOT, CheckpointId, Manifest
+from tests.proof.judge import DEED, END, Deed, Judge, Violation
+
+EXPECTED = (
+    RetryableError,
+    ConflictError,
+    InvalidStateError,
+    OutcomeUnknownError,
+    CheckpointNotFoundError,
+    SavepointNotFoundError,
+)
+"""What an actor may be told, and lives with. Damage of the store is never among it."""
+
+Act = Callable[["Actor"], Awaitable[object]]
+"""Something that an actor does."""
+
+
+async def at_once(seconds: float) -> None:
+    """Sleeps no time."""
+
+
+class Actor:
+    """A process with a session of its own, and what it believes the state to be."""
+
+    def __init__(self, stage: "Stage", name: str, number: int) -> None:
+        self.stage, self.name = stage, name
+        self.dice = random.Random(f"{stage.seed} {name}")
+        self.host = SimulatedHost(stage.simulation, number, timedelta(seconds=self.dice.randint(-50, 50)))
+        self.store = RetryingStore(stage.simulation.store_of(name), sleep=at_once)
+        self.start()
+
+    def start(self) -> None:
+        """A session that knows nothing, and takes the store's word for its conditions."""
+        self.session = Session(self.store, self.host, max_chain=3)
+        self.session._probed = True
+        self.content: bytes | None = None
+
+    @contextmanager
+    def deed(self, kind: str, name: str = "") -> Iterator[Deed]:
+        deed = Deed(
+            self.name, kind, name, self.session, self.host.name, self.host.drawn, len(self.stage.judge.versions) - 1
+        )
+        token = DEED.set(deed)
+        try:
+            yield deed
+        finally:
+            DEED.reset(token)
+
+    async def live(self, acts: Sequence[Act]) -> None:
+        """Do some things, and get over what goes wrong."""
+        for act in acts:
+            try:
+                await act(self)
+            except EXPECTED as error:
+                self.stage.told[type(error).__name__] += 1
+                self.content = None
+                if isinstance(error, FencedError):  # final for a session: whoever runs it starts it again
+                    self.start()
+
+    # ---- what writers do -----------------------------------------------------------------------------------------
+
+    async def restore(self, *, promote: bool = True) -> None:
+        """Begin anew with what is there; what is found prepared is promoted, or dropped."""
+        with self.deed("restore") as deed:
+            found = await restore.restore(self.session, None, None, None)
+            self.content = b""
+            if found is not None and found.manifest is not None:
+                self.content = b"".join(await found.partition("log", 0))
+                self.stage.judge.restored(deed, found.manifest.id, self.content)
+        if found is not None and found.prepared is not None:
+            await self.decide(found.prepared, promote=promote)
+
+    async def decide(self, prepared: Prepared, *, promote: bool) -> None:
+        self.content = None
+        with self.deed("promote" if promote else "abort"):
+            if promote:
+                await prepared.commit()
+                self.stage.acknowledge(prepared.id)
+            else:
+                await prepared.abort()
+                self.stage.refuse(prepared.id, "it was aborted")
+
+    async def commit(self) -> None:
+        if not await self._knows():
+            return
+        with self.deed("commit"):
+            draft = await self._draft()
+            await self._attempt(draft.id, draft.commit())
+
+    async def prepare(self) -> Prepared | None:
+        """What may or may not have been prepared is withdrawn: after that it never will be."""
+        if not await self._knows():
+            return None
+        with self.deed("prepare"):
+            draft = await self._draft()
+            self.content = None
+            try:
+                return await draft.prepare()
+            except OutcomeUnknownError:
+                with self.deed("abort"):
+                    await draft.abort()
+                    self.stage.refuse(draft.id, "it was withdrawn")
+                raise
+
+    async def commit_by_hand(self) -> None:
+        """A commit through the verbs that write one object each."""
+        if not await self._knows() or (base := await self.session.base()).manifest is None:
+            return
+        with self.deed("commit"):
+            checkpoint = await self.session.new_id()
+            content = (self.content or b"") + _token(checkpoint)
+            artifact = await verbs.save_artifact(self.session, checkpoint, "log", 0, SNAPSHOT, content)
+            log = replace(base.manifest.operators["log"], chains={0: (artifact,)})
+            manifest = Manifest(checkpoint, parent=base.parent, operators={**base.manifest.operators, "log": log})
+            await verbs.save_manifest(self.session, manifest)
+            await self._attempt(checkpoint, lineage.update_latest(self.session, checkpoint))
+
+    async def roll_back(self, to: CheckpointId | str) -> None:
+        with self.deed("rollback"):
+            self.content = None
+            self.stage.acknowledge(await lineage.rollback(self.session, to))
+
+    async def _knows(self) -> bool:
+        """Restore, unless it goes on from where it was. Not where a prepared checkpoint had to be decided first."""
+        if self.content is None:
+            await self.restore(promote=self.dice.random() < 0.5)
+        return self.content is not None
+
+    async def _draft(self) -> save.Draft:
+        """An attempt that adds a token, as a delta or with all there is."""
+        draft = await save.begin(self.session, None, None, self.session.reports.meter())
+        if self.dice.random() < 0.3 or not self.content:
+            await draft.add("log", 0, SNAPSHOT, (self.content or b"") + _token(draft.id))
+        else:
+            await draft.add("log", 0, DELTA, _token(draft.id))
+        if self.dice.random() < 0.3 or not self.content:  # often what it was, so that the parent's is used again
+            await draft.add("rest", 0, SNAPSHOT, self.dice.choice((b"x", b"y")))
+        return draft
+
+    async def _attempt(self, checkpoint: CheckpointId, commit: Awaitable[object]) -> None:
+        """A commit of what was never prepared: what it is told is final, but for an unknown outcome."""
+        try:
+            await commit
+        except (ConflictError, InvalidStateError, RetryableError) as error:
+            self.stage.refuse(checkpoint, f"{type(error).__name__}: {error}")
+            raise
+        self.stage.acknowledge(checkpoint)
+        self.content = (self.content or b"") + _token(checkpoint)
+
+    # ---- what others do ------------------------------------------------------------------------------------------
+
+    async def listed(self) -> list[CheckpointId]:
+        with self.deed("list"):
+            return await lineage.list_checkpoints(self.session)
+
+    async def keep(self, name: str, which: CheckpointId | None) -> None:
+        """Make a savepoint."""
+        with self.deed("savepoint", name):
+            try:
+                await lineage.savepoint(self.session, name, which)
+            except IllegalArgumentError as error:
+                if "is taken" not in str(error):
+                    raise
+
+    async def forget(self, name: str) -> None:
+        """Delete a savepoint."""
+        with self.deed("delete_savepoint", name):
+            await lineage.delete_savepoint(self.session, name)
+
+    async def delete(self, which: CheckpointId) -> None:
+        with self.deed("delete"):
+            await delete_checkpoint(self.session, which)
+
+    async def clean(self, keep_last: int) -> None:
+        with self.deed("clean"):
+            await clean(self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace))
+
+    async def retain(self, keep_last: int) -> None:
+        """A plan that was made before, and is applied when others have moved on."""
+        with self.deed("retain"):
+            plan = await make_plan(self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace))
+            await apply_plan(self.session, plan)
+
+    async def read(self) -> None:
+        with self.deed("read") as deed:
+            found = await restore.restore(self.session, None, None, None)
+            if found is None or found.manifest is None:
+                return
+            try:
+                content = b"".join(await found.partition("log", 0))
+            except RetiredError:
+                self.stage.lost_while_reading()
+                raise
+            self.stage.judge.restored(deed, found.manifest.id, content)
+
+
+def _token(checkpoint: CheckpointId) -> bytes:
+    return str(checkpoint).encode() + END
+
+
+class Stage:
+    """A simulated store with a judge, and the actors on it. `grace` is that of every retention policy."""
+
+    def __init__(self, seed: int = 0, grace: timedelta = timedelta(0)) -> None:
+        self.seed, self.grace = seed, grace
+        self.judge = Judge()
+        self.simulation = Simulation(self.judge)
+        self.judge.attach(self.simulation)
+        self.told: Counter[str] = Counter()
+        """What became of the deeds: acknowledged, refused, and the errors."""
+        self._actors = 0
+
+    def actor(self, name: str) -> Actor:
+        """A new process. Its name gets a number, since the same may die and be started again."""
+        self._actors += 1
+        return Actor(self, f"{name} {self._actors}", self._actors)
+
+    def play(self, actor: Actor, *deeds: Coroutine[Any, Any, None]) -> None:
+        """Do some things while all others stand still."""
+        for deed in deeds:
+            self.simulation.play(actor.name, deed)
+
+    def acknowledge(self, checkpoint: CheckpointId) -> None:
+        self.told["acknowledged"] += 1
+        self.judge.acknowledged(checkpoint)
+
+    def refuse(self, checkpoint: CheckpointId, why: str) -> None:
+        self.told["refused"] += 1
+        self.judge.refuse(checkpoint, why)
+
+    def lost_while_reading(self) -> None:
+        """A reader was told that what it reads is gone. Within the grace period only a deletion may do that."""
+
+    def finish(self) -> None:
+        """What is still under way lands. Then whoever comes last finds all in order, goes on, and cleans up."""
+        for one in list(self.simulation.late):
+            self.simulation.land(one)
+        last = self.actor("last")
+        self.grace = timedelta(0)
+        self.play(last, last.restore(), last.commit(), last.commit(), last.clean(1))
+        if not self.told["acknowledged"]:
+            raise Violation("nothing was committed in the end")
+        now = self.judge.now
+        left = {
+            path
+            for path in self.simulation.store.objects.keys() - now.paths
+            if (owner := layout.owner(path)) is None or owner.sequence <= now.sequence
+        }
+        if left:
+            raise Violation(f"cleanup left behind: {sorted(left)}")

@@ -1,0 +1,126 @@
+"""Small histories, to be played in every order of their requests."""
+
+from dataclasses import dataclass
+from unittest import mock
+
+from checkpointer.store import swap
+from checkpointer.testing.orders import every_order
+from tests.proof.actors import Act, Actor, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Who does what at the same time, after some checkpoints were committed."""
+
+    name: str
+    parts: dict[str, Act]
+    faults: int = 0
+    """Swaps that may stay without an answer in one history."""
+    checkpoints: int = 2
+    setup: Act | None = None
+
+
+def in_turn(*acts: Act) -> Act:
+    async def all_of_them(actor: Actor) -> None:
+        for act in acts:
+            await act(actor)
+
+    return all_of_them
+
+
+def keep(which: int, name: str = "a") -> Act:
+    """A savepoint of the oldest checkpoint (0), or of a later one."""
+
+    async def act(actor: Actor) -> None:
+        await actor.keep(name, (await actor.listed())[which])
+
+    return act
+
+
+async def forget(actor: Actor) -> None:
+    await actor.forget("a")
+
+
+async def delete(actor: Actor) -> None:
+    await actor.delete((await actor.listed())[0])
+
+
+async def roll_back(actor: Actor) -> None:
+    await actor.roll_back((await actor.listed())[0])
+
+
+async def clean(actor: Actor) -> None:
+    await actor.clean(1)
+
+
+async def retain(actor: Actor) -> None:
+    await actor.retain(1)
+
+
+async def promote(actor: Actor) -> None:
+    await actor.restore(promote=True)
+
+
+async def drop(actor: Actor) -> None:
+    await actor.restore(promote=False)
+
+
+commit, prepare, read = Actor.commit, Actor.prepare, Actor.read
+
+SCENES = (
+    Scene("two takeovers", {"one": commit, "two": commit}, faults=2),
+    Scene("a writer goes on while another takes over", {"one": in_turn(commit, commit), "two": commit}, faults=1),
+    Scene("a commit beside a cleanup", {"one": commit, "cleaner": clean}),
+    Scene("a savepoint beside a cleanup", {"clerk": keep(0), "cleaner": clean}, checkpoints=3),
+    Scene("a savepoint beside a plan", {"clerk": keep(0), "keeper": retain}, checkpoints=3),
+    Scene("a savepoint beside a commit", {"clerk": keep(0), "one": commit}, faults=1),
+    Scene("a savepoint beside a deletion", {"clerk": keep(0), "other": delete}, checkpoints=3),
+    Scene("a savepoint deleted and made again", {"clerk": forget, "other": in_turn(forget, keep(1))}, setup=keep(0)),
+    Scene("two savepoints", {"clerk": forget, "other": keep(1, "b")}, setup=keep(0)),
+    Scene("two cleanups", {"cleaner": clean, "other": clean}, checkpoints=3),
+    Scene("a rollback beside a cleanup", {"one": roll_back, "cleaner": clean}, checkpoints=3),
+    Scene("a rollback beside a commit", {"one": roll_back, "two": commit}),
+    Scene("a prepared checkpoint withdrawn", {"one": prepare, "reader": read}, faults=2),
+    Scene("a prepared checkpoint beside a commit", {"one": prepare, "two": commit}),
+    Scene("promoted and dropped", {"one": promote, "two": drop}, setup=prepare),
+    Scene("promoted beside a rollback", {"one": promote, "two": roll_back}, setup=prepare),
+    Scene("a reader beside a commit and a cleanup", {"reader": read, "one": in_turn(commit, clean)}),
+    Scene("overtaken without an answer", {"one": commit, "two": in_turn(commit, commit, clean)}, faults=1),
+)
+
+
+def play(scene: Scene) -> int:
+    """Play a scene in every order. How many there were; raises at the first that breaks a rule."""
+    count = 0
+    with mock.patch.object(swap, "SENDS", 1):  # a swap without an answer is given up at once
+        for order in every_order(scene.faults):
+            stage = Stage()
+            try:
+                for actor, act in zip(_prepare(stage, scene), scene.parts.values(), strict=True):
+                    stage.simulation.start(actor.name, actor.live([act]))
+                order.run(stage.simulation)
+                if not order.redundant:
+                    stage.finish()
+                    count += 1
+            except Exception as error:
+                error.add_note(f"{scene.name}: {[' '.join(map(str, step)) for step in order.steps]}")
+                raise
+            finally:
+                stage.simulation.close()
+    return count
+
+
+def _prepare(stage: Stage, scene: Scene) -> list[Actor]:
+    """Those who take part. They know what was committed in the beginning."""
+    first = stage.actor("first")
+    stage.play(first, first.restore(), *(first.commit() for _ in range(scene.checkpoints)))
+    actors = [stage.actor(name) for name in scene.parts]
+    for actor in actors:
+        stage.play(actor, actor.restore())
+    if scene.setup is not None:
+        stage.play(first, _run(scene.setup, first))
+    return actors
+
+
+async def _run(act: Act, actor: Actor) -> None:
+    await act(actor)
