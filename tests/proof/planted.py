@@ -14,12 +14,16 @@ from checkpointer.store import memory, swap
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A bug: `old` stands once in the source of `function`, and is replaced with `new`."""
+    """A bug: `old` stands once in the source of `function`, and is replaced with `new`.
+
+    It shows in one `scene`, or in random walks.
+    """
 
     name: str
     function: Callable[..., Any]
     old: str
     new: str
+    scene: str | None = None
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -43,18 +47,21 @@ PLANTED = (
         memory.MemoryStore.compare_and_swap,
         "if (None if found is None else found.version) != expected:",
         "if False:",
+        scene="two takeovers",
     ),
     Planted(
         "no instance in the epoch: two takeovers own it",
         session.Session.__init__,
         "self._instance = host.token(32)",
         'self._instance = "0" * 32',
+        scene="two takeovers",
     ),
     Planted(
         "no nonce: a value of the pointer returns",
         session.Session.move,
         "self.host.token(32)",
         '"0" * 32',
+        scene="two takeovers",
     ),
     Planted(
         "live by sequence, not by the chain",
@@ -69,42 +76,52 @@ PLANTED = (
         lineage.recatalogue,
         "session.draw_id(head.sequence)",
         "session.draw_id(head.sequence - 1)",
+        scene="a savepoint beside a cleanup",
     ),
     Planted(
         "a catalog named after the checkpoint",
         lineage.recatalogue,
         "session.draw_id(head.sequence)",
         "head.committed.id",
+        scene="a savepoint beside a cleanup",
     ),
     Planted(
         "retention retries its old plan",
         retire.retire_chosen,
         "live, gone = await choose(head)",
         "live, gone = planned.setdefault('', await choose(head))",
+        scene="a savepoint of what stands in the catalog, beside a cleanup",
     ),
     Planted(
         "names shared between attempts",
         session.Session.draw_id,
         "self.host.token(8)",
         "self._instance[-8:]",
+        scene="two takeovers",
     ),
     Planted(
         "no read-back",
         swap.decide,
         "except (RetryableError, PreconditionFailedError) as error:\n            undecided = error",
         "except (RetryableError, PreconditionFailedError) as error:\n            raise",
+        scene="two takeovers",
     ),
     Planted(
         "failure reported on an unchanged version",
         pointer._swap,
         "raise _unknown(store, planned) from error.__cause__",
         "raise ConflictError('gave up') from error.__cause__",
+        scene="two takeovers",
     ),
     Planted(
         "an abort that swaps only where there is something to clear",
         prepared.Prepared.abort,
-        "return replace(pointer, prepared=None)",
-        "return None if head.prepared is None else replace(pointer, prepared=None)",
+        "cleared.add(pointer.nonce)",
+        "if head.prepared is None:\n"
+        "            cleared.add(head.pointer.nonce)\n"
+        "            return None\n"
+        "        cleared.add(pointer.nonce)",
+        scene="a prepared checkpoint withdrawn",
     ),
     Planted(
         "retry without checking the parent",
@@ -117,6 +134,7 @@ PLANTED = (
         session.Session._follows,
         "head.committed == base.head.committed and (head.writer == base.head.writer or self._owns(head))",
         "not self._owns(base.head) or head.committed == base.head.committed",
+        scene="two takeovers",
     ),
     Planted(
         "an attempt of another writer's time goes on",
@@ -129,12 +147,14 @@ PLANTED = (
         session.Session.move,
         "if await history.became_live(self.store, head, attempt):",
         "if False:",
+        scene="overtaken without an answer",
     ),
     Planted(
         "below the history an attempt is called failed",
         history.became_live,
         "if oldest_ref.id.sequence <= attempt.id.sequence:",
         "if True:",
+        scene="overtaken and forgotten without an answer",
     ),
     Planted(
         "a promotion of what is no longer prepared",
@@ -147,6 +167,7 @@ PLANTED = (
         lineage.delete_savepoint,
         "entry.nonce != meant.nonce",
         "entry.name != name",
+        scene="a savepoint deleted and made again",
     ),
     Planted(
         "savepoint deletion without a swap",
@@ -157,12 +178,14 @@ PLANTED = (
         "    now = await read_head(session.store)\n"
         "    if planned is not None:\n"
         "        await session.store.compare_and_swap('_latest', encode_pointer(planned), now.version)",
+        scene="a savepoint deleted and made again",
     ),
     Planted(
         "a savepoint of what was retired meanwhile",
         lineage.savepoint,
         "elif await is_live(session.store, head, kept.id) != kept:",
         "elif False:",
+        scene="a savepoint beside a cleanup",
     ),
     Planted(
         "savepoints take over",
@@ -170,12 +193,14 @@ PLANTED = (
         "return replace(head.pointer, ",
         "from manifests.model import Writer\n"
         "    return replace(head.pointer, writer=Writer(head.writer.epoch + 1, session._instance), ",
+        scene="a savepoint beside a cleanup",
     ),
     Planted(
         "rollback not re-validated",
         lineage._rollback,
         "if await is_live(session.store, head, target.id) != target:",
         "if False:",
+        scene="a rollback beside a cleanup",
     ),
     Planted(
         "another's prepared checkpoint is pushed aside",
@@ -215,6 +240,7 @@ PLANTED = (
         "        data = (await store.get(ref.path, limit=MAX_CATALOG)).data\n"
         "    except ObjectNotFoundError:\n"
         "        return None",
+        scene="a catalog replaced and swept under a cleanup",
     ),
     Planted(
         "what was retired lately is swept under its readers",

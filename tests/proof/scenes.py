@@ -18,6 +18,8 @@ class Scene:
     """Swaps that may stay without an answer in one history."""
     checkpoints: int = 2
     setup: Act | None = None
+    long: bool = False
+    """Whether it takes minutes: then it is played in the long run alone."""
 
 
 def in_turn(*acts: Act) -> Act:
@@ -45,6 +47,11 @@ async def delete(actor: Actor) -> None:
     await actor.delete((await actor.listed())[0])
 
 
+async def delete_second(actor: Actor) -> None:
+    """What is older stands in the catalog from then on."""
+    await actor.delete((await actor.listed())[1])
+
+
 async def roll_back(actor: Actor) -> None:
     await actor.roll_back((await actor.listed())[0])
 
@@ -65,7 +72,7 @@ async def drop(actor: Actor) -> None:
     await actor.restore(promote=False)
 
 
-commit, prepare, read = Actor.commit, Actor.prepare, Actor.read
+commit, prepare, read, restore = Actor.commit, Actor.prepare, Actor.read, Actor.restore
 
 SCENES = (
     Scene("two takeovers", {"one": commit, "two": commit}, faults=2),
@@ -76,7 +83,16 @@ SCENES = (
     Scene("a savepoint beside a commit", {"clerk": keep(0), "one": commit}, faults=1),
     Scene("a savepoint beside a deletion", {"clerk": keep(0), "other": delete}, checkpoints=3),
     Scene("a savepoint deleted and made again", {"clerk": forget, "other": in_turn(forget, keep(1))}, setup=keep(0)),
-    Scene("two savepoints", {"clerk": forget, "other": keep(1, "b")}, setup=keep(0)),
+    Scene(
+        "a savepoint of what stands in the catalog, beside a cleanup",
+        {"clerk": keep(0), "cleaner": clean},
+        checkpoints=3,
+        setup=delete_second,
+    ),
+    Scene(
+        "two savepoints beside a cleanup", {"cleaner": clean, "clerk": in_turn(keep(0), keep(0, "b"))}, checkpoints=3
+    ),
+    Scene("a savepoint made and another deleted", {"clerk": forget, "other": keep(1, "b")}, setup=keep(0)),
     Scene("two cleanups", {"cleaner": clean, "other": clean}, checkpoints=3),
     Scene("a rollback beside a cleanup", {"one": roll_back, "cleaner": clean}, checkpoints=3),
     Scene("a rollback beside a commit", {"one": roll_back, "two": commit}),
@@ -85,7 +101,13 @@ SCENES = (
     Scene("promoted and dropped", {"one": promote, "two": drop}, setup=prepare),
     Scene("promoted beside a rollback", {"one": promote, "two": roll_back}, setup=prepare),
     Scene("a reader beside a commit and a cleanup", {"reader": read, "one": in_turn(commit, clean)}),
-    Scene("overtaken without an answer", {"one": commit, "two": in_turn(commit, commit, clean)}, faults=1),
+    Scene("overtaken without an answer", {"one": commit, "two": in_turn(restore, commit)}, faults=1),
+    Scene(
+        "overtaken and forgotten without an answer",
+        {"one": commit, "two": in_turn(restore, commit, commit, clean)},
+        faults=1,
+        long=True,
+    ),
 )
 
 
