@@ -113,11 +113,11 @@ class Actor:
                 await prepared.abort()
                 self.stage.refuse(prepared.id, "it was aborted")
 
-    async def commit(self) -> None:
+    async def commit(self, *, whole: bool = False) -> None:
         if not await self._knows():
             return
         with self.deed("commit"):
-            draft = await self._draft()
+            draft = await self._draft(whole=whole)
             await self._attempt(draft.id, draft.commit())
 
     async def prepare(self) -> Prepared | None:
@@ -159,10 +159,10 @@ class Actor:
             await self.restore(promote=self.dice.random() < 0.5)
         return self.content is not None
 
-    async def _draft(self) -> save.Draft:
-        """An attempt that adds a token, as a delta or with all there is."""
+    async def _draft(self, *, whole: bool = False) -> save.Draft:
+        """An attempt that adds a token, as a delta or (`whole`, and now and then) with all there is."""
         draft = await save.begin(self.session, None, None, self.session.reports.meter())
-        if self.dice.random() < 0.3 or not self.content:
+        if whole or self.dice.random() < 0.3 or not self.content:
             await draft.add("log", 0, SNAPSHOT, (self.content or b"") + _token(draft.id))
         else:
             await draft.add("log", 0, DELTA, _token(draft.id))
@@ -262,7 +262,9 @@ class Stage:
         self.judge.refuse(checkpoint, why)
 
     def lost_while_reading(self) -> None:
-        """A reader was told that what it reads is gone. Within the grace period only a deletion may do that."""
+        """A reader was told that what it reads is gone."""
+        if self.grace:
+            raise Violation("a reader lost its checkpoint within the grace period")
 
     def finish(self) -> None:
         """What is still under way lands. Then whoever comes last finds all in order, goes on, and cleans up."""

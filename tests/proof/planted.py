@@ -247,6 +247,7 @@ PLANTED = (
         index._add_retired,
         "if head.pointer is None or not head.pointer.retired:",
         "if True:",
+        scene="a reader within the grace period",
     ),
     Planted(
         "whoever finds nothing does not look again",
@@ -261,21 +262,9 @@ PLANTED = (
         "live.chain[run - 1].id.sequence - 1",
     ),
     Planted(
-        "the newest is retired with the rest",
-        retire.decide,
-        "if ref == head.committed:",
-        "if False:",
-    ),
-    Planted(
         "savepoints are retired with the rest",
         retire.decide,
         "elif ref in live.savepoints:",
         "elif False:",
-    ),
-    Planted(
-        "a prepared checkpoint is not protected",
-        index.index_live,
-        "if head.prepared is not None:",
-        "if False:",
     ),
 )

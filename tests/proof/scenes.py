@@ -1,6 +1,7 @@
 """Small histories, to be played in every order of their requests."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from unittest import mock
 
 from checkpointer.store import swap
@@ -18,6 +19,7 @@ class Scene:
     """Swaps that may stay without an answer in one history."""
     checkpoints: int = 2
     setup: Act | None = None
+    grace: timedelta = timedelta(0)
     long: bool = False
     """Whether it takes minutes: then it is played in the long run alone."""
 
@@ -56,6 +58,11 @@ async def roll_back(actor: Actor) -> None:
     await actor.roll_back((await actor.listed())[0])
 
 
+async def rewrite(actor: Actor) -> None:
+    """A commit that uses nothing of its parent."""
+    await actor.commit(whole=True)
+
+
 async def clean(actor: Actor) -> None:
     await actor.clean(1)
 
@@ -90,7 +97,10 @@ SCENES = (
         setup=delete_second,
     ),
     Scene(
-        "two savepoints beside a cleanup", {"cleaner": clean, "clerk": in_turn(keep(0), keep(0, "b"))}, checkpoints=3
+        "a catalog replaced and swept under a cleanup",
+        {"cleaner": clean, "one": in_turn(commit, keep(0, "b"), clean)},
+        setup=keep(0),
+        long=True,
     ),
     Scene("a savepoint made and another deleted", {"clerk": forget, "other": keep(1, "b")}, setup=keep(0)),
     Scene("two cleanups", {"cleaner": clean, "other": clean}, checkpoints=3),
@@ -100,7 +110,12 @@ SCENES = (
     Scene("a prepared checkpoint beside a commit", {"one": prepare, "two": commit}),
     Scene("promoted and dropped", {"one": promote, "two": drop}, setup=prepare),
     Scene("promoted beside a rollback", {"one": promote, "two": roll_back}, setup=prepare),
-    Scene("a reader beside a commit and a cleanup", {"reader": read, "one": in_turn(commit, clean)}),
+    Scene("a reader beside a commit and a cleanup", {"reader": read, "one": in_turn(rewrite, clean)}),
+    Scene(
+        "a reader within the grace period",
+        {"reader": read, "one": in_turn(rewrite, clean)},
+        grace=timedelta(hours=1),
+    ),
     Scene("overtaken without an answer", {"one": commit, "two": in_turn(restore, commit)}, faults=1),
     Scene(
         "overtaken and forgotten without an answer",
@@ -116,7 +131,7 @@ def play(scene: Scene) -> int:
     count = 0
     with mock.patch.object(swap, "SENDS", 1):  # a swap without an answer is given up at once
         for order in every_order(scene.faults):
-            stage = Stage()
+            stage = Stage(grace=scene.grace)
             try:
                 for actor, act in zip(_prepare(stage, scene), scene.parts.values(), strict=True):
                     stage.simulation.start(actor.name, actor.live([act]))

@@ -1,0 +1,101 @@
+"""Two writers, cleanups, retention, savepoints and readers in one store, request by request, with the real code.
+
+Small histories in every order, many larger ones at random; and each rule of the protocol taken out of the code, to see
+that the histories miss it.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+import pytest
+
+from checkpointer import pointer
+from manifests import wire
+from tests.proof.planted import PLANTED, Planted
+from tests.proof.scenes import SCENES, Scene, play
+from tests.proof.walks import walk
+
+CHUNKS = 8
+
+PATIENCE = 5000
+"""Walks in which a planted bug must show."""
+
+
+@pytest.fixture(autouse=True)
+def _decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding is a function of bytes, and takes half of the time: equal bytes are decoded once."""
+    monkeypatch.setattr(wire, "decode_manifest", lru_cache(256)(wire.decode_manifest))
+    monkeypatch.setattr(pointer, "decode_pointer", lru_cache(256)(pointer.decode_pointer))
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Thousands of refusals are logged as they should be; nobody reads them here."""
+    caplog.set_level("CRITICAL", logger="checkpointer")
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+def test_nothing_breaks_in_any_order(scene: Scene, figures: Counter[str], effort: Callable[[bool, bool], bool]) -> None:
+    if scene.long and not effort(False, True):
+        pytest.skip("takes minutes: make prove")
+    orders = play(scene)
+    assert orders > 1
+    figures["small histories"] += 1
+    figures["orders of their requests that differ"] += orders
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_nothing_breaks_in_random_histories(
+    chunk: int, figures: Counter[str], effort: Callable[[int, int], int]
+) -> None:
+    each = effort(20_000, 1_000_000) // CHUNKS
+    for seed in range(chunk * each, (chunk + 1) * each):
+        history = walk(seed)
+        figures["random histories"] += 1
+        figures["requests in them"] += history.simulation.steps
+        figures["commits acknowledged in them"] += history.told["acknowledged"]
+        figures["commits refused in them"] += history.told["refused"]
+        figures["commits of unknown outcome in them"] += history.told["OutcomeUnknownError"]
+
+
+def failures(bug: Planted) -> Iterator[Exception]:
+    """What breaks while a bug is there."""
+    if bug.scene is not None:
+        (scene,) = [scene for scene in SCENES if scene.name == bug.scene]
+        try:
+            play(scene)
+        except Exception as error:
+            yield error
+        return
+    for seed in range(PATIENCE):
+        try:
+            walk(seed)
+        except Exception as error:
+            yield error
+
+
+@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
+def test_a_rule_taken_out_is_missed(bug: Planted, figures: Counter[str]) -> None:
+    with bug():
+        found = next(failures(bug), None)
+    assert found is not None, f"nothing noticed: {bug.name}"
+    figures["rules taken out"] += 1
+    figures["of which missed"] += 1
+
+
+def test_a_failing_history_says_how_to_see_it_again() -> None:
+    with PLANTED[0](), pytest.raises(AssertionError) as raised:
+        for seed in itertools.count():
+            walk(seed)
+    assert raised.value.__notes__ == [f"to see it again: python -m tests.proof.walks {seed}"]
+    with PLANTED[0](), pytest.raises(type(raised.value), match=str(raised.value).replace("[", r"\[")[:40]):
+        walk(seed)
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    for seed in (1, 2, 3):
+        one, other = walk(seed), walk(seed)
+        assert one.judge.versions == other.judge.versions
+        assert one.told == other.told

@@ -1,0 +1,138 @@
+"""Every order that makes a difference is played, and each once."""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from checkpointer.errors import DependencyError
+from checkpointer.store.base import PreconditionFailedError, Store
+from checkpointer.testing.faults import CrashError
+from checkpointer.testing.orders import every_order
+from checkpointer.testing.simulation import Effect, Simulation, StuckError
+
+Life = Callable[[Store, list[str]], object]
+
+
+def histories(*lives: Life, faults: int = 0) -> Counter[str]:
+    """What can come out, and in how many orders."""
+    found: Counter[str] = Counter()
+    for order in every_order(faults):
+        simulation, told = Simulation(), []
+        for number, life in enumerate(lives):
+            simulation.start(str(number), life(simulation.store_of(str(number)), told))
+        order.run(simulation)
+        if not order.redundant:
+            found[" ".join(told)] += 1
+        simulation.close()
+    return found
+
+
+def writes(path: str) -> Life:
+    async def life(store: Store, told: list[str]) -> None:
+        await store.put(path, b"1")
+        told.append(f"+{path}")
+
+    return life
+
+
+async def lists(store: Store, told: list[str]) -> None:
+    told.append(f"[{','.join(entry.path for entry in await store.list(''))}]")
+
+
+async def swaps(store: Store, told: list[str]) -> None:
+    try:
+        await store.compare_and_swap("x", b"1", None)
+        told.append("won")
+    except PreconditionFailedError:
+        told.append("lost")
+    except DependencyError:
+        told.append("unknown")
+
+
+def test_writes_of_different_objects_come_in_one_order() -> None:
+    assert sum(histories(writes("a"), writes("b"), writes("c")).values()) == 1
+
+
+def test_a_listing_sees_every_set_of_what_was_written_before_it() -> None:
+    found = histories(writes("a"), writes("b"), lists)
+    seen = {part for told in found for part in told.split() if part.startswith("[")}
+    assert seen == {"[]", "[a]", "[b]", "[a,b]"}
+
+
+def test_each_of_three_swaps_of_one_object_can_be_the_first() -> None:
+    found = histories(swaps, swaps, swaps)
+    assert found == {"won lost lost": 6}
+
+
+def test_a_swap_without_an_answer_may_have_landed_or_land_later() -> None:
+    found = histories(swaps, swaps, faults=1)
+    assert set(found) == {"won lost", "unknown lost", "unknown won", "won unknown"}
+
+
+def test_what_is_not_decided_here_is_told() -> None:
+    async def throws_dice(store: Store, told: list[str]) -> None:
+        await store.put(uuid.uuid4().hex, b"")
+
+    with pytest.raises(AssertionError, match="the same decisions lead elsewhere"):
+        histories(throws_dice, lists)
+
+
+def test_the_same_decisions_are_the_same_history() -> None:
+    assert histories(swaps, lists, faults=1) == histories(swaps, lists, faults=1)
+
+
+# ---- the simulation --------------------------------------------------------------------------------------------------
+
+
+def test_an_actor_that_was_killed_is_served_no_more_and_its_write_may_land() -> None:
+    effects: list[Effect] = []
+    simulation, told = Simulation(effects.append), list[str]()
+    task = simulation.start("a", writes("x")(simulation.store_of("a"), told))
+
+    def step() -> None:
+        simulation.kill("a", in_flight=True)
+
+    simulation.run(step)
+    assert isinstance(task.exception(), CrashError)
+    assert simulation.store.objects == {}
+    simulation.land(simulation.late[0])
+    assert [(effect.actor, effect.request.path, effect.changed) for effect in effects] == [("a", "x", True)]
+    simulation.close()
+
+
+def test_time_passes_while_everybody_sleeps() -> None:
+    async def sleeper(store: Store) -> float:
+        await asyncio.sleep(3600)
+        await store.put("late", b"")
+        return asyncio.get_running_loop().time()
+
+    simulation = Simulation()
+    task = simulation.start("a", sleeper(simulation.store_of("a")))
+    simulation.run(lambda: simulation.serve(simulation.waiting[0]))
+    assert task.result() == pytest.approx(3600)
+    simulation.close()
+
+
+def test_code_that_waits_for_something_else_is_told() -> None:
+    async def stuck() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    simulation = Simulation()
+    simulation.start("a", stuck())
+    with pytest.raises(StuckError, match="a"):
+        simulation.run(lambda: None)
+    simulation.close()
+
+
+def test_what_an_actor_raises_ends_the_simulation() -> None:
+    async def fails(store: Store) -> None:
+        await store.get("nothing")
+
+    simulation = Simulation()
+    simulation.start("a", fails(simulation.store_of("a")))
+    with pytest.raises(LookupError):
+        simulation.run(lambda: simulation.serve(simulation.waiting[0]))
+    simulation.close()
