@@ -15,13 +15,14 @@ from checkpointer.cli.app import checkpointer
 README = Path(__file__).parents[1] / "README.md"
 OPERATIONS = README.parent / "docs" / "operations.md"
 PROGRESS = README.parent / "docs" / "progress.md"
+TESTING = README.parent / "docs" / "testing.md"
 
 
 def blocks(file: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", file.read_text(), re.DOTALL | re.MULTILINE)
 
 
-PROGRAMS = [program for file in (README, OPERATIONS, PROGRESS) for program in blocks(file, "python")]
+PROGRAMS = [program for file in (README, OPERATIONS, PROGRESS, TESTING) for program in blocks(file, "python")]
 NAMES = [re.sub(r"\W+", "-", program.splitlines()[0]) + f"-{number}" for number, program in enumerate(PROGRAMS)]
 
 
@@ -43,7 +44,7 @@ def test_a_program_of_the_readme_runs_and_runs_again(program: str, tmp_path: Pat
 
 
 def test_the_readme_has_its_programs() -> None:
-    assert len(PROGRAMS) == 9
+    assert len(PROGRAMS) == 11
 
 
 def test_the_figures_are_those_of_the_benchmark() -> None:

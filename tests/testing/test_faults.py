@@ -1,7 +1,10 @@
 """The faulty store fails as it is told, and in no other way."""
 
 import asyncio
+import inspect
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,3 +196,11 @@ def test_an_unanswered_swap_of_a_job_is_an_unknown_outcome() -> None:
 def test_a_swap_of_the_wrapped_store_is_refused_as_ever(plain: FaultyStore) -> None:
     with pytest.raises(PreconditionFailedError):
         run_sync(plain.compare_and_swap("_latest", b"1", "another"))
+
+
+def test_the_guide_names_what_there_is() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    rows = [line for line in guide.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+)", row.split("|")[1])}
+    offered = {name for name, member in vars(Faults).items() if inspect.isfunction(member) and not name.startswith("_")}
+    assert named == offered - {"serve", "clear", "paths", "forget"}
