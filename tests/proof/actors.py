@@ -44,7 +44,7 @@ EXPECTED = (
 )
 """What an actor may be told, and lives with. Damage of the store is never among it."""
 
-Act = Callable[["Actor"], Awaitable[object]]
+Act = Callable[["Actor"], Coroutine[Any, Any, object]]
 """Something that an actor does."""
 
 
@@ -248,10 +248,10 @@ class Stage:
         self._actors += 1
         return Actor(self, f"{name} {self._actors}", self._actors)
 
-    def play(self, actor: Actor, *deeds: Coroutine[Any, Any, None]) -> None:
+    def play(self, actor: Actor, *acts: Act) -> None:
         """Do some things while all others stand still."""
-        for deed in deeds:
-            self.simulation.play(actor.name, deed)
+        for act in acts:
+            self.simulation.play(actor.name, act(actor))
 
     def acknowledge(self, checkpoint: CheckpointId) -> None:
         self.told["acknowledged"] += 1
@@ -272,7 +272,7 @@ class Stage:
             self.simulation.land(one)
         last = self.actor("last")
         self.grace = timedelta(0)
-        self.play(last, last.restore(), last.commit(), last.commit(), last.clean(1))
+        self.play(last, Actor.restore, Actor.commit, Actor.commit, lambda actor: actor.clean(1))
         if not self.told["acknowledged"]:
             raise Violation("nothing was committed in the end")
         now = self.judge.now

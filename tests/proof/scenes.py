@@ -150,14 +150,10 @@ def play(scene: Scene) -> int:
 def _prepare(stage: Stage, scene: Scene) -> list[Actor]:
     """Those who take part. They know what was committed in the beginning."""
     first = stage.actor("first")
-    stage.play(first, first.restore(), *(first.commit() for _ in range(scene.checkpoints)))
+    stage.play(first, restore, *[commit] * scene.checkpoints)
     actors = [stage.actor(name) for name in scene.parts]
     for actor in actors:
-        stage.play(actor, actor.restore())
+        stage.play(actor, restore)
     if scene.setup is not None:
-        stage.play(first, _run(scene.setup, first))
+        stage.play(first, scene.setup)
     return actors
-
-
-async def _run(act: Act, actor: Actor) -> None:
-    await act(actor)
