@@ -25,7 +25,7 @@ class Location:
         if self.protocol == "file":
             return self.path
         host = f"{self.host}@{self.account_host}" if self.account_host else self.host
-        return f"{self.protocol}://{host}/{self.path}".rstrip("/")
+        return f"{self.protocol}://{host}/{self.path}" if self.path else f"{self.protocol}://{host}"
 
 
 def parse(url: str | os.PathLike[str]) -> Location:
@@ -66,7 +66,10 @@ def _file_url(text: str, scheme: str) -> Location:
 
 
 def _remote(scheme: str, text: str) -> Location:
-    split = urlsplit(text)
+    try:
+        split = urlsplit(text)
+    except ValueError:  # brackets around no IPv6 address, or characters that look like others
+        raise IllegalArgumentError(f"{scheme}://…: not a URL") from None
     user, at, host = split.netloc.rpartition("@")
     shown = f"{scheme}://{host}{split.path}"
     if ":" in user or (at and scheme not in ("abfs", "abfss", "az")):
@@ -75,8 +78,8 @@ def _remote(scheme: str, text: str) -> Location:
         )
     if split.query or split.fragment:
         raise IllegalArgumentError(f"{shown}: a root has no query and no fragment; pass options in storage_options")
-    if not (user if at else host) and scheme in ("s3", "s3a", "s3n", "abfs", "abfss", "az"):
-        raise IllegalArgumentError(f"{shown}: names no bucket or container")
+    if (not (user if at else host) and scheme in ("s3", "s3a", "s3n", "abfs", "abfss", "az")) or (at and not host):
+        raise IllegalArgumentError(f"{shown}: names no {'account' if user else 'bucket or container'}")
     path = split.path.strip("/")
     if any(part in ("", ".", "..") for part in path.split("/")) and path:
         raise IllegalArgumentError(f"{shown}: a root has no empty, '.' or '..' parts in its path")
