@@ -17,7 +17,7 @@ from uuid import UUID
 import msgpack
 import zstandard
 
-from checkpointer.codecs.values import from_extension, pack_checked
+from checkpointer.codecs.values import PIECE, check_whole, from_extension, pack_checked
 from checkpointer.errors import IllegalArgumentError, MalformedError
 from manifests.segments import decompress
 
@@ -63,8 +63,9 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
     unpacker = msgpack.Unpacker(strict_map_key=False, ext_hook=from_extension, max_buffer_size=max(raw_size, 1))
     arrays: list[list[Any]] = []
     try:
-        for start in range(0, len(raw), 1 << 20):
-            unpacker.feed(raw[start : start + (1 << 20)])
+        check_whole(raw)
+        for start in range(0, len(raw), PIECE):
+            unpacker.feed(raw[start : start + PIECE])
             for array in unpacker:
                 if type(array) is not list:
                     raise TypeError(f"found a {type(array).__name__}")

@@ -2,6 +2,7 @@
 
 import enum
 import math
+import tracemalloc
 from collections import Counter, OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
+from checkpointer.codecs.values import PIECE, UnsupportedValueError, pack, unpack
 from checkpointer.errors import MalformedError
 from tests.codecs.names import shown
 
@@ -315,6 +316,7 @@ BAD: dict[str, bytes] = {
     "a set of what is not packed": msgpack.packb(msgpack.ExtType(7, msgpack.packb([1]))),
     "a set of lists": msgpack.packb(msgpack.ExtType(7, msgpack.packb([msgpack.packb([1])]))),
     "tuples in tuples": nested_tuples(10_000),
+    "arrays that claim more than is there": b"\xdd\x00\x00\x20\x00" * 1_000 + b"\xc0" * 4_000,
     "a UUID of one byte": b"\xd4\x0a\x00",
 }
 
@@ -323,6 +325,22 @@ BAD: dict[str, bytes] = {
 def test_bad_bytes_are_malformed(data: bytes) -> None:
     with pytest.raises(MalformedError, match="msgpack"):
         unpack(data)
+
+
+def test_no_room_is_made_for_what_is_not_there() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedError):
+            unpack(BAD["arrays that claim more than is there"])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("value", [[b"x" * PIECE, ["y"] * 10], ["y" * 99] * (PIECE // 40)])
+def test_a_value_of_several_pieces_comes_back(value: Any) -> None:
+    assert unpack(pack(value)) == value
 
 
 @given(st.binary(max_size=200))
