@@ -9,6 +9,7 @@ What JSON has stands as itself. Anything else is an object with one name that be
     datetime    {"$datetime": "2024-01-02T03:04:05+01:00"}
     timedelta   {"$timedelta": [days, seconds, microseconds]}
     float       {"$float": "nan"}, also "inf" and "-inf"
+    int         {"$integer": "0x…"} where it is longer than Python writes in decimal digits
     dict        {"$map": [[key, value], …]} where a key is no text, or begins with `$`
 
 A time or datetime of a repeated hour has "fold": 1 beside it, and a datetime in a named zone has "zone".
@@ -23,18 +24,31 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from checkpointer.errors import IllegalArgumentError
 from manifests.model import Json
+
+LONGEST = 2_000
+"""Bits of an integer that stands as itself. Python itself refuses to write more than some 14,000 in digits."""
 
 
 def to_json(value: Any) -> Json:
     """The value as JSON can carry it. Members of sets are in an order that depends on them alone."""
+    try:
+        return _tag(value)
+    except RecursionError:
+        raise IllegalArgumentError("a value with too many levels, one inside the other, to be shown as JSON") from None
+
+
+def _tag(value: Any) -> Json:
     kind = type(value)
+    if kind is int and value.bit_length() > LONGEST:
+        return {"$integer": hex(value)}
     if kind in (str, int, bool, type(None)):
         return value
     if kind is float:
         return value if isfinite(value) else {"$float": repr(value)}
     if kind is list:
-        return [to_json(member) for member in value]
+        return [_tag(member) for member in value]
     if kind is dict:
         return _mapping(value)
     tagged = _TAGGED.get(kind)
@@ -43,12 +57,12 @@ def to_json(value: Any) -> Json:
 
 def _mapping(value: dict[Any, Any]) -> Json:
     if all(type(key) is str and not key.startswith("$") for key in value):
-        return {key: to_json(member) for key, member in value.items()}
-    return {"$map": [[to_json(key), to_json(member)] for key, member in value.items()]}
+        return {key: _tag(member) for key, member in value.items()}
+    return {"$map": [[_tag(key), _tag(member)] for key, member in value.items()]}
 
 
 def _members(value: Iterable[Any]) -> list[Json]:
-    return sorted(map(to_json, value), key=repr)
+    return sorted(map(_tag, value), key=repr)
 
 
 def _moment(tag: str, value: datetime | time) -> Json:
@@ -61,7 +75,7 @@ def _moment(tag: str, value: datetime | time) -> Json:
 
 
 _TAGGED: dict[type, Callable[[Any], Json]] = {
-    tuple: lambda value: {"$tuple": [to_json(member) for member in value]},
+    tuple: lambda value: {"$tuple": [_tag(member) for member in value]},
     set: lambda value: {"$set": _members(value)},
     frozenset: lambda value: {"$frozenset": _members(value)},
     bytes: lambda value: {"$bytes": b64encode(value).decode()},

@@ -10,12 +10,15 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from checkpointer.codecs.tagged import to_json
+from checkpointer.codecs.values import pack, unpack
+from checkpointer.errors import IllegalArgumentError
 from tests.codecs.names import shown
 
 CASES: list[tuple[Any, Any]] = [
     (None, None),
     (True, True),
     (2**70, 2**70),
+    (-(1 << 2_001), {"$integer": hex(-(1 << 2_001))}),
     (1.5, 1.5),
     (float("nan"), {"$float": "nan"}),
     (float("-inf"), {"$float": "-inf"}),
@@ -50,3 +53,15 @@ def test_a_value_has_its_form(value: Any, expected: Any) -> None:
 
 def test_no_two_values_have_one_form() -> None:
     assert len({json.dumps(to_json(value)) for value, _ in CASES}) == len(CASES)
+
+
+def test_what_is_too_deep_to_be_shown_is_refused() -> None:
+    value: Any = 1
+    for _ in range(500):
+        value = [value]
+    with pytest.raises(IllegalArgumentError, match="too many levels"):
+        to_json(unpack(pack(value)))
+
+
+def test_an_integer_longer_than_python_writes_is_shown() -> None:
+    assert json.dumps(to_json([1 << 20_000])).endswith('000"}]')
