@@ -7,8 +7,8 @@ Winlogbeat writes it, is only parsed. Fields that are not known are kept.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from datetime import date, datetime
+from typing import Any, NoReturn
 
 import yaml
 
@@ -18,6 +18,9 @@ from manifests.fields import format_time, show
 
 LIMIT = 1 << 20
 """Largest file, in bytes, that is read or written."""
+
+LONGEST_NUMBER = 200
+"""Characters of an integer, in any of the notations of YAML."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,11 @@ _Dumper.add_representer(datetime, _Dumper.represent_time)
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data without aliases, which could grow without bound, and without keys that stand twice."""
+    """Plain data without aliases, which could grow without bound, and without keys that stand twice.
+
+    Nothing that could not be written again: no numbers longer than Python writes, no times that are none in UTC, and
+    no pairs, which come back as lists.
+    """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -73,6 +80,26 @@ class _Loader(yaml.SafeLoader):
         if len(mapping) != len(node.value):
             raise ValueError("a field stands twice")
         return mapping
+
+    def construct_number(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > LONGEST_NUMBER:  # some notations take time that grows with its square
+            raise ValueError(f"a number of {len(node.value)} characters")
+        return int(super().construct_yaml_int(node))
+
+    def construct_time(self, node: yaml.ScalarNode) -> date:
+        at: date = super().construct_yaml_timestamp(node)
+        if isinstance(at, datetime):
+            format_time(at)  # OverflowError where it is none in UTC
+        return at
+
+    def refuse(self, node: yaml.Node) -> NoReturn:
+        raise ValueError(f"a value with the tag {node.tag}")
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_time)
+_Loader.add_constructor("tag:yaml.org,2002:omap", _Loader.refuse)
+_Loader.add_constructor("tag:yaml.org,2002:pairs", _Loader.refuse)
 
 
 def largest(state: EventLogState) -> int:

@@ -175,10 +175,15 @@ BOMB = "a: &a [x, x]\n" + "".join(
         GOOD + "? [1]\n: {[]: 2}\n",
         GOOD + "more: " + "[" * 100_000,
         GOOD + "more: " + "9" * 10_000 + "\n",
+        GOOD + "more: 0x" + "f" * 5_000 + "\n",
+        GOOD + "more: 1" + ":1" * 100_000 + "\n",
+        GOOD + "more: !!omap [a: 1]\n",
+        GOOD + "more: !!pairs [a: 1]\n",
+        GOOD + "more: 9999-12-31T23:59:59-23:59\n",
         GOOD + "more: \0\n",
         GOOD + "#" * LIMIT,
     ],
-    ids=range(35),
+    ids=range(40),
 )
 def test_what_is_no_journal_is_refused(text: str) -> None:
     with pytest.raises(MalformedError, match=r"^journal\.yml: expected YAML with update_time and event_logs") as caught:
