@@ -238,6 +238,7 @@ def test_a_value_of_another_form_is_named_and_spoils_no_other(one: Node, two: No
         {"checkpoint": None},
         {"checkpoint": {"sequence_number": "05", "sub_sequence_number": 0}, "pending": None},
         {"checkpoint": {"sequence_number": "5", "sub_sequence_number": -1}, "pending": None},
+        {"checkpoint": {"sequence_number": "LATEST", "sub_sequence_number": 0}, "pending": None},
         {"checkpoint": None, "pending": {"sequence_number": "5", "sub_sequence_number": 0, "state": "?"}},
         {"checkpoint": None, "pending": {"sequence_number": "5", "sub_sequence_number": 0, "state": 7}},
     ],

@@ -104,9 +104,12 @@ def decode(shard: str, value: Value | None, initial: ExtendedSequenceNumber) -> 
         return Recorded(shard, initial)
     fields = Fields(f"position of shard {shard!r:.60}", dict(value))
     checkpoint, pending = fields.inner("checkpoint"), fields.inner("pending")
+    number = initial if checkpoint is None else _decode_number(checkpoint)
+    if checkpoint is not None and number.is_start:
+        fields.fail(f"checkpoint: {number} is a place to begin, which only stands in pending")
     return Recorded(
         shard,
-        initial if checkpoint is None else _decode_number(checkpoint),
+        number,
         None if pending is None else Pending(_decode_number(pending), _decode_state(pending)),
         fields.rest(),
     )
