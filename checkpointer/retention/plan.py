@@ -20,11 +20,15 @@ import zstandard
 from checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
 from checkpointer.retention.index import DELETE, KEEP, LATER, Action, Index
 from manifests import layout
+from manifests.fields import show
 from manifests.model import CheckpointId, Ref
 from manifests.notebook import note, table
 from manifests.words import count, size
 
 PLAN_VERSION = 1
+
+_LONGEST_ROW = 1 << 20
+"""Bytes of a row: few thousand, but for what stores call their leftovers. A zstd frame can claim any."""
 
 _MOST_SHOWN = 20
 """Checkpoints that a notebook lists."""
@@ -127,7 +131,7 @@ class Plan:
                     missing -= 1
                 if missing:
                     raise ValueError(f"{missing} rows fewer than it says")
-            except (ValueError, TypeError, zstandard.ZstdError) as error:
+            except (ValueError, TypeError, RecursionError, zstandard.ZstdError) as error:
                 raise MalformedError(f"a saved plan of {self.root}: expected rows, found {error!r:.100}") from None
 
     def total(self, action: Action) -> Total:
@@ -200,6 +204,11 @@ class Plan:
 
     def _check(self) -> None:
         """Read all of it, and see that what it says in sum is what it would do."""
+        texts = (self.root, self.nonce or "", self.note or "", *(ref.digest for ref in self.retired))
+        if not all(type(text) is str for text in texts):
+            raise MalformedError(f"a saved plan of {show(self.root)}: expected texts, found {show(list(texts))}")
+        if not all(type(total.objects) is type(total.bytes) is int for total in self.totals.values()):
+            raise MalformedError(f"a saved plan of {self.root}: expected sums in whole numbers")
         totals: dict[tuple[Action, str], Total] = {}
         for row in self:
             texts = (row.path, row.reason, row.named_by or "", row.leftover or "")
@@ -249,8 +258,10 @@ class Spool:
 
 def _lines(reader: Any) -> Iterator[bytes]:
     rest = b""
-    while piece := reader.read(1 << 20):
+    while piece := reader.read(_LONGEST_ROW):
         *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > _LONGEST_ROW:
+            raise ValueError(f"a row of more than {_LONGEST_ROW} bytes")
         yield from lines
 
 

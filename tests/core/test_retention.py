@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -286,7 +287,7 @@ def test_a_saved_plan_is_the_same_plan(world: World, tmp_path: Path) -> None:
     assert garbage(world) == set()
 
 
-@pytest.mark.parametrize("damage", ["empty", "text", "cut", "flipped", "version"])
+@pytest.mark.parametrize("damage", ["empty", "text", "cut", "flipped", "version", "root", "sums", "deep", "long"])
 def test_a_file_that_is_no_plan_is_refused_by_name(world: World, tmp_path: Path, damage: str) -> None:
     client = world.actor()
     mixed(client, 3)
@@ -300,6 +301,10 @@ def test_a_file_that_is_no_plan_is_refused_by_name(world: World, tmp_path: Path,
             "text": b"rm -rf",
             "cut": data[: body + 30],
             "flipped": data[:body] + bytes([data[body] ^ 255]) + data[body + 1 :],
+            "root": data.replace(json.dumps(client.root).encode(), b'["plan"]'),
+            "sums": re.sub(rb'"totals": \[\[("\w+", "[^"]+"), \d+', rb'"totals": [[\1, "x"', data, count=1),
+            "deep": data[:body] + zstandard.compress(b"[" * 100_000),
+            "long": data[:body] + zstandard.compress(b" " * (64 << 20)),
             "version": data.replace(b'"plan_version": 1', b'"plan_version": 2'),
         }[damage]
     )
