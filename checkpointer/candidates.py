@@ -7,10 +7,10 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from checkpointer import objects
 from checkpointer.errors import CorruptionError, IllegalArgumentError, UnsupportedFormatError
@@ -20,6 +20,9 @@ from checkpointer.store import open_store
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
 from manifests.model import CatalogEntry, CatalogRef, CheckpointId, Job, Manifest, Ref
+
+MAX_METADATA = 1 << 20
+"""Bytes of the file in which Spark names a query; it has some fifty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,17 @@ class SparkProgress:
     query_id: str
     batch_id: int
 
+    @classmethod
+    def parse(cls, metadata: bytes, commits: Iterable[str]) -> Self:
+        """From the file that names the query, and the names of those in `commits/`; `ValueError` where they do not."""
+        try:
+            query_id = json.loads(metadata)["id"]
+        except (KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"no id: {error}") from None
+        if not isinstance(query_id, str):
+            raise ValueError(f"the id is a {type(query_id).__name__}")
+        return cls(query_id, max(int(name) for name in commits if name.isdecimal()))
+
     def finished(self, job: Job | None) -> bool:
         return job is not None and job.query_id == self.query_id and job.batch_id <= self.batch_id
 
@@ -105,10 +119,9 @@ async def read_progress(location: str | os.PathLike[str], storage_options: Mappi
     """What a query's `checkpointLocation` says: `metadata` names the query, `commits/` has a file for each batch."""
     store = open_store(location, storage_options, fencing="none")  # which is only read
     try:
-        names = [entry.path.rpartition("/")[2] for entry in await store.list("commits/")]
-        metadata = json.loads((await store.get("metadata")).data)
-        return SparkProgress(metadata["id"], max(int(name) for name in names if name.isdecimal()))
-    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+        commits = [entry.path.rpartition("/")[2] for entry in await store.list("commits/")]
+        return SparkProgress.parse((await store.get("metadata", limit=MAX_METADATA)).data, commits)
+    except (ObjectNotFoundError, ValueError):
         raise IllegalArgumentError(
             f"{store.url}: expected a checkpointLocation of Spark, with metadata and commits/ of at least one batch"
         ) from None

@@ -197,6 +197,11 @@ def test_spark_s_own_log_is_evidence(world: World, tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text(json.dumps({"id": "q"}))
     for name in ("0", "1", ".1.crc"):
         (tmp_path / "commits" / name).write_text("v1\n{}")
+    for text in ("[" * 100_000, '{"id": 1}', "{}", "1"):
+        (tmp_path / "metadata").write_text(text)
+        with pytest.raises(IllegalArgumentError, match="checkpointLocation"):
+            world.actor().repair_candidates(spark_checkpoint=tmp_path)
+    (tmp_path / "metadata").write_text(json.dumps({"id": "q"}))
     found = world.actor().repair_candidates(spark_checkpoint=tmp_path)
     assert {candidate.epoch: candidate.batch_done for candidate in found} == {0: True, 1: True, 2: False, 3: False}
     assert {candidate.batch_done for candidate in world.actor().repair_candidates()} == {None}
