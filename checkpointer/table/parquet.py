@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkpointer.errors import MalformedError
-from checkpointer.table.schema import CHANGE, FIELD_ID, PARTITION, Column, TableSchema
+from checkpointer.table.footer import check_footer
+from checkpointer.table.schema import CHANGE, FIELD_ID, OWN, PARTITION, Column, TableSchema
 from manifests.digest import sha256, verify
 from manifests.model import Tail
 
@@ -96,6 +97,7 @@ def decode_pack(
     """The changes in a pack, in order of their partitions: all those of `partitions`, maybe more."""
     with _explaining(name):
         file = pq.ParquetFile(pa.BufferReader(data))
+        check_footer(data, file.metadata.schema)
         return _read(file, _groups_of(file.metadata, partitions), schema, columns, [PARTITION, CHANGE])
 
 
@@ -123,6 +125,7 @@ class RowGroups:
         self._schema = schema
         with _explaining(name):
             self.metadata = pq.read_metadata(pa.BufferReader(tail))
+            check_footer(tail, self.metadata.schema)
             self.ranges = [
                 (int(start), int(length), str(digest))
                 for start, length, digest in json.loads(self.metadata.metadata[_GROUPS.encode()])
@@ -188,6 +191,9 @@ def _read(
         found = file.read(columns=wanted, use_threads=False)
     else:
         found = file.read_row_groups(groups, columns=wanted, use_threads=False)
+    for name, kind in OWN.items():
+        if name in own and (found[name].type != kind or found[name].null_count):
+            raise TypeError(f"{name}: expected {kind} without nulls, found {found[name].type}")
     by_name = {column.name: column for column in schema.columns}
     arrays = [_align(found, stored.get(name), by_name[name]) for name in columns] + [found[name] for name in own]
     fields = [by_name[name].field() for name in columns] + [found.schema.field(name) for name in own]
@@ -218,6 +224,18 @@ def _names_by_id(stored: pa.Schema, schema: TableSchema) -> dict[str, str]:
     }
 
 
+_BAD = (
+    pa.ArrowException,
+    ArithmeticError,
+    ValueError,
+    LookupError,
+    TypeError,
+    OSError,
+    EOFError,
+    RecursionError,
+)
+
+
 class _explaining:  # noqa: N801  # used as a function is
     """Whatever bad bytes make of the Parquet library, as an error of the tree that names the object."""
 
@@ -228,7 +246,7 @@ class _explaining:  # noqa: N801  # used as a function is
         return
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, (pa.ArrowException, ArithmeticError, ValueError, KeyError, TypeError, OSError, EOFError)):
+        if isinstance(error, _BAD):
             raise MalformedError(f"{self._name}: expected a Parquet file of this table: {error}") from None
 
 

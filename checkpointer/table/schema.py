@@ -24,6 +24,9 @@ PARTITION = "__partition"
 CHANGE = "__change"
 """Column of a delta: what its row does, one of the three below."""
 
+OWN = {PARTITION: pa.int32(), CHANGE: pa.int8()}
+"""The columns that a delta has besides those of the table."""
+
 MERGE, RESET, DELETE = 0, 1, 2
 """Combine with what is below; replace what is below; remove it."""
 
@@ -95,8 +98,7 @@ class TableSchema:
 
     def arrow_delta(self) -> pa.Schema:
         """The stored columns of a delta."""
-        own = [pa.field(PARTITION, pa.int32()), pa.field(CHANGE, pa.int8())]
-        return pa.schema([*self.arrow(), *own])
+        return pa.schema([*self.arrow(), *(pa.field(name, kind) for name, kind in OWN.items())])
 
     def to_json(self) -> Json:
         columns = [

@@ -127,7 +127,7 @@ class Reader:
         tail = await self._store.get_range(path, artifact.size - length, length)
         self.bytes_read += len(tail)
         verify(f"{path} (tail)", tail, size=length, digest=artifact.tail.digest)
-        return parquet.RowGroups(path, artifact.size, tail, self._schema)
+        return await self._host.run(lambda: parquet.RowGroups(path, artifact.size, tail, self._schema))
 
     async def _fetch(self, artifact: Artifact, groups: parquet.RowGroups, wanted: list[int]) -> dict[int, bytes]:
         ranges = [groups.ranges[group] for group in wanted]

@@ -1,0 +1,75 @@
+"""What a footer says of its chunks is checked before Arrow looks at it: Arrow would end the process."""
+
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from checkpointer.errors import MalformedError
+from checkpointer.table import parquet
+from checkpointer.table.footer import check_footer
+from tests.table.tables import CHANGE, PARTITION, array, changes_of, schema_of, snapshot_rows
+
+SCHEMA = schema_of({"k": "long", "n": "double", "text": "string", "many": array("long")}, ["k"])
+KEY = 0x1122334455667788
+ROW = (KEY, 1.5, "x", [1, 2])
+BOUND = b"\x18\x08" + KEY.to_bytes(8, "little")
+"""A field of eight bytes: a bound of the key."""
+
+
+def snapshot() -> bytes:
+    return parquet.encode(snapshot_rows(SCHEMA, [ROW])).data
+
+
+def with_footer(data: bytes, old: bytes, new: bytes) -> bytes:
+    """A file with something exchanged in its footer, once."""
+    length = int.from_bytes(data[-8:-4], "little")
+    body, footer = data[: -8 - length], data[-8 - length : -8]
+    assert old in footer
+    footer = footer.replace(old, new, 1)
+    return body + footer + len(footer).to_bytes(4, "little") + data[-4:]
+
+
+def opened(data: bytes) -> parquet.RowGroups:
+    return parquet.RowGroups("the/object", len(data), data, SCHEMA)
+
+
+def test_our_own_footers_are_sound() -> None:
+    schema = pq.read_metadata(pa.BufferReader(snapshot())).schema
+    check_footer(snapshot(), schema)
+    assert opened(snapshot()).of_keys(pa.table({"k": pa.array([KEY], pa.int64())})) == [0]
+    pack = parquet.encode(changes_of(SCHEMA, [(0, ROW)])).data
+    assert parquet.decode_pack("the/object", pack, SCHEMA, SCHEMA.names, [0]).num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [(PARTITION, pa.array(["0"])), (PARTITION, pa.array([None], pa.int32())), (CHANGE, pa.array([None], pa.int8()))],
+)
+def test_a_pack_whose_own_columns_are_others_is_refused(name: str, values: pa.Array) -> None:
+    changes = changes_of(SCHEMA, [(0, ROW)])
+    data = parquet.encode(changes.set_column(changes.column_names.index(name), name, values)).data
+    with pytest.raises(MalformedError, match="the/object: expected a Parquet file of this table"):
+        parquet.decode_pack("the/object", data, SCHEMA, SCHEMA.names, [0])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (BOUND, b"\x18\x07" + BOUND[2:-1], "bounds that are not of its type"),
+        (BOUND, b"\x18\x00", "bounds that are not of its type"),
+        (b"\x19\x26\x00\x02", b"\x19\x36\x00\x00\x02", "a histogram of another size"),
+    ],
+)
+def test_a_footer_that_contradicts_itself_is_refused(old: bytes, new: bytes, why: str) -> None:
+    with pytest.raises(MalformedError, match=f"the/object: .*{why}"):
+        opened(with_footer(snapshot(), old, new))
+
+
+def test_digests_of_row_groups_that_are_no_list_are_refused() -> None:
+    sink = io.BytesIO()
+    rows = snapshot_rows(SCHEMA, [ROW]).replace_schema_metadata({"checkpointer.row_groups": "[" * 100_000})
+    pq.write_table(rows, sink)
+    with pytest.raises(MalformedError, match="the/object"):
+        opened(sink.getvalue())
