@@ -1,0 +1,194 @@
+"""Every decoder of the product: bytes in, a value or an error of the tree out.
+
+`TABLE` is all of them. What is sealed by a digest has `seal`, which makes the digest fit again: an attacker can, too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from checkpointer.codecs import values
+from checkpointer.errors import CheckpointError
+from checkpointer.progress import journal_format
+from checkpointer.progress.eventhub import core as eventhub
+from checkpointer.progress.eventprocessorhost import checkpoint as eph
+from checkpointer.progress.kinesis import state as kinesis
+from checkpointer.progress.kinesis.sequence import TRIM_HORIZON
+from checkpointer.store import url
+from checkpointer.table import parquet
+from manifests import progress, wire
+from manifests.fields import dump
+from tests.manifests.samples import AT, CATALOG, ID, POINTER, sealed
+from tests.proof import seeds, wrapped
+
+NONCE = "n" * 32
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """`encode` is the product's own, where there is one. `memory` is how many bytes each byte may become."""
+
+    name: str
+    decode: Callable[[bytes], Any]
+    seeds: tuple[bytes, ...]
+    marks: tuple[bytes, ...] = ()
+    encode: Callable[[Any], bytes] | None = None
+    seal: Callable[[bytes], bytes] | None = None
+    memory: int = 100
+
+
+def examine(decoder: Decoder, data: bytes) -> bool:
+    """Whether a value came out, and not an error of the tree. Anything else goes on to the caller."""
+    try:
+        value = decoder.decode(data)
+    except CheckpointError as error:
+        return not str(error)  # which can be said
+    if decoder.encode is not None:
+        try:
+            again = decoder.encode(value)
+        except values.UnsupportedValueError:  # msgpack has more than what is ever written
+            return True
+        back = decoder.decode(again)
+        assert decoder.encode(back) == again, f"written as {again[:200]!r}, read, and written as another"
+        assert back == value or repr(back) == repr(value), f"{value!r:.200} came back as {back!r:.200}"
+    return True
+
+
+TABLE: tuple[Decoder, ...] = (
+    Decoder(
+        "pointer",
+        wire.decode_pointer,
+        (wire.encode_pointer(POINTER),),
+        seeds.JSON_MARKS,
+        encode=wire.encode_pointer,
+        seal=sealed,
+    ),
+    Decoder(
+        "manifest",
+        lambda data: wire.decode_manifest(ID, data),
+        tuple(map(wire.encode_manifest, seeds.manifests())),
+        seeds.JSON_MARKS,
+        encode=wire.encode_manifest,
+    ),
+    Decoder(
+        "catalog",
+        lambda data: wire.decode_catalog(wrapped.CATALOG_PATH, data),
+        (wire.encode_catalog(CATALOG),),
+        seeds.JSON_MARKS,
+        encode=wire.encode_catalog,
+    ),
+    Decoder(
+        "segment",
+        wrapped.segment,
+        (wrapped.encode_segment(seeds.patches()),),
+        seeds.JSON_MARKS,
+        encode=wrapped.encode_segment,
+    ),
+    Decoder(
+        "frame",
+        wrapped.frame,
+        (wrapped.encode_frame(b"abc" * 50), wrapped.encode_frame(b"")),
+        encode=wrapped.encode_frame,
+        memory=70_000,
+    ),
+    Decoder(
+        "keyed state",
+        wrapped.keyed,
+        tuple(map(wrapped.encode_keyed, seeds.RECORDS)),
+        seeds.MSGPACK_MARKS,
+        encode=wrapped.encode_keyed,
+    ),
+    Decoder("value", values.unpack, tuple(map(values.pack, seeds.VALUES)), seeds.MSGPACK_MARKS, encode=values.pack),
+    Decoder("value as JSON", wrapped.as_json, tuple(map(values.pack, seeds.VALUES)), seeds.MSGPACK_MARKS),
+    Decoder("path", wrapped.path, seeds.PATHS[:2], seeds.PATH_MARKS, encode=wrapped.encode_path),
+    Decoder(
+        "path of progress",
+        wrapped.progress_path,
+        seeds.PATHS[2:],
+        seeds.PATH_MARKS,
+        encode=lambda name: name.path.encode(),
+    ),
+    Decoder("number", wrapped.number, seeds.NUMBERS, seeds.PATH_MARKS, encode=lambda number: str(number).encode()),
+    Decoder(
+        "ownership",
+        lambda data: progress.decode_ownership(wrapped.NAME, data),
+        (seeds.ownership(),),
+        seeds.JSON_MARKS,
+        encode=lambda value: progress.encode_ownership(value, NONCE),
+        seal=sealed,
+    ),
+    Decoder(
+        "position",
+        lambda data: progress.decode_position(wrapped.NAME, data),
+        wrapped.positions((None, {"any": [1]})),
+        seeds.JSON_MARKS,
+        encode=lambda value: progress.encode_position(value, NONCE),
+        seal=sealed,
+    ),
+    Decoder(
+        "marker",
+        lambda data: progress.decode_marker(wrapped.NAME, data),
+        (progress.encode_marker(progress.Marker(AT), NONCE),),
+        seeds.JSON_MARKS,
+        encode=lambda value: progress.encode_marker(value, NONCE),
+        seal=sealed,
+    ),
+    Decoder(
+        "position of an event hub",
+        wrapped.position(lambda position: eventhub.decode(wrapped.NAME, position)),
+        wrapped.positions(seeds.EVENTHUB),
+        seeds.JSON_MARKS,
+        seal=sealed,
+    ),
+    Decoder(
+        "position of an event processor host",
+        wrapped.position(lambda position: eph.decode(wrapped.NAME, position.partition, position.value)),
+        wrapped.positions(seeds.EPH),
+        seeds.JSON_MARKS,
+        seal=sealed,
+    ),
+    Decoder(
+        "position of a shard",
+        wrapped.position(lambda position: kinesis.decode(position.partition, position.value, TRIM_HORIZON)),
+        wrapped.positions(seeds.KINESIS),
+        seeds.JSON_MARKS,
+        encode=lambda recorded: seeds.position(dict(kinesis.encode(recorded)), recorded.shard),
+        seal=sealed,
+    ),
+    Decoder(
+        "journal",
+        lambda data: journal_format.decode(wrapped.NAME, data),
+        seeds.journals(),
+        seeds.YAML_MARKS,
+        encode=lambda content: journal_format.encode(content, AT, NONCE),
+        seal=wrapped.reseal_journal,
+        memory=2_000,
+    ),
+    Decoder(
+        "schema",
+        wrapped.schema,
+        seeds.SCHEMAS,
+        seeds.JSON_MARKS,
+        encode=lambda schema: dump({"format_version": 1, "schema": schema.to_json()}),
+    ),
+    Decoder(
+        "snapshot",
+        lambda data: parquet.decode(wrapped.NAME, data, seeds.TABLE, seeds.TABLE.names),
+        seeds.snapshots(),
+        encode=wrapped.encode_table,
+    ),
+    Decoder(
+        "wide snapshot",
+        lambda data: parquet.decode(wrapped.NAME, data, seeds.WIDE, seeds.WIDE.names),
+        (seeds.wide_snapshot(),),
+        encode=wrapped.encode_table,
+    ),
+    Decoder("delta", wrapped.delta, seeds.packs()),
+    Decoder("row groups", wrapped.row_groups, seeds.snapshots()),
+    Decoder("plan", wrapped.plan, seeds.plans(), seeds.JSON_MARKS),
+    Decoder("rows of a plan", wrapped.rows_of_plan, seeds.plan_rows(), seeds.JSON_MARKS),
+    Decoder("Spark's progress", wrapped.spark, seeds.SPARK, seeds.JSON_MARKS),
+    Decoder(
+        "URL", lambda data: url.parse(wrapped.as_text(data)), seeds.URLS, seeds.PATH_MARKS, encode=wrapped.encode_url
+    ),
+)

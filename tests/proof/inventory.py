@@ -1,0 +1,113 @@
+"""Which functions of the product decode bytes or text from outside: by their name, or by whom they call for it."""
+
+import ast
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+
+ROOT = Path(__file__).parents[2]
+
+NAMED = re.compile("_?(decode|parse|unpack|load|from_)")
+
+PARSERS = {
+    *("loads", "unpackb", "Unpacker", "fromisoformat", "b64decode", "literal_eval", "eval", "exec"),
+    *(
+        "ParquetFile",
+        "read_metadata",
+        "read_table",
+        "open_stream",
+        "stream_reader",
+        "urlsplit",
+        "from_bytes",
+        "safe_load",
+    ),
+}
+"""What makes values of bytes or text, by its last name. `yaml.load` is found as `load`."""
+
+_HANDS_ON = "gets bytes, and hands them to a decoder of the table"
+_OF_THE_JOB = "made and read by processes of one job, and never stored"
+_OF_THE_CALLER = "reads what its caller wrote"
+_NONE = "decodes nothing"
+
+REASONS = {
+    "checkpointer.aio.AsyncCheckpointer.load_artifact": _HANDS_ON,
+    "checkpointer.aio.AsyncCheckpointer.load_manifest": _HANDS_ON,
+    "checkpointer.cli.verb.parse_options": _OF_THE_CALLER,
+    "checkpointer.objects.Segments._decode": _HANDS_ON,
+    "checkpointer.objects.Segments._load": _HANDS_ON,
+    "checkpointer.objects.Segments.load": _HANDS_ON,
+    "checkpointer.objects.load_operators": _HANDS_ON,
+    "checkpointer.pointer._decode": _HANDS_ON,
+    "checkpointer.progress.document.Document._decode": _HANDS_ON,
+    "checkpointer.progress.journal_file.JournalFile._decode": _HANDS_ON,
+    "checkpointer.progress.kinesis.checkpointer.RecordCheckpointer._decode": _HANDS_ON,
+    "checkpointer.report.gather._load_chains": _HANDS_ON,
+    "checkpointer.restore.Snapshot._decode": _HANDS_ON,
+    "checkpointer.restore.load_artifact": _HANDS_ON,
+    "checkpointer.restore.load_manifest": _HANDS_ON,
+    "checkpointer.retention.index._hash": _NONE,
+    "checkpointer.spark.source.Request.of": _OF_THE_CALLER,
+    "checkpointer.spark.table.TableState._pack": _OF_THE_JOB,
+    "checkpointer.spark.tasks._client": _OF_THE_JOB,
+    "checkpointer.spark.write.Written.load": _OF_THE_JOB,
+    "checkpointer.store.connection.load": _NONE,
+    "checkpointer.sync.Checkpointer.load_artifact": _HANDS_ON,
+    "checkpointer.sync.Checkpointer.load_manifest": _HANDS_ON,
+}
+"""Those of them that need no fuzzing, each with why."""
+
+
+def decoding() -> set[str]:
+    """The qualified names of all functions that decode."""
+    found = set()
+    for package in ("checkpointer", "manifests"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            for name, node in _functions(ast.parse(path.read_text()), module):
+                if NAMED.match(node.name) or _calls(node) & PARSERS:
+                    found.add(name)
+    return found
+
+
+def _functions(tree: ast.AST, prefix: str) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Functions and methods; what stands inside a function belongs to it."""
+    found = []
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            found += _functions(node, f"{prefix}.{node.name}")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.append((f"{prefix}.{node.name}", node))
+    return found
+
+
+def _calls(node: ast.AST) -> set[str]:
+    called = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
+    names = {function.attr for function in called if isinstance(function, ast.Attribute)}
+    return names | {function.id for function in called if isinstance(function, ast.Name)}
+
+
+def called_by(work: Callable[[], object]) -> set[str]:
+    """The qualified names of the product's functions that `work` runs."""
+    seen: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            seen.add(frame.f_code)
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    found = set()
+    for code in seen:
+        path = Path(code.co_filename)
+        if path.is_relative_to(ROOT):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            found.add(f"{module}.{code.co_qualname}")
+    return found
+
+
+__all__ = ["REASONS", "called_by", "decoding"]

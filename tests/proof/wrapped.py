@@ -1,0 +1,234 @@
+"""Decoders that need more than bytes, as functions of bytes alone; and their encoders."""
+
+import asyncio
+import io
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from checkpointer.candidates import SparkProgress
+from checkpointer.codecs import keyed_codec, tagged, values
+from checkpointer.errors import IllegalArgumentError, MalformedError
+from checkpointer.progress import journal_format
+from checkpointer.progress.kinesis.sequence import ExtendedSequenceNumber
+from checkpointer.retention.plan import Plan
+from checkpointer.store import url
+from checkpointer.store.base import Blob
+from checkpointer.table import parquet
+from checkpointer.table.schema import PARTITION, TableSchema
+from checkpointer.table.version import Reader, Version
+from manifests import layout, progress, segments
+from manifests.digest import sha256
+from manifests.fields import Fields
+from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Patches, Segment
+from tests.manifests.samples import CATALOG, ID, digest
+from tests.proof import seeds
+
+NAME = "the/object"
+
+# ---- the format's own ------------------------------------------------------------------------------------------------
+
+CATALOG_PATH = layout.catalog(CATALOG.id, digest("any"))
+
+
+def segment(data: bytes) -> Patches:
+    """The first byte is how many entries the manifest promises."""
+    stored = zstandard.ZstdCompressor().compress(data[1:])
+    segment = Segment(layout.segment(ID, sha256(stored)), len(stored), len(data) - 1, data[0] if data else 0)
+    patches = segments.decode_segment(segment, "totals", 10, layout.RAW, stored)
+    segments.load("totals", seeds.MANIFEST.operators["totals"], [patches])
+    return patches
+
+
+def encode_segment(patches: Patches) -> bytes:
+    segment, stored = segments.encode_segment(ID, "totals", patches)
+    return bytes([segment.entries]) + segments.decompress(segment.path, stored.data, segment.raw_size)
+
+
+def frame(data: bytes) -> bytes:
+    """The first three bytes are the size that the manifest promises."""
+    return segments.decompress(NAME, data[3:], int.from_bytes(data[:3], "big"))
+
+
+def encode_frame(raw: bytes) -> bytes:
+    return len(raw).to_bytes(3, "big") + zstandard.ZstdCompressor().compress(raw)
+
+
+def keyed(data: bytes) -> dict[Any, bytes | None]:
+    """The first two bytes are how many records the manifest promises, the rest is what the frame holds."""
+    raw = data[2:]
+    stored = zstandard.ZstdCompressor().compress(raw)
+    return keyed_codec.decode(NAME, stored, len(raw), int.from_bytes(data[:2], "big"))
+
+
+def encode_keyed(records: dict[Any, bytes | None]) -> bytes:
+    stored, raw_size = keyed_codec.encode(records)
+    return len(records).to_bytes(2, "big") + segments.decompress(NAME, stored, raw_size)
+
+
+def as_json(data: bytes) -> bytes:
+    return json.dumps(tagged.to_json(values.unpack(data)), allow_nan=False).encode()
+
+
+def reseal_journal(data: bytes) -> bytes:
+    _, line, body = data.partition(b"\n")
+    return journal_format._SEAL % sha256(body).encode() + body if line else data
+
+
+def as_text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def path(data: bytes) -> object:
+    path = as_text(data)
+    layout.parse_progress(path)
+    layout.is_position(path)
+    owner = layout.owner(path)
+    name = layout.parse_artifact(path)
+    assert owner == name.id
+    assert layout.digest_of(path) == name.digest
+    assert layout.under(path, ID)
+    assert ".." not in path.split("/")
+    return name
+
+
+def encode_path(name: layout.ArtifactName) -> bytes:
+    if name.partition is None or name.kind is None:
+        return layout.pack(name.operator, name.id, name.digest, name.codec).encode()
+    return layout.artifact(name.operator, name.partition, name.id, name.kind, name.digest, name.codec).encode()
+
+
+def progress_path(data: bytes) -> layout.ProgressName:
+    found = layout.parse_progress(as_text(data))
+    if found is None:
+        raise MalformedError("none of the format's own")
+    assert layout.owner(found.path) is None
+    assert ".." not in found.path.split("/")
+    return found
+
+
+# ---- progress --------------------------------------------------------------------------------------------------------
+
+
+def position(of: Callable[[progress.Position], Any]) -> Callable[[bytes], Any]:
+    return lambda data: of(progress.decode_position(NAME, data))
+
+
+def positions(found: tuple[Json, ...]) -> tuple[bytes, ...]:
+    return tuple(map(seeds.position, found))
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def schema(data: bytes) -> TableSchema:
+    schema = TableSchema.from_json("t", Fields.parse(NAME, data).take("schema"))
+    assert str(schema)
+    assert len(schema.arrow_delta()) == len(schema.columns) + 2
+    return schema
+
+
+def encode_table(rows: pa.Table) -> bytes:
+    return parquet.encode(rows).data
+
+
+def row_groups(data: bytes) -> pa.Table:
+    """As a lookup reads a file: its tail, then some of its row groups."""
+    tail = data[-(int.from_bytes(data[-8:-4], "little") + 8) :]
+    groups = parquet.RowGroups(NAME, len(data), tail, seeds.TABLE)
+    wanted = groups.of_keys(pa.table({"k": pa.array([3, 7], pa.int64())}))
+    ranges = {group: groups.ranges[group] for group in wanted}
+    found = {group: data[max(start, 0) :][: max(size, 0)] for group, (start, size, _) in ranges.items()}
+    return groups.read(found, seeds.TABLE.names)
+
+
+class Held:
+    """A store of a few objects, for readers."""
+
+    url = "held://"
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        self._objects = objects
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        return Blob(self._objects[path])
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        return self._objects[path][offset : offset + length]
+
+
+class Inline:
+    """A host that computes where it is asked."""
+
+    async def run(self, compute: Callable[[], Any]) -> Any:
+        return compute()
+
+
+BASE = seeds.snapshots()[0]
+
+
+def table_rows(pack: bytes, records: int, base: bytes = BASE, rows: int = 20) -> pa.Table:
+    """The rows of a partition whose delta is `pack`, of which its manifest says that `records` are the partition's."""
+
+    def artifact(kind: Any, data: bytes, records: int) -> Artifact:
+        return Artifact(kind, kind, 0, len(data), len(data), 1, records, sha256(data))
+
+    chain = (artifact(SNAPSHOT, base, rows), artifact(DELTA, pack, records))
+    reader = Reader(
+        Held({SNAPSHOT: base, DELTA: pack}),  # type: ignore[arg-type]
+        Inline(),  # type: ignore[arg-type]
+        Version("t", seeds.TABLE, 2, {0: chain}),
+    )
+    return asyncio.run(reader.rows(0))
+
+
+def delta(data: bytes) -> pa.Table:
+    try:
+        numbers = pq.read_table(io.BytesIO(data), columns=[PARTITION])[PARTITION].to_pylist()
+        records = numbers.count(0)
+    except Exception:
+        records = 5
+    return table_rows(data, records)
+
+
+# ---- beside the store ------------------------------------------------------------------------------------------------
+
+
+def plan(data: bytes) -> object:
+    """Its rows too, and the same of what it saves."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan"
+        path.write_bytes(data)
+        plan = Plan.load(path)
+        plan.save(path)
+        again = Plan.load(path)
+        assert repr((again, list(again))) == repr((plan, list(plan)))
+    return plan
+
+
+def rows_of_plan(data: bytes) -> object:
+    """The same with rows that are not compressed yet."""
+    head, _, rows = data.partition(b"\n")
+    return plan(head + b"\n" + zstandard.compress(rows))
+
+
+def spark(data: bytes) -> SparkProgress:
+    try:
+        return SparkProgress.parse(data, ["0", "12", ".12.crc"])
+    except ValueError as error:  # which `read_progress` says more about
+        raise IllegalArgumentError(str(error)) from None
+
+
+def encode_url(location: url.Location) -> bytes:
+    return location.url.encode("utf-8", "surrogateescape")
+
+
+def number(data: bytes) -> object:
+    text = as_text(data)
+    return CheckpointId.parse(text) if text[10:11] == "-" else ExtendedSequenceNumber.parse(text)
