@@ -1,0 +1,173 @@
+"""Nothing leads out of a root: no name, no record however well it is sealed, no link."""
+
+import itertools
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointer import Checkpointer
+from checkpointer.errors import CheckpointError, IllegalArgumentError
+from checkpointer.store.base import check_path
+from manifests import layout
+from manifests.model import CheckpointId
+from tests.proof.forgery import Key, Place, copy, forge, putting, read, texts, untouched
+from tests.proof.verbs import COMMITTED, WRITING, everything
+
+ID = CheckpointId(1, "0c5442af")
+D = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+_ODD = [
+    ".",
+    "..",
+    "/",
+    "\\",
+    "\0",
+    "%2e%2e",
+    "%2F",
+    "%",
+    "~",
+    "CON",
+    "nul.json",
+    "packs",
+    "store",
+    "ownership",
+    ":",
+    " ",
+]
+_ODD += ["e\u0301", "\u00e9", "\u202e", "\u212a", "k", "K", "\n", "\x1b[2J", "x" * 300, "~" + D, ".json", "\ud800"]
+odd_names = st.lists(st.sampled_from(_ODD) | st.text(max_size=3), max_size=4).map("".join)
+
+MAKERS: dict[str, Callable[[str], str]] = {
+    "operator": lambda name: layout.pack(name, ID, D, "raw"),
+    "operator's partition": lambda name: layout.artifact(name, 7, ID, "delta", D, "raw"),
+    "namespace": lambda name: layout.ownership(layout.progress("eventhub", name, "hub", "group")),
+    "event hub": lambda name: layout.ownership(layout.progress("eventhub", "namespace", name, "group")),
+    "group": lambda name: layout.store(layout.progress("eventprocessorhost", "hub", name)),
+    "application": lambda name: layout.ownership(layout.progress("kinesis", name)),
+    "partition": lambda name: layout.position(layout.progress("kinesis", "app"), name),
+}
+
+
+def path_of(what: str, name: str) -> str | None:
+    try:
+        return MAKERS[what](name)
+    except IllegalArgumentError:
+        return None
+
+
+@pytest.mark.parametrize("what", MAKERS)
+@given(one=odd_names, other=odd_names)
+def test_what_is_accepted_stays_in_its_place_and_has_it_alone(what: str, one: str, other: str) -> None:
+    path, plain = path_of(what, one), path_of(what, "plain")
+    assert plain is not None
+    if path is None:
+        return
+    assert check_path(path) == os.path.normpath(path) == path
+    assert path.isascii()
+    assert path.isprintable()
+    assert path.count("/") == plain.count("/")
+    assert [a for a, b in zip(path.split("/"), plain.split("/"), strict=True) if "plain" not in b and a != b] == []
+    assert max(map(len, path.split("/"))) <= 255
+    assert layout.owner(path) is not None or layout.parse_progress(path) is not None
+    assert (path == path_of(what, other)) == (one == other)
+
+
+# ---- forged records --------------------------------------------------------------------------------------------------
+
+
+def lies(outside: Path) -> list[str]:
+    """What a forger would have a path or a name be. All but the last two have the form that a path has."""
+    name = f"{ID}.snapshot.{D}.raw"
+    return [
+        f"artifacts/../../outside/0/{name}",
+        f"artifacts/link/0/{name}",
+        f"artifacts/%2E%2E/0/{name}",
+        f"catalog/../../outside/{ID}.{D}.json",
+        f"manifests/segments/../../../outside/{ID}.{D}.json.zst",
+        str(outside / "secret"),
+        "../outside/secret",
+    ]
+
+
+def kind_of(at: Place) -> Place:
+    """Places that are read by the same code: in any item of a list, or of what is kept by a name or a number."""
+    named = {0} | {number + 1 for number, part in enumerate(at) if part in ("operators", "chains", "patches")}
+    return tuple(0 if number in named or isinstance(part, int) else part for number, part in enumerate(at))
+
+
+def places(record: str) -> list[Place]:
+    """One place of each kind with a text in it."""
+    found = {(kind_of(at), type(at[-1])): at for at in texts(read(record))}
+    return list(found.values())
+
+
+RECORDS = ("pointer", "manifest", "segment", "catalog")
+PATHS = ("path", "objects", "segments", "operator", "codec", "id")
+
+
+def worth(at: Place) -> bool:
+    """Whether what stands there is, or becomes, a part of a path: what is tried in the short run too."""
+    return at[-2:-1] == ("operators",) or (not isinstance(at[-1], Key) and any(part in PATHS for part in at[-3:]))
+
+
+@pytest.mark.usefixtures("careless")
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_forged_record_can_at_worst_raise(
+    record: str, tmp_path: Path, effort: Callable[..., int], figures: Counter[str]
+) -> None:
+    outside = tmp_path / "outside"
+    shutil.copytree(copy(tmp_path / "outside"), outside / "0")
+    (outside / "secret").write_text("secret")
+    turn = itertools.count()
+    for at in places(record):
+        if effort(not worth(at), False):
+            continue
+        for number, lie in enumerate(lies(outside)):
+            if effort((number + next(turn)) % 5, 0):
+                continue
+            root = copy(tmp_path / f"root{next(turn)}")
+            (root / "artifacts" / "link").symlink_to(outside)
+            forge(root, record, putting(at, lie))
+            with untouched(outside):
+                raised = [*everything(root, root.with_name(f"{root.name}-aside"))]
+            figures["forged records"] += 1
+            figures["errors of the tree"] += len(raised)
+
+
+# ---- links -----------------------------------------------------------------------------------------------------------
+
+LINKED = ("_latest", ".lock", "journal.yml", "artifacts", "artifacts/seen", "artifacts/table/packs", "manifests")
+LINKED += ("manifests/segments", "catalog", "progress", f"manifests/{COMMITTED}.json", "progress/eventhub/namespace")
+
+
+@pytest.mark.usefixtures("careless")
+def test_a_link_leads_to_nothing_outside(tmp_path: Path, effort: Callable[..., bool], figures: Counter[str]) -> None:
+    whole = copy(tmp_path / "whole")
+    with Checkpointer(whole) as ck:
+        WRITING["record"](ck, tmp_path)
+        WRITING["journal"](ck, tmp_path)
+    below = sorted(path.relative_to(whole).as_posix() for path in whole.rglob("*"))
+    assert set(LINKED) <= set(below)
+    for number, name in enumerate(below if effort(False, True) else LINKED):
+        root = Path(shutil.copytree(whole, tmp_path / f"root{number}"))
+        outside = tmp_path / f"outside{number}"
+        outside.mkdir()
+        (root / name).symlink_to(shutil.move(root / name, outside / "it"))
+        with untouched(outside):
+            raised = [*everything(root, tmp_path / f"aside{number}")]
+        assert raised, name
+        figures["links planted"] += 1
+
+
+@pytest.mark.parametrize("name", ["../outside/secret", "/etc/passwd", "artifacts/../../outside/secret", "_latest", ""])
+def test_an_artifact_is_not_any_file(tmp_path: Path, name: str) -> None:
+    with Checkpointer(copy(tmp_path / "root")) as ck, pytest.raises(CheckpointError):
+        ck.load_artifact(name)

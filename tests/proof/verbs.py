@@ -1,0 +1,154 @@
+"""Everything that can be done to a store, by the library and by the command line."""
+
+import io
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from checkpointer import Checkpointer, RetentionPolicy
+from checkpointer.cli.app import checkpointer
+from checkpointer.errors import CheckpointError
+from checkpointer.progress.eventhub import CheckpointStore
+from checkpointer.progress.journal import Journal
+from checkpointer.retention.plan import Plan
+from checkpointer.spark.frames import struct_of
+from checkpointer.spark.read import version_of
+from checkpointer.spark.source import Request, TableReader
+from checkpointer.sync_handles import Restored
+
+FIRST, SECOND, COMMITTED = "0000000001-0c5442af", "0000000002-f4bb65ce", "0000000004-9e2b5704"
+GROUP = ("namespace", "hub", "group")
+ALL = RetentionPolicy(keep_last=1, grace=timedelta(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How a run of the command ended, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+def command(*args: object) -> Said:
+    """The command with some arguments, where no terminal is attached."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        checkpointer(list(map(str, args)))
+    assert isinstance(ended.value.code, int)
+    return Said(ended.value.code, out.getvalue(), err.getvalue())
+
+
+def _contents(restored: Restored | None) -> object:
+    """The first and the last partition of each operator: of those between there are very many."""
+    if restored is None:
+        return None
+    operators = [restored.operator(name) for name in restored.operators]
+    return [
+        operator.partition(p) for operator in operators for p in {*operator.partitions[:1], *operator.partitions[-1:]}
+    ]
+
+
+def _positions(ck: Checkpointer, aside: Path) -> object:
+    with CheckpointStore(ck.root) as store:
+        return [store.list_checkpoints(*GROUP), store.list_ownership(*GROUP)]
+
+
+def _record(ck: Checkpointer, aside: Path) -> object:
+    """Own a partition, and record how far it is."""
+    partition = dict(zip(("fully_qualified_namespace", "eventhub_name", "consumer_group"), GROUP, strict=True))
+    partition["partition_id"] = "0"
+    with CheckpointStore(ck.root) as store:
+        store.update_checkpoint(partition | {"offset": "1", "sequence_number": 1})
+        return store.claim_ownership([partition | {"owner_id": "me"}])
+
+
+def _journal(ck: Checkpointer, aside: Path) -> object:
+    with Journal(f"{ck.root}/journal.yml") as journal:
+        journal.persist("System", 1, datetime(2024, 1, 1, tzinfo=UTC))
+        return journal.states()
+
+
+def _table(ck: Checkpointer, aside: Path) -> object:
+    restored = ck.restore()
+    return restored and [restored.table("table"), restored.keyed("seen")]
+
+
+def _scan(ck: Checkpointer, aside: Path) -> object:
+    """What `spark.read.format("checkpointer")` does in its planning and in its tasks."""
+    request = Request.of({"path": ck.root, "operator": "table"})
+    reader = TableReader(request, struct_of(list(version_of(request.restore(), "table").schema.columns)))
+    return [list(reader.read(part)) for part in reader.partitions()]
+
+
+def _saved_plan(ck: Checkpointer, aside: Path) -> object:
+    ck.plan(ALL).save(aside / "plan")
+    return ck.apply(Plan.load(aside / "plan"))
+
+
+READING: dict[str, Callable[[Checkpointer, Path], object]] = {
+    "restore": lambda ck, aside: _contents(ck.restore()),
+    "restore an older one": lambda ck, aside: _contents(ck.restore(FIRST)),
+    "restore what is whole": lambda ck, aside: _contents(ck.restore(on_corruption="previous")),
+    "table": _table,
+    "scan": _scan,
+    "list": lambda ck, aside: ck.list_checkpoints(),
+    "savepoints": lambda ck, aside: ck.savepoints(),
+    "verify": lambda ck, aside: ck.verify(),
+    "plan": lambda ck, aside: list(ck.plan(ALL)),
+    "export": lambda ck, aside: ck.export(COMMITTED, aside / "copy"),
+    "candidates": lambda ck, aside: ck.repair_candidates(),
+    "positions": _positions,
+}
+WRITING: dict[str, Callable[[Checkpointer, Path], object]] = {
+    "record": _record,
+    "journal": _journal,
+    "savepoint": lambda ck, aside: ck.savepoint("new"),
+    "delete": lambda ck, aside: ck.delete_checkpoint(FIRST),
+    "rollback": lambda ck, aside: ck.rollback(SECOND),
+    "a saved plan": _saved_plan,
+    "clean": lambda ck, aside: ck.clean(ALL),
+    "repair": lambda ck, aside: ck.repair(SECOND),
+}
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("list", "--sizes"),
+    ("show",),
+    ("show", "--json"),
+    ("tree", "--all"),
+    ("diff", SECOND),
+    ("cat", "table"),
+    ("cat", "seen"),
+    ("stats",),
+    ("progress",),
+    ("verify",),
+    ("verify", "--json"),
+    ("plan", "--rows"),
+    ("plan", "--keep-last", "1", "--json"),
+    ("savepoint",),
+    ("repair",),
+    ("report", "--json"),
+)
+
+
+def everything(root: Path, aside: Path) -> Iterator[CheckpointError]:
+    """Do all of it to the root, in turn, with `aside` for what is written elsewhere; what is raised is of the tree."""
+    for number, verb in enumerate(itertools.chain(READING.values(), WRITING.values())):
+        place = aside / str(number)
+        place.mkdir(parents=True)
+        with Checkpointer(root) as ck:
+            try:
+                verb(ck, place)
+            except CheckpointError as error:
+                yield error
+
+
+def every_command(root: Path) -> Iterator[Said]:
+    for name, *args in COMMANDS:
+        said = command(name, root, *args)
+        assert "unexpected" not in said.err, said.err
+        yield said
