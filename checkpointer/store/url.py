@@ -9,6 +9,12 @@ from checkpointer.errors import IllegalArgumentError
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 
+_CLOUD = ("s3", "s3a", "s3n", "abfs", "abfss", "az")
+_ACCOUNTS = ("abfs", "abfss", "az")
+
+_BUCKET = re.compile(r"[^:]*|arn:.*")
+_HOST = re.compile(r"([^:]*|\[.*\])(:[0-9]+)?")
+
 
 @dataclass(frozen=True, slots=True)
 class Location:
@@ -71,14 +77,16 @@ def _remote(scheme: str, text: str) -> Location:
     except ValueError:  # brackets around no IPv6 address, or characters that look like others
         raise IllegalArgumentError(f"{scheme}://…: not a URL") from None
     user, at, host = split.netloc.rpartition("@")
-    shown = f"{scheme}://{host}{split.path}"
-    if ":" in user or (at and scheme not in ("abfs", "abfss", "az")):
+    # A key before an @ may hold slashes, and then its beginning looks like the name of a bucket.
+    clean = (_BUCKET if scheme in _CLOUD else _HOST).fullmatch(host) is not None
+    shown = f"{scheme}://{host}{split.path}" if clean and host else f"{scheme}://…"
+    if not clean or ":" in user or (at and scheme not in _ACCOUNTS):
         raise IllegalArgumentError(
             f"{shown}: a URL must not hold credentials; pass them in storage_options or in the environment"
         )
     if split.query or split.fragment:
         raise IllegalArgumentError(f"{shown}: a root has no query and no fragment; pass options in storage_options")
-    if (not (user if at else host) and scheme in ("s3", "s3a", "s3n", "abfs", "abfss", "az")) or (at and not host):
+    if (not (user if at else host) and scheme in _CLOUD) or (at and not host):
         raise IllegalArgumentError(f"{shown}: names no {'account' if user else 'bucket or container'}")
     path = split.path.strip("/")
     if any(part in ("", ".", "..") for part in path.split("/")) and path:

@@ -27,6 +27,9 @@ from checkpointer.store.url import Location, parse
         ),
         ("memory://name", Location("memory", "name", "")),
         ("gs://bucket/path", Location("gs", "bucket", "path")),
+        ("s3://arn:aws:s3:eu-1:1:accesspoint/x/a:b@c", Location("s3", "arn:aws:s3:eu-1:1:accesspoint", "x/a:b@c")),
+        ("sftp://host:22/x", Location("sftp", "host:22", "x")),
+        ("sftp://[::1]:22/x", Location("sftp", "[::1]:22", "x")),
         ("file:///tmp/a%20b", Location("file", "", "/tmp/a%20b")),
         ("file:/tmp/a?b#c", Location("file", "", "/tmp/a?b#c")),
         ("file://localhost/tmp/x", Location("file", "", "/tmp/x")),
@@ -80,6 +83,12 @@ def test_roots_are_refused_with_a_reason(url: Any, reason: str) -> None:
         "s3://bucket/x?secret=hunter22",
         "s3://bucket/x#hunter22",
         "nosuch://user:hunter22@host/x",
+        "s3://AKIAKEY:hunter22/with/slashes@bucket/x",
+        "s3://AKIAKEY:22/hunter22@bucket/x",
+        "s3://AKIAKEY:hunter22?x@bucket",
+        "s3://AKIAKEY:hunter22#x@bucket",
+        "s3:/AKIAKEY:hunter22@bucket/x",
+        "sftp://user:hunter22/x@host/x",
     ],
 )
 def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
