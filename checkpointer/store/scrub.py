@@ -1,10 +1,13 @@
 """Keeps credentials out of what is shown: error messages of cloud packages may quote what they were given."""
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
+
+import fsspec.config
 
 _HIDDEN = "***"
 _SHORTEST = 4
@@ -31,18 +34,21 @@ _HARMLESS = {
 }
 _ENVIRONMENT = re.compile(r"(AWS|AZURE)_\w*(KEY|SECRET|TOKEN|PASSWORD|CONNECTION_STRING)\w*")
 _QUOTED = re.compile(
-    r"(?i)(\b(?:sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|accountkey"
-    r"|sharedaccesssignature|authorization)\s*[=:]\s*)[^\s;&\"',<>]+"
+    r"""(?ix) (
+        \b (?: sig | signature | x-amz-(?:signature|credential|security-token) | account_?key | sharedaccesssignature
+            | sas_token | (?:aws_)?secret_access_key | (?:aws_)?session_token | access_token | client_secret | password
+            | authorization ) ["']? \s* [=:] \s* ["']? (?: (?:basic|bearer|sharedkey|aws4-hmac-sha256) \s+ )?
+    ) [^\s;&"',<>]+"""
 )
 
 
 def scrub(text: str, options: Mapping[str, Any]) -> str:
     """The first line of `text`, of bounded length, without any secret of `options` or of the environment."""
+    secrets = {*_secrets("", options), *_secrets("", fsspec.config.conf), *_environment()}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, _HIDDEN)
     lines = text.strip().split("\n", 2)
     line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    secrets = {*_secrets("", options), *_environment()}
-    for secret in sorted(secrets, key=len, reverse=True):
-        line = line.replace(secret, _HIDDEN)
     return _QUOTED.sub(rf"\g<1>{_HIDDEN}", line)[:_LONGEST]
 
 
@@ -74,10 +80,12 @@ def _of_text(name: str, value: str) -> Iterator[str]:
         if equals and key.lower() not in _HARMLESS:
             yield from _spellings(inner)
     if name.lower() not in _HARMLESS:
-        yield from _spellings(value)
+        for line in (value, *value.splitlines()):  # of a private key in PEM, an error may quote any part
+            yield from _spellings(line)
 
 
 def _spellings(value: str) -> Iterator[str]:
-    for spelling in (value, value.lstrip("?"), quote(value, safe=""), unquote(value)):
+    escaped = (repr(value)[1:-1], json.dumps(value)[1:-1])
+    for spelling in (value, value.lstrip("?"), quote(value, safe=""), unquote(value), *escaped):
         if len(spelling) >= _SHORTEST:
             yield spelling

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import logging
 import pickle
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+import fsspec.config
 import pytest
 
 from checkpointer.errors import (
@@ -276,6 +278,14 @@ SECRET = "wJalr+XUt/nFEMI=="
         ({}, f"GET https://host/x?sv=1&sig={SECRET}&se=2"),
         ({}, f"AccountName=me;AccountKey={SECRET};EndpointSuffix=x"),
         ({}, f"Authorization: {SECRET}"),
+        ({}, f"{{'Authorization': 'Bearer {SECRET}'}}"),
+        ({}, f"Authorization: Basic {SECRET}"),
+        ({}, f"Authorization: AWS4-HMAC-SHA256 Credential={SECRET}, Signature={SECRET}"),
+        ({}, f'"client_secret": "{SECRET}"'),
+        ({"token": {"private_key": f"-----BEGIN-----\n{SECRET}\n"}}, f"bad key:\n-----BEGIN-----\n{SECRET}\n"),
+        ({"token": {"private_key": f"-----BEGIN-----\n{SECRET}\n"}}, f"bad key:\n{SECRET}"),
+        ({"secret": f'"\t{SECRET}'}, "bad " + repr(f'"\t{SECRET}')),
+        ({"secret": f'"\t{SECRET}'}, "bad " + json.dumps(f'"\t{SECRET}')),
     ],
 )
 def test_secrets_are_scrubbed(options: dict[str, Any], text: str) -> None:
@@ -289,6 +299,11 @@ def test_secrets_of_the_environment_are_scrubbed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountName=account;AccountKey=hunter22")
     assert scrub(f"{SECRET} and hunter22 of account", {}) == "*** and *** of account"
+
+
+def test_secrets_of_fsspecs_own_configuration_are_scrubbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"key": "AKIAhunter22", "client_kwargs": {"x": SECRET}})
+    assert scrub(f"AKIAhunter22 and {SECRET}", {}) == "*** and ***"
 
 
 def test_what_an_operator_needs_is_shown() -> None:
