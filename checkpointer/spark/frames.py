@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 from pyspark.sql.types import StructField, StructType
 
-from checkpointer.errors import IllegalArgumentError
+from checkpointer.errors import IllegalArgumentError, MalformedError
 from checkpointer.table.schema import PARTITION, TableSchema
 from checkpointer.table.schema import Column as TableColumn
 from checkpointer.table.types import is_float, is_wider, plain_type, show_type
@@ -26,7 +26,10 @@ def fields_of(frame: DataFrame) -> list[Json]:
 def struct_of(columns: list[TableColumn]) -> StructType:
     """Columns of a table as Spark's schema. All of them are nullable, as nullability varies between runs."""
     fields = [{"name": c.name, "type": c.type, "nullable": True, "metadata": c.metadata or {}} for c in columns]
-    return StructType([StructField.fromJson(field) for field in deepcopy(fields)])  # it changes what it is given
+    try:
+        return StructType([StructField.fromJson(field) for field in deepcopy(fields)])  # it changes what it is given
+    except Exception as error:  # a collation that this Spark does not have, or that nobody has
+        raise MalformedError(f"a table's columns: Spark does not take them: {type(error).__name__}: {error}") from None
 
 
 def quote(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -70,7 +70,7 @@ class Request:
     epoch: int | None
     savepoint: str | None
     columns: tuple[str, ...] | None
-    storage_options: dict[str, Any] | None
+    storage_options: dict[str, Any] | None = field(repr=False)
     fencing: Any
 
     @classmethod
@@ -141,10 +141,10 @@ class TableReader(DataSourceReader):
     def _check_schema(self, version: Version) -> None:
         """A view knows the columns that the table had when it was made."""
         now = {field.name: field.dataType for field in struct_of(list(version.schema.columns))}
-        for field in self._schema:
-            if now.get(field.name) != field.dataType:
+        for asked in self._schema:
+            if now.get(asked.name) != asked.dataType:
                 raise IllegalArgumentError(
-                    f"table {version.name!r}: column {field.name!r} was {field.dataType.simpleString()} when this "
+                    f"table {version.name!r}: column {asked.name!r} was {asked.dataType.simpleString()} when this "
                     f"DataFrame or view was made, now the table has {version.schema}: make it again"
                 )
 

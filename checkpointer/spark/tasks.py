@@ -4,7 +4,7 @@ import functools
 import os
 import pickle
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -17,7 +17,7 @@ from checkpointer.sync import Checkpointer
 class TaskRoot:
     """A root as it is sent to executors: configuration, no connection."""
 
-    client: bytes
+    client: bytes = field(repr=False)
     driver_host: str
 
     @classmethod

@@ -19,12 +19,15 @@ from checkpointer.errors import (
     CheckpointNotFoundError,
     DigestMismatchError,
     IllegalArgumentError,
+    MalformedError,
     SavepointNotFoundError,
     StoreNotFoundError,
 )
 from checkpointer.runtime import run_sync
 from checkpointer.spark import TableState, can_restore, diff, read_state
+from checkpointer.spark.frames import struct_of
 from checkpointer.table.hashing import partitions_of
+from checkpointer.table.schema import TableSchema
 from checkpointer.table.version import Reader, Version
 from manifests.model import CheckpointId
 
@@ -462,3 +465,11 @@ def zone(spark: SparkSession) -> Iterator[None]:
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     yield
     spark.conf.set("spark.sql.session.timeZone", before)
+
+
+@pytest.mark.parametrize("collations", ["x", 1, [1], {"c": 1}, {"c": "x"}, {"c": "a.b.c"}, {"c": "nobody.UNICODE"}])
+def test_a_collation_that_nobody_has_is_damage(collations: Any) -> None:
+    column = {"id": 1, "name": "k", "type": "long", "role": "key"}
+    other = {"id": 2, "name": "c", "type": "string", "role": "last", "metadata": {"__COLLATIONS": collations}}
+    with pytest.raises(MalformedError, match=r"operator 't'|a table's columns"):
+        struct_of(list(TableSchema.from_json("t", {"columns": [column, other], "next_id": 3}).columns))
