@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import wraps
@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from checkpointer.cli.root import require_store
+from checkpointer.cli.screen import visible
 from checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError
 from checkpointer.runtime import run_sync
 from checkpointer.session import Session
@@ -126,9 +127,10 @@ def verb(
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere, silently
                 return PIPE_CLOSED
             except Exception as error:
+                secrets = [storage_options, arguments.get("target_storage_options")]
                 if debug:
-                    _print_traceback(storage_options)
-                raise _explain(error, storage_options) from error
+                    _print_traceback(secrets)
+                raise _explain(error, secrets) from error
 
         command = click.command(name, epilog=_epilog(function, examples, note))(_common(run, writes))
         command.params.sort(key=lambda parameter: parameter.name != "root")
@@ -191,20 +193,20 @@ def options_for(root: str, options: Options, name: str = "storage_options") -> O
     return None if source is ParameterSource.ENVIRONMENT and parse(root).protocol == "file" else options
 
 
-def _explain(error: Exception, options: Options) -> Failed:
+def _explain(error: Exception, secrets: Sequence[Options]) -> Failed:
     if isinstance(error, IllegalArgumentError):
         return Mistyped(str(error))
     if isinstance(error, CorruptionError):
         return Failed(f"{error}; `checkpointer verify` says what that hurts")
     if isinstance(error, CheckpointError):
         return Failed(str(error))
+    shown = scrub(str(error), {"any": secrets})
     if isinstance(error, ImportError):
-        return Failed(f"needs a package that is not installed: {scrub(str(error), options or {})}: pip install it")
-    shown = scrub(str(error), options or {})
+        return Failed(f"needs a package that is not installed: {shown}: pip install it")
     return Failed(f"unexpected {type(error).__name__}: {shown}: please report it, with what --debug shows")
 
 
-def _print_traceback(options: Options) -> None:
+def _print_traceback(secrets: Sequence[Options]) -> None:
     for line in traceback.format_exc().splitlines():
         indent = line[: len(line) - len(line.lstrip())]
-        print(indent + scrub(line, options or {}), file=sys.stderr)
+        print(indent + visible(scrub(line, {"any": secrets})), file=sys.stderr)

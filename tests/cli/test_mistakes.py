@@ -150,3 +150,18 @@ def test_a_bug_gets_one_sentence_too(root: Path, run: Run, monkeypatch: pytest.M
     assert debugged.status == 1
     assert "Traceback" in debugged.err
     assert SECRET not in done.err + debugged.err
+
+
+def test_a_traceback_shows_no_secret_of_the_target_and_moves_no_cursor(
+    root: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(f"\x1b[2J broken, with {SECRET}")
+
+    monkeypatch.setattr(Checkpointer, "export", fail)
+    options = json.dumps({"secret": SECRET})
+    done = run("export", root, "latest", "s3://b/x", "--target-storage-options", options, "--debug")
+    assert done.status == 1
+    assert "Traceback" in done.err
+    assert SECRET not in done.err
+    assert "\x1b" not in done.err
