@@ -1,7 +1,7 @@
 """`checkpointer report`."""
 
 import os
-import secrets
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from checkpointer.cli.root import require_store
 from checkpointer.cli.screen import print_json, print_line, progress
 from checkpointer.cli.verb import Mistyped, Opened, verb
 from checkpointer.retention.policies import RetentionPolicy
+from checkpointer.store import files
 
 
 @verb(
@@ -80,7 +81,7 @@ def _target(output: str | None, as_json: bool) -> Path | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """All of it or nothing: who opens the page meanwhile sees the old one."""
+    """All of it or nothing: who opens the page meanwhile sees the old one. A new page is its owner's alone."""
     if path.exists() and not path.is_file():  # a device or a pipe
         try:
             path.write_bytes(data)
@@ -89,11 +90,14 @@ def _write(path: Path, data: bytes) -> None:
         except OSError as error:
             raise Mistyped(f"{path}: {error.strerror}") from None
         return
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        partial.write_bytes(data)
-        os.replace(partial, path)
+        partial = files.write_temporary(str(path), data)
+        try:
+            if path.exists():  # whoever was let in to the old one
+                shutil.copymode(path, partial)
+            os.replace(partial, path)
+        except OSError:
+            os.unlink(partial)
+            raise
     except OSError as error:
         raise Mistyped(f"{path}: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)

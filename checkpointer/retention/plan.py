@@ -19,6 +19,7 @@ import zstandard
 
 from checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
 from checkpointer.retention.index import DELETE, KEEP, LATER, Action, Index
+from checkpointer.store import files
 from manifests import layout
 from manifests.fields import show
 from manifests.model import CheckpointId, Ref
@@ -150,7 +151,7 @@ class Plan:
         return shown + note(self.note) if self.note else shown
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file, for `load`."""
+        """Write the plan to a file, for `load`. A new file is its owner's alone."""
         header = {
             "plan_version": PLAN_VERSION,
             "root": self.root,
@@ -162,7 +163,7 @@ class Plan:
             "totals": [[action, reason, *astuple(total)] for (action, reason), total in self.totals.items()],
         }
         try:
-            with open(path, "wb") as out:
+            with open(path, "wb", opener=files.private) as out:
                 out.write(json.dumps(header).encode() + b"\n")
                 if self._file is not None:
                     with open(self._file, "rb") as rows:

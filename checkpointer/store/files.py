@@ -116,6 +116,11 @@ def write_temporary(target: str, data: Bytes) -> str:
     return temporary
 
 
+def private(path: str, flags: int) -> int:
+    """An opener for `open`: what it makes, nobody but the owner may read, whatever the umask says."""
+    return os.open(path, flags, 0o600)
+
+
 def sync_folder(folder: str) -> None:
     """Make the names in `folder` durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

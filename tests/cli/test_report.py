@@ -18,17 +18,10 @@ def test_a_page_or_json_or_both(root: Path, run: Run, tmp_path: Path) -> None:
     assert done.out.startswith(f"{file}: Nothing is wrong; newest checkpoint: ")
     assert file.read_text().startswith("<!doctype html>")
     assert file.read_text().endswith("</html>")
-    assert stat.S_IMODE(file.stat().st_mode) == 0o666 & ~_umask()
     found = run("report", root, "--json").json
     assert [row["epoch"] for row in found["checkpoints"]] == [10, 11, 12]
     assert run("report", root, "--json", "-o", file, "--keep-last", 1).json["cleanup"]["retired"]
     assert [path.name for path in tmp_path.iterdir() if "report" in path.name] == ["report.html"]
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def test_a_page_to_stdout(root: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -90,6 +83,19 @@ def test_a_failed_write_leaves_the_old_page(
     assert "No space left" in done.err
     assert file.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir() if "report" in path.name] == ["report.html"]
+
+
+def test_a_page_is_its_owners_alone_until_somebody_shares_it(root: Path, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    os.umask(previous := os.umask(0))
+    try:
+        assert run("report", root, "-o", file).status == 0
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        file.chmod(0o644)
+        assert run("report", root, "-o", file).status == 0
+        assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    finally:
+        os.umask(previous)
 
 
 def test_a_pipe_is_written_to_and_a_link_is_kept(root: Path, run: Run, tmp_path: Path) -> None:
