@@ -7,6 +7,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,10 +60,15 @@ def _positions(ck: Checkpointer, aside: Path) -> object:
         return [store.list_checkpoints(*GROUP), store.list_ownership(*GROUP)]
 
 
+def partition_of(number: str) -> dict[str, Any]:
+    """A partition as the consumer client names it."""
+    names = ("fully_qualified_namespace", "eventhub_name", "consumer_group", "partition_id")
+    return dict(zip(names, (*GROUP, number), strict=True))
+
+
 def _record(ck: Checkpointer, aside: Path) -> object:
     """Own a partition, and record how far it is."""
-    partition = dict(zip(("fully_qualified_namespace", "eventhub_name", "consumer_group"), GROUP, strict=True))
-    partition["partition_id"] = "0"
+    partition = partition_of("0")
     with CheckpointStore(ck.root) as store:
         store.update_checkpoint(partition | {"offset": "1", "sequence_number": 1})
         return store.claim_ownership([partition | {"owner_id": "me"}])
