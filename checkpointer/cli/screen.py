@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.tree import Tree
 
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]")
+_UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e0fff]"
+)
 """Characters that a terminal acts on, or does not show. In JSON they stand in texts only, where they can be escaped."""
 
 _GAP = "  "
@@ -68,7 +71,13 @@ def may_colour(stream: TextIO) -> bool:
 
 def visible(text: str) -> str:
     """Text that cannot move the cursor, change colours, or hide."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSEEN.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    """As JSON writes it: in units of UTF-16."""
+    units = found[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def to_text(value: Json, *, indent: int | None = None) -> str:

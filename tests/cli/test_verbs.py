@@ -262,11 +262,12 @@ def test_what_destroys_wants_a_yes(root: Path, run: Run, args: tuple[str, ...]) 
 def test_what_a_job_wrote_cannot_take_over_the_terminal(tmp_path: Path, run: Run) -> None:
     with Checkpointer(tmp_path) as ck, ck.begin() as cp:
         cp.snapshot("op", 0, "\x9b31mred [bold]ü".encode())
-        cp.properties["\x1b[31m"] = "\x1b[2J [bold]"
+        cp.properties["\x1b[31m"] = "\x1b[2J [bold] \u061c\U000e0041"
     for args in (("show",), ("show", "--json"), ("cat", "op"), ("diff", "latest")):
         done = run(args[0], tmp_path, *args[1:])
         assert done.status == 0
-        assert not set(done.out) & {"\x1b", "\x9b"}
+        assert not set(done.out) & {"\x1b", "\x9b", "\u061c", "\U000e0041"}
+    assert run("show", tmp_path, "--json").json["properties"]["\x1b[31m"].endswith("[bold] \u061c\U000e0041")
     assert run("cat", tmp_path, "op", "--json").json[0]["text"] == "\x9b31mred [bold]ü"
     assert "red [bold]ü" in run("cat", tmp_path, "op").out
 
