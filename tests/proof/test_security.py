@@ -1,0 +1,226 @@
+"""What comes from a store is read and never run: no code of ours evaluates it, and no payload leaves a mark."""
+
+import ast
+import base64
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from checkpointer.codecs.values import unpack
+from checkpointer.errors import CorruptionError
+from checkpointer.progress import journal_format
+from checkpointer.progress.journal import Journal
+from checkpointer.spark.frames import struct_of
+from checkpointer.table.schema import TableSchema
+from manifests import layout
+from manifests.digest import sha256
+from manifests.model import Json
+from tests.proof.forgery import copy, forge
+from tests.proof.verbs import every_command, everything
+from tests.test_layers import FILES, parse
+
+# ---- nothing of ours evaluates anything ------------------------------------------------------------------------------
+
+MODULES = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "runpy", "subprocess", "xml"}
+NAMES = {"eval", "exec", "compile", "__import__", "import_module", "system", "popen", "from_string"}
+NAMES |= {"full_load", "unsafe_load", "load_all", "UnsafeLoader", "FullLoader", "Loader", "PyExtensionType"}
+NAMES |= {"register_extension_type", "read_pickle", "deserialize", "CloudPickleSerializer"}
+WORDS = {"allow_pickle", "shell", "object_hook", "trust_remote_code"}
+
+EXCEPTIONS = {
+    "checkpointer.spark.tasks": ({"pickle"}, "the driver's client, sent to tasks of its own job as Spark sends them"),
+    "checkpointer.spark.write": (
+        {"pickle"},
+        "what a task wrote, sent back to its own driver by Spark",
+    ),
+    "checkpointer.store.connection": ({"import_module"}, "s3fs and adlfs, by names that stand in the code"),
+    "checkpointer.progress.journal_format": ({"yaml.load"}, "with a loader made of SafeLoader"),
+}
+
+
+def unsafe(tree: ast.AST) -> Iterator[str]:
+    """What in a module could run what it is given."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names if alias.name.partition(".")[0] in MODULES)
+            case ast.ImportFrom(module=str(module)):
+                yield from {module, module.partition(".")[0]} & MODULES
+                yield from (alias.name for alias in node.names if alias.name in NAMES)
+            case ast.Attribute(value=ast.Name(id="yaml"), attr="load"):
+                yield "yaml.load"
+            case ast.Attribute(value=ast.Name(id="re"), attr="compile"):
+                pass
+            case ast.Attribute(attr=name) | ast.Name(id=name) if name in NAMES:
+                yield name
+            case ast.keyword(arg="ext_hook", value=value):
+                yield from () if ast.unparse(value) == "from_extension" else ("ext_hook",)
+            case ast.keyword(arg=str(word)) if word in WORDS:
+                yield word
+
+
+def test_nothing_is_unpickled_or_evaluated() -> None:
+    found = {module: {*unsafe(parse(module))} for module in FILES}
+    assert {module: what for module, what in found.items() if what} == {
+        module: allowed for module, (allowed, _) in EXCEPTIONS.items()
+    }
+
+
+EVALUATING = """
+import pickle
+from pickle import loads
+eval(x)
+run(exec, x)
+os.system(x)
+importlib.import_module(x)
+yaml.load(x)
+np.load(x, allow_pickle=True)
+json.loads(x, object_hook=f)
+subprocess.run(x, shell=True)
+environment.from_string(x)
+msgpack.unpackb(x, ext_hook=mine)
+"""
+
+
+@pytest.mark.parametrize("source", EVALUATING.strip().split("\n"))
+def test_what_evaluates_is_found(source: str) -> None:
+    assert [*unsafe(ast.parse(source))]
+
+
+def test_the_loader_of_journals_knows_no_types_but_those_of_yaml() -> None:
+    assert issubclass(journal_format._Loader, yaml.SafeLoader)
+    assert {*journal_format._Loader.yaml_constructors} <= {*yaml.SafeLoader.yaml_constructors}
+    assert journal_format._Loader.yaml_multi_constructors == {}
+
+
+# ---- and no payload leaves a mark ------------------------------------------------------------------------------------
+
+
+class Mark:
+    """What unpickling makes a file of."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Iterator[Path]:
+    """The file that a payload makes, if it is run."""
+    made = tmp_path / "mark"
+    pickle.loads(pickle.dumps(Mark(made)))
+    made.unlink()  # it does
+    yield made
+    assert not made.exists()
+
+
+def texts(mark: Path) -> list[str]:
+    """Texts that would make the file, or fail in a telling way, where somebody evaluates them."""
+    return [
+        f"__import__('os').mknod('{mark}')",
+        f"{{{{ cycler.__init__.__globals__.os.mknod('{mark}') }}}}",
+        f"$(touch {mark})",
+        f"`touch {mark}`",
+        f"!!python/object/apply:os.mknod ['{mark}']",
+        f"${{jndi:ldap://127.0.0.1/{mark}}}",
+        "%s%n%(name)s {0.__class__} {unknown}",
+    ]
+
+
+def payload_schema(mark: Path) -> Json:
+    """Spark's words for a type of a user's own, which its reader of schemas unpickles."""
+    pickled = base64.b64encode(pickle.dumps(Mark(mark))).decode()
+    return {"type": "udt", "class": None, "pyClass": "os.mknod", "serializedClass": pickled, "sqlType": "long"}
+
+
+@pytest.mark.usefixtures("careless")
+def test_texts_of_a_manifest_are_only_shown(tmp_path: Path, mark: Path, figures: Counter[str]) -> None:
+    root = copy(tmp_path / "root")
+
+    def change(manifest: dict[str, Json]) -> None:
+        for text in texts(mark):
+            manifest["properties"][text] = manifest["positions"][text] = text
+        manifest["watermark"] = texts(mark)
+        manifest["job"] = {"query_id": texts(mark)[0], "run_id": texts(mark)[1], "batch_id": 1}
+        manifest["operators"]["table"]["schema"]["columns"][1]["name"] = texts(mark)[0]
+
+    forge(root, "manifest", change)
+    assert {said.status for said in every_command(root)} <= {0, 1}
+    assert [*everything(root, tmp_path / "aside")]
+    figures["texts that nobody evaluated"] += len(texts(mark))
+
+
+@pytest.mark.parametrize("at", ["column", "element", "field", "key"])
+def test_a_type_of_a_users_own_is_refused(tmp_path: Path, mark: Path, at: str) -> None:
+    udt = payload_schema(mark)
+    kind = {
+        "column": udt,
+        "element": {"type": "array", "elementType": udt, "containsNull": True},
+        "field": {"type": "struct", "fields": [{"name": "f", "type": udt, "nullable": True, "metadata": {}}]},
+        "key": {"type": "map", "keyType": udt, "valueType": "long", "valueContainsNull": True},
+    }[at]
+    columns = [
+        {"id": 1, "name": "k", "type": "long", "role": "key"},
+        {"id": 2, "name": "v", "type": kind, "role": "last"},
+    ]
+    with pytest.raises(CorruptionError):
+        struct_of(list(TableSchema.from_json("t", {"columns": columns, "next_id": 3}).columns))
+
+
+@pytest.mark.usefixtures("careless")
+def test_extension_types_of_arrow_are_not_loaded(tmp_path: Path, mark: Path) -> None:
+    """A table whose Parquet names a Python type of Arrow's, which older readers unpickle."""
+    root = copy(tmp_path / "root")
+    metadata = {
+        b"ARROW:extension:name": b"arrow.py_extension_type",
+        b"ARROW:extension:metadata": pickle.dumps(Mark(mark)),
+        b"PARQUET:field_id": b"1",
+    }
+    table = pa.table({"k": pa.array([1])}, schema=pa.schema([pa.field("k", pa.int64(), metadata=metadata)]))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    data = bytes(sink.getvalue())
+
+    def change(manifest: dict[str, Json]) -> None:
+        old = manifest["operators"]["table"]
+        owner = layout.owner(old["objects"][0][0])
+        assert owner is not None
+        path = layout.artifact("table", 0, owner, "snapshot", sha256(data), "parquet")
+        (root / path).write_bytes(data)
+        old["objects"], old["chains"] = [[path, len(data)]], {"0": [[0, len(data), 1]]}
+
+    forge(root, "manifest", change)
+    assert [*everything(root, tmp_path / "aside")]
+    assert {said.status for said in every_command(root)} <= {0, 1}
+
+
+def test_values_of_msgpack_are_not_loaded(mark: Path) -> None:
+    data = pickle.dumps(Mark(mark))
+    for code in range(128):
+        for inner in (data, msgpack.packb(data), msgpack.packb(f"zone:{mark}")):
+            with suppress(CorruptionError):
+                unpack(msgpack.packb(msgpack.ExtType(code, inner)))
+
+
+def test_tags_of_yaml_are_refused(tmp_path: Path, mark: Path) -> None:
+    tags = [
+        f"!!python/object/apply:os.mknod ['{mark}']",
+        f"!!python/object/new:os.mknod ['{mark}']",
+        "!!python/name:os.mknod",
+    ]
+    for number, text in enumerate(tags):
+        file = tmp_path / f"{number}.yml"
+        file.write_text(f"update_time: {text}\nevent_logs: [{text}]\n")
+        with pytest.raises(CorruptionError):
+            Journal(file)
