@@ -136,7 +136,7 @@ def decode(name: str, data: bytes) -> Content:
 
 
 def _parse(data: bytes) -> Content:
-    document = yaml.load(data, Loader=_Loader)
+    document = yaml.load(data, Loader=_Loader)  # noqa: S506  # a SafeLoader
     if not isinstance(document, dict):
         raise ValueError("an empty file" if document is None else show(document))
     _time(document.pop("update_time", None))

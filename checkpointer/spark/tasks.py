@@ -37,7 +37,7 @@ class TaskRoot:
 @functools.lru_cache(maxsize=8)
 def _client(pickled: bytes, pid: int) -> Checkpointer:
     """One client for all the tasks of a Python worker, so that connections are kept."""
-    client: Checkpointer = pickle.loads(pickled)  # made by the driver of this same job
+    client: Checkpointer = pickle.loads(pickled)  # noqa: S301  # made by the driver of this same job
     return client
 
 
