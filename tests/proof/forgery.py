@@ -151,7 +151,7 @@ def untouched(folder: Path) -> Iterator[None]:
     if _touched is None and not hasattr(untouched, "hooked"):
         sys.addaudithook(_note)  # for good; it does nothing between two uses
         untouched.hooked = True  # type: ignore[attr-defined]
-    before = _snapshot(folder)
+    before = snapshot(folder)
     _touched = []
     try:
         yield
@@ -159,10 +159,11 @@ def untouched(folder: Path) -> Iterator[None]:
         assert inside == []
     finally:
         _touched = None
-    assert _snapshot(folder) == before
+    assert snapshot(folder) == before
 
 
-def _snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+def snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Mode, time of the last change, and bytes of everything in a folder."""
     found = {}
     for path in sorted(folder.rglob("*")):
         status = path.lstat()

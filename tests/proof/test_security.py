@@ -3,6 +3,7 @@
 import ast
 import base64
 import pickle
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,7 +27,7 @@ from manifests.digest import sha256
 from manifests.model import Json
 from tests.proof.forgery import copy, forge
 from tests.proof.verbs import every_command, everything
-from tests.test_layers import FILES, parse
+from tests.test_layers import FILES, ROOT, parse
 
 # ---- nothing of ours evaluates anything ------------------------------------------------------------------------------
 
@@ -77,6 +78,7 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
 
 EVALUATING = """
 import pickle
+import re
 from pickle import loads
 eval(x)
 run(exec, x)
@@ -224,3 +226,17 @@ def test_tags_of_yaml_are_refused(tmp_path: Path, mark: Path) -> None:
         file.write_text(f"update_time: {text}\nevent_logs: [{text}]\n")
         with pytest.raises(CorruptionError):
             Journal(file)
+
+
+# ---- what is promised ------------------------------------------------------------------------------------------------
+
+
+def test_every_promise_names_a_test_that_is_there() -> None:
+    text = " ".join((ROOT / "SECURITY.md").read_text(encoding="utf-8").split())
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    assert len(named) > 15
+    for file, test in named:
+        assert f"\ndef {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
+    promises = text.partition("## What is promised")[2].partition("## How to keep")[0]
+    for promise in re.split(r" (?=\*\*)", promises)[1:]:
+        assert "tests/" in promise, promise[:80]

@@ -16,8 +16,8 @@ from checkpointer.errors import CheckpointError, IllegalArgumentError
 from checkpointer.store.base import check_path
 from manifests import layout
 from manifests.model import CheckpointId
-from tests.proof.forgery import Key, Place, copy, forge, putting, read, texts, untouched
-from tests.proof.verbs import COMMITTED, WRITING, everything
+from tests.proof.forgery import Key, Place, copy, forge, putting, read, snapshot, texts, untouched
+from tests.proof.verbs import COMMITTED, READING, WRITING, every_command, everything
 
 ID = CheckpointId(1, "0c5442af")
 D = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -171,3 +171,17 @@ def test_a_link_leads_to_nothing_outside(tmp_path: Path, effort: Callable[..., b
 def test_an_artifact_is_not_any_file(tmp_path: Path, name: str) -> None:
     with Checkpointer(copy(tmp_path / "root")) as ck, pytest.raises(CheckpointError):
         ck.load_artifact(name)
+
+
+@pytest.mark.usefixtures("careless")
+def test_reading_writes_nothing(tmp_path: Path) -> None:
+    root = copy(tmp_path / "root")
+    before = snapshot(root)
+    for number, (name, verb) in enumerate(READING.items()):
+        (tmp_path / str(number)).mkdir()
+        with Checkpointer(root) as ck:
+            verb(ck, tmp_path / str(number))
+        assert snapshot(root) == before, name
+    for said in every_command(root):
+        assert said.status in (0, 1)
+    assert snapshot(root) == before

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -473,3 +474,18 @@ def test_a_collation_that_nobody_has_is_damage(collations: Any) -> None:
     other = {"id": 2, "name": "c", "type": "string", "role": "last", "metadata": {"__COLLATIONS": collations}}
     with pytest.raises(MalformedError, match=r"operator 't'|a table's columns"):
         struct_of(list(TableSchema.from_json("t", {"columns": [column, other], "next_id": 3}).columns))
+
+
+def test_no_plan_shows_storage_options(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    put(spark, root, spark.createDataFrame([(1, 2)], "k long, n long"))
+    secret = {"auto_mkdir": "c4nary"}  # the one option that a folder takes
+    source = spark.read.format("checkpointer").option("operator", "t").option("storage_options", json.dumps(secret))
+    for frame in (source.load(root), read_state(spark, root, "t", storage_options=secret)):
+        assert frame.count() == 1
+        execution = frame._jdf.queryExecution()
+        plans = [execution.toString(), execution.logical().toJSON(), execution.executedPlan().toString()]
+        assert not [plan for plan in plans if "c4nary" in plan]
+    with pytest.raises(PySparkException) as raised:
+        source.option("operator", "none").load(root).collect()
+    assert "c4nary" not in str(raised.value)
