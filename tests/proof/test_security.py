@@ -1,7 +1,6 @@
 """What comes from a store is read and never run: no code of ours evaluates it, and no payload leaves a mark."""
 
 import ast
-import base64
 import pickle
 import re
 from collections import Counter
@@ -78,7 +77,6 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
 
 EVALUATING = """
 import pickle
-import re
 from pickle import loads
 eval(x)
 run(exec, x)
@@ -140,12 +138,6 @@ def texts(mark: Path) -> list[str]:
     ]
 
 
-def payload_schema(mark: Path) -> Json:
-    """Spark's words for a type of a user's own, which its reader of schemas unpickles."""
-    pickled = base64.b64encode(pickle.dumps(Mark(mark))).decode()
-    return {"type": "udt", "class": None, "pyClass": "os.mknod", "serializedClass": pickled, "sqlType": "long"}
-
-
 @pytest.mark.usefixtures("careless")
 def test_texts_of_a_manifest_are_only_shown(tmp_path: Path, mark: Path, figures: Counter[str]) -> None:
     root = copy(tmp_path / "root")
@@ -164,8 +156,11 @@ def test_texts_of_a_manifest_are_only_shown(tmp_path: Path, mark: Path, figures:
 
 
 @pytest.mark.parametrize("at", ["column", "element", "field", "key"])
-def test_a_type_of_a_users_own_is_refused(tmp_path: Path, mark: Path, at: str) -> None:
-    udt = payload_schema(mark)
+def test_a_type_of_a_users_own_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: Path, at: str) -> None:
+    """Spark's reader of schemas imports the module that such a type names."""
+    (tmp_path / f"marking_{at}.py").write_text(f"import os\nos.mknod({str(mark)!r})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    udt = {"type": "udt", "class": None, "pyClass": f"marking_{at}.Type", "sqlType": "long"}
     kind = {
         "column": udt,
         "element": {"type": "array", "elementType": udt, "containsNull": True},
