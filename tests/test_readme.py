@@ -47,6 +47,18 @@ def test_the_readme_has_its_programs() -> None:
     assert len(PROGRAMS) == 11
 
 
+def test_every_guarantee_names_a_test_that_is_there() -> None:
+    text = (README.parent / "docs" / "guarantees.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+(?:\.py)?)/?(?:::(\w+))?`", text)
+    assert len(named) > 30
+    for file, test in named:
+        place = README.parent / file
+        assert place.exists(), file
+        assert not test or f"def {test}(" in place.read_text(), f"{file}::{test}"
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| ") and "promise" not in line]
+    assert all("tests/" in row[2] for row in rows), "a promise without a test"
+
+
 def test_the_figures_are_those_of_the_benchmark() -> None:
     table = (README.parent / "benchmarks" / "results" / "full.md").read_text()
     assert f"<!-- bench -->\n{table}<!-- /bench -->" in README.read_text()

@@ -6,7 +6,8 @@ has fixtures of them.
 """
 
 from checkpointer.testing.crashes import CrashPoint, crash_points, injected
-from checkpointer.testing.faults import CrashError, Fault, Faults, Gate, LateWrite, Request, Send
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.requests import CrashError, Fault, Gate, LateWrite, Request, Send
 from checkpointer.testing.store import FaultyStore
 
 __all__ = [

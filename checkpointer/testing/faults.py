@@ -12,18 +12,14 @@ import asyncio
 import random
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from checkpointer import runtime
 from checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, ThrottlingError
-from checkpointer.store.base import Blob, Entry, Page, PreconditionFailedError
-from manifests.digest import Bytes
-
-PATIENCE = 30.0
-"""Seconds after which a held request gives up, so that a broken test fails and does not hang."""
+from checkpointer.store.base import Blob, Entry, Page
+from checkpointer.testing.requests import CrashError, Fault, Gate, LateWrite, Request, Send
 
 FAILURES = ("fail", "drop_answer", "throttle", "delay", "stale_listing")
 """What a seed chooses from: all that a sound client gets over. Damage (`flip`, `tear`) comes by script alone."""
@@ -31,28 +27,6 @@ FAILURES = ("fail", "drop_answer", "throttle", "delay", "stale_listing")
 LONGEST = 0.01
 """Seconds that a request is delayed at most where a seed delays it: enough for others to come first."""
 
-
-class CrashError(Exception):
-    """The process of this store's user died: no request of it is served any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request; `kind` is get, get_range, put, swap, list, delete, leftovers or discard."""
-
-    kind: str
-    path: str
-    number: int
-    size: int = 0
-    data: Bytes = field(default=b"", repr=False)
-    expected: str | None = None
-
-
-Send = Callable[[Request], Awaitable[Any]]
-"""Hands a request on; the answer of the store, or its error."""
-
-Fault = Callable[[Request, Send], Awaitable[Any]]
-"""Stands in for `Send`: what it returns or raises is what the caller gets."""
 
 Action = Callable[[Request], object]
 
@@ -73,43 +47,6 @@ class _Rule:
             return False
         self.seen += 1
         return self.nth <= self.seen < self.nth + self.times
-
-
-class LateWrite:
-    """A put, swap or delete that its sender believes lost, and that may still land."""
-
-    def __init__(self, request: Request, send: Send) -> None:
-        self.request, self._send = request, send
-
-    def land(self) -> bool:
-        """Let it arrive now. Whether it took effect."""
-        return runtime.run_sync(self.arrive())
-
-    async def arrive(self) -> bool:
-        try:
-            await self._send(self.request)
-        except PreconditionFailedError:
-            return False
-        return True
-
-
-class Gate:
-    """Holds requests until it is opened."""
-
-    def __init__(self) -> None:
-        self._reached, self._opened = threading.Event(), threading.Event()
-
-    def __call__(self, request: Request) -> None:
-        self._reached.set()
-        if not self._opened.wait(PATIENCE):
-            raise AssertionError(f"{request} was held and never let go")
-
-    def wait(self) -> None:
-        """Until a request stands before it."""
-        assert self._reached.wait(PATIENCE), "no request came to the gate"
-
-    def open(self) -> None:
-        self._opened.set()
 
 
 class Faults:

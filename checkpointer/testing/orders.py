@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from checkpointer.testing.faults import Request
+from checkpointer.testing.requests import Request
 from checkpointer.testing.simulation import WRITES, Simulation, Waiting
 
 Key = tuple[str, str, str, int, str]

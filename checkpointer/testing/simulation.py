@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 from checkpointer.errors import DependencyError
 from checkpointer.store.base import Page, Store
 from checkpointer.store.memory import MemoryStore, forget
-from checkpointer.testing.faults import CrashError, Faults, Request, Send
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.requests import CrashError, Request, Send
 from checkpointer.testing.store import FaultyStore
 
 T = TypeVar("T")

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from checkpointer.store.base import Blob, Leftover, Listing, Page, S, Store
-from checkpointer.testing.faults import Faults, Request
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.requests import Request
 from manifests.digest import Bytes
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from checkpointer.errors import CheckpointError, DependencyError, OutcomeUnknown
 from checkpointer.history import read_history
 from checkpointer.pointer import read_head
 from checkpointer.store.memory import MemoryStore
-from checkpointer.testing.faults import CrashError
+from checkpointer.testing.requests import CrashError
 from checkpointer.testing.store import FaultyStore
 from manifests.model import CheckpointId, Manifest
 from tests.core.world import Actor, Contents, World, read_whole

@@ -19,7 +19,7 @@ from checkpointer.errors import (
 )
 from checkpointer.session import Session
 from checkpointer.store.retry import RetryingStore
-from checkpointer.testing.faults import CrashError, Request, Send
+from checkpointer.testing.requests import CrashError, Request, Send
 from checkpointer.testing.store import FaultyStore
 from manifests import layout
 from manifests.model import CheckpointId

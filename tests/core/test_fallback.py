@@ -20,7 +20,7 @@ from checkpointer.errors import (
     OutcomeUnknownError,
 )
 from checkpointer.objects import objects_of
-from checkpointer.testing.faults import CrashError
+from checkpointer.testing.requests import CrashError
 from manifests import layout
 from manifests.model import CheckpointId, Ref
 from tests.core.damage import DAMAGE, everything, fill, flip

@@ -18,7 +18,7 @@ from checkpointer.errors import (
     OutcomeUnknownError,
 )
 from checkpointer.sync_handles import Restored
-from checkpointer.testing.faults import CrashError
+from checkpointer.testing.requests import CrashError
 from tests.core.world import Actor, World, attempt, line, put
 
 REFUSED = (ConflictError, InvalidStateError)

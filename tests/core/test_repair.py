@@ -24,7 +24,7 @@ from checkpointer.errors import (
     UnsupportedFormatError,
 )
 from checkpointer.store.memory import MemoryStore
-from checkpointer.testing.faults import CrashError
+from checkpointer.testing.requests import CrashError
 from manifests import layout
 from manifests.model import CheckpointId, Job
 from manifests.wire import decode_pointer, encode_pointer

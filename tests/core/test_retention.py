@@ -27,7 +27,7 @@ from checkpointer.errors import (
 from checkpointer.host import SystemHost
 from checkpointer.pointer import read_head
 from checkpointer.retention.plan import Plan, Total
-from checkpointer.testing.faults import CrashError
+from checkpointer.testing.requests import CrashError
 from manifests import layout
 from manifests.model import CheckpointId
 from tests.conftest import Root

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from checkpointer.errors import DependencyError
 from checkpointer.store.base import Blob, Listing
 from checkpointer.store.memory import MemoryStore
-from checkpointer.testing.faults import CrashError, LateWrite, Request
+from checkpointer.testing.requests import CrashError, LateWrite, Request
 
 T = TypeVar("T")
 

@@ -20,7 +20,8 @@ from checkpointer.progress.document import Space
 from checkpointer.progress.eventprocessorhost import CheckpointInfo, CheckpointManager, CompleteLease, LeaseManager
 from checkpointer.runtime import run_sync
 from checkpointer.store.memory import MemoryStore
-from checkpointer.testing.faults import CrashError, Faults, Gate
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.requests import CrashError, Gate
 from checkpointer.testing.store import FaultyStore
 from manifests import layout
 from manifests.digest import sha256

@@ -15,7 +15,7 @@ import pytest
 
 from checkpointer.errors import CheckpointError, LeaseLostError
 from checkpointer.progress.lease import Lease, Value
-from checkpointer.testing.faults import CrashError
+from checkpointer.testing.requests import CrashError
 from manifests.progress import Position, decode_position
 from tests.progress.stepping import Stage, start
 from tests.progress.world import FOLDER, LEASE, TestHost, Worker, run

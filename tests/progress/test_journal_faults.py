@@ -21,7 +21,8 @@ from checkpointer.progress.journal_format import decode
 from checkpointer.store import ObjectNotFoundError
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.swap import SENDS
-from checkpointer.testing.faults import CrashError, Faults
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.requests import CrashError
 from checkpointer.testing.store import FaultyStore
 from tests.progress.journals import AT, Place, eventually
 

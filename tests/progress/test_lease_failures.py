@@ -15,7 +15,7 @@ from checkpointer.errors import (
     OutcomeUnknownError,
 )
 from checkpointer.store.swap import SENDS
-from checkpointer.testing.faults import CrashError
+from checkpointer.testing.requests import CrashError
 from tests.progress.world import FOLDER, LEASE, OWNERSHIP, Worker, World, lost, path, run, write
 
 # ---- swaps that fail, stall or land late -----------------------------------------------------------------------------

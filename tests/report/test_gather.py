@@ -10,7 +10,7 @@ from checkpointer import Checkpointer, RetentionPolicy, runtime
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.pointer import read_head
 from checkpointer.report import gather, page
-from checkpointer.testing.faults import Request
+from checkpointer.testing.requests import Request
 from manifests import layout
 from tests.core.damage import fill, flip
 from tests.core.world import World, line, live_objects, put

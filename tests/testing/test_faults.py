@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import re
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def test_a_request_fails_before_or_after_it_took_effect(store: FaultyStore, afte
 
 
 def memory(**options: Any) -> FaultyStore:
-    return FaultyStore(open_store(f"memory://{id(options)}-{options}"), Faults(**options))
+    return FaultyStore(open_store(f"memory://{uuid.uuid4().hex}"), Faults(**options))
 
 
 @pytest.fixture
@@ -164,7 +165,7 @@ def test_a_seed_always_fails_in_the_same_way() -> None:
 
 def damage(act: Callable[[Faults], None]) -> None:
     """A job commits, then a fault is put in, and a new one restores."""
-    root = f"memory://{id(act)}"
+    root = f"memory://{uuid.uuid4().hex}"
     with Checkpointer(root) as first, first.begin() as cp:
         cp.snapshot("op", 0, b"content")
     with injected(Faults()) as faults, Checkpointer(root) as second:
@@ -184,7 +185,7 @@ def test_faults_reach_what_a_job_opens_and_only_within_the_block() -> None:
 
 
 def test_an_unanswered_swap_of_a_job_is_an_unknown_outcome() -> None:
-    root = f"memory://{id(damage)}-late"
+    root = f"memory://{uuid.uuid4().hex}"
     with injected(Faults()) as faults, Checkpointer(root) as client:
         late = faults.late(path="_latest", times=100)
         with pytest.raises(OutcomeUnknownError), client.begin() as cp:

@@ -9,8 +9,8 @@ import pytest
 
 from checkpointer.errors import DependencyError
 from checkpointer.store.base import PreconditionFailedError, Store
-from checkpointer.testing.faults import CrashError
 from checkpointer.testing.orders import every_order
+from checkpointer.testing.requests import CrashError
 from checkpointer.testing.simulation import Effect, Simulation, StuckError
 
 Life = Callable[[Store, list[str]], object]
