@@ -55,12 +55,12 @@ async def retain(actor: Actor) -> None:
 WRITER: dict[Act, int] = {Actor.commit: 12, prepare: 4, Actor.commit_by_hand: 2, roll_back: 2, Actor.restore: 2}
 
 PARTS: dict[str, tuple[dict[Act, int], int, int]] = {
-    "writer": (WRITER, 2, 6),
-    "zombie": (WRITER, 2, 6),
+    "writer": (WRITER, 2, 5),
+    "zombie": (WRITER, 2, 5),
     "cleaner": ({clean: 1}, 1, 3),
     "keeper": ({retain: 1}, 1, 2),
-    "clerk": ({keep: 3, forget: 2, delete: 2}, 2, 5),
-    "reader": ({Actor.read: 1}, 1, 4),
+    "clerk": ({keep: 3, forget: 2, delete: 2}, 1, 4),
+    "reader": ({Actor.read: 1}, 1, 3),
 }
 """What each of them does, with the chances of it, and how much at least and at most."""
 
