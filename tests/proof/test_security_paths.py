@@ -1,11 +1,14 @@
 """Nothing leads out of a root: no name, no record however well it is sealed, no link."""
 
 import itertools
+import json
 import os
 import shutil
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -16,9 +19,10 @@ from checkpointer import Checkpointer
 from checkpointer.errors import CheckpointError, IllegalArgumentError
 from checkpointer.store.base import check_path
 from manifests import layout
+from manifests.fields import dump_sealed
 from manifests.model import CheckpointId, Json
 from tests.proof.forgery import Key, Place, copy, forge, putting, read, snapshot, texts, untouched
-from tests.proof.verbs import COMMITTED, READING, WRITING, every_command, everything
+from tests.proof.verbs import COMMITTED, READING, WRITING, command, every_command, everything
 
 ID = CheckpointId(1, "0c5442af")
 D = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -144,6 +148,32 @@ def test_a_forged_record_can_at_worst_raise(
                 raised = [*everything(root, root.with_name(f"{root.name}-aside"))]
             figures["forged records"] += 1
             figures["errors of the tree"] += len(raised)
+
+
+@pytest.mark.usefixtures("careless")
+@pytest.mark.parametrize("record", ["ownership.json", "positions/0.json"])
+def test_a_forged_owner_or_position_can_at_worst_raise(
+    record: str, tmp_path: Path, effort: Callable[..., int], figures: Counter[str]
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    root = copy(tmp_path / "root")
+    with Checkpointer(root) as ck:
+        WRITING["record"](ck, tmp_path)
+    (file,) = root.glob(f"progress/*/*/*/*/{record}")
+    honest = json.loads(file.read_bytes())
+    for at in texts(honest):
+        for lie in ("../outside/secret", str(outside / "secret"), "..")[: effort(1, 3)]:
+            forged = deepcopy(honest)
+            putting(at, lie)(forged)
+            forged.pop("digest", None)
+            file.write_bytes(dump_sealed(forged))
+            with untouched(outside):
+                for verb in (READING["positions"], WRITING["record"]):
+                    with Checkpointer(root) as ck, suppress(CheckpointError):
+                        verb(ck, tmp_path)
+                assert "unexpected" not in command("progress", root).err
+            figures["forged records"] += 1
 
 
 # ---- links -----------------------------------------------------------------------------------------------------------
