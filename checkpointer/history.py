@@ -4,8 +4,9 @@ Liveness is by id on the chain, never by sequence alone: an abandoned attempt ca
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from checkpointer.errors import InvalidStateError, OutcomeUnknownError
 from checkpointer.objects import find_manifest, read_catalog, read_manifest_alone
@@ -22,6 +23,8 @@ NEWEST = 10**10 - 1
 
 TOGETHER = 256
 """Manifests that are fetched at once, and in memory at once where the caller does not keep them."""
+
+NONE: Mapping[Ref, Manifest] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +62,35 @@ async def _read_chain(store: Store, head: Head) -> tuple[tuple[Ref, Manifest], .
     return () if head.pointer is None else tuple([pair async for pair in walk(store, head, head.pointer.boundary)])
 
 
-async def walk(store: Store, head: Head, oldest: int) -> AsyncIterator[tuple[Ref, Manifest]]:
+async def walk(
+    store: Store, head: Head, oldest: int, known: Mapping[Ref, Manifest] = NONE
+) -> AsyncIterator[tuple[Ref, Manifest]]:
     """The chain from the committed checkpoint down to sequence `oldest`: see `walk_from`."""
     if head.committed is not None:
-        async for pair in walk_from(store, head.committed, oldest):
+        async for pair in walk_from(store, head.committed, oldest, known):
             yield pair
 
 
-async def walk_from(store: Store, start: Ref, oldest: int) -> AsyncIterator[tuple[Ref, Manifest]]:
+async def walk_from(
+    store: Store, start: Ref, oldest: int, known: Mapping[Ref, Manifest] = NONE
+) -> AsyncIterator[tuple[Ref, Manifest]]:
     """From parent to parent down to sequence `oldest`, each link proven.
 
-    Manifests are fetched many at a time, and come without the chains that stand in segments.
+    Manifests are fetched many at a time, and come without the chains that stand in segments. Those that are `known`,
+    from a walk on an older version, are not fetched again.
     """
     ref: Ref | None = start
     if start.id.sequence < oldest:
         return
-    far = start.id.sequence - oldest >= NEAR
-    waiting = await list_sizes(store, oldest, start.id.sequence) if far else []
+    unknown = max([oldest, *(one.id.sequence + 1 for one in known)])
+    far = start.id.sequence - unknown >= NEAR
+    waiting = await list_sizes(store, unknown, start.id.sequence) if far else []
     found: dict[Ref, Manifest] = {}
     while ref is not None and ref.id.sequence >= oldest:
-        while ref not in found and waiting and waiting[-1][0].sequence >= ref.id.sequence:
+        while not (ref in found or ref in known) and waiting and waiting[-1][0].sequence >= ref.id.sequence:
             found |= await read_found(store, waiting[-TOGETHER:])
             del waiting[-TOGETHER:]
-        manifest = found.pop(ref, None) or await read_manifest_alone(store, ref)
+        manifest = known.get(ref) or found.pop(ref, None) or await read_manifest_alone(store, ref)
         yield ref, manifest
         ref = manifest.parent
 

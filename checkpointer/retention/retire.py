@@ -49,21 +49,31 @@ class Decision:
     retired: tuple[Ref, ...]
 
 
+Known = dict[Ref, Manifest]
+"""Manifests that were read, as far as a policy is asked about them."""
+
 Choose = Callable[[Head], Awaitable[tuple[Live, tuple[Ref, ...]]]]
 """What is live in a version, and what of it is to be retired, oldest first."""
 
 
-async def decide(session: Session, head: Head, policy: RetentionPolicy) -> Decision:
-    """Ask the policy about every live checkpoint. Newest first, with few manifests in memory at once."""
+async def decide(session: Session, head: Head, policy: RetentionPolicy, known: Known | None = None) -> Decision:
+    """Ask the policy about every live checkpoint. Newest first, with few manifests in memory at once.
+
+    What it reads is added to `known`, and what is known already, from an older version, is not read again.
+    """
+    known = {} if known is None else known
     assert head.pointer is not None
     catalog = await objects.read_catalog(session.store, head.pointer.catalog)
     light: dict[Ref, Manifest] = {}
-    async for ref, manifest in walk(session.store, head, head.pointer.boundary):
+    async for ref, manifest in walk(session.store, head, head.pointer.boundary, known):
         light[ref] = manifest if policy.keep_if else replace(manifest, operators={}, positions={}, properties={})
     live = Live(tuple(light), catalog)
-    others = [ref for ref in dict.fromkeys(entry.ref for entry in live.entries) if ref not in light]
+    kept_apart = [ref for ref in dict.fromkeys(entry.ref for entry in live.entries) if ref not in light]
+    light |= {ref: known[ref] for ref in kept_apart if ref in known}
+    others = [ref for ref in kept_apart if ref not in known]
     read = await asyncio.gather(*(objects.read_manifest_alone(session.store, ref) for ref in others))
     light |= dict(zip(others, read, strict=True))
+    known |= light
     newest_first = sorted(light, key=lambda ref: ref.id, reverse=True)
     chosen = {} if policy.keeps_all else await _ask(session, policy, [light[ref] for ref in newest_first])
     kept: dict[Ref, str] = {}
@@ -89,12 +99,13 @@ async def _ask(session: Session, policy: RetentionPolicy, newest_first: list[Man
 async def retire(session: Session, policy: RetentionPolicy) -> tuple[tuple[Ref, ...], str | None]:
     """Retire what the policy does not keep, with one swap. What was retired, and why nothing was that could be."""
     note: str | None = None
+    known: Known = {}  # a job that commits faster than its history can be read does not keep retention from its swap
 
     async def choose(head: Head) -> tuple[Live, tuple[Ref, ...]]:
         nonlocal note
         if head.pointer is None:
             return Live((), None), ()
-        decision, note = await decide_now(session, head, policy)
+        decision, note = await decide_now(session, head, policy, known)
         return decision.live, decision.retired
 
     return await retire_chosen(session, choose, policy.grace), note
@@ -119,9 +130,11 @@ async def retire_chosen(session: Session, choose: Choose, grace: timedelta) -> t
     return done
 
 
-async def decide_now(session: Session, head: Head, policy: RetentionPolicy) -> tuple[Decision, str | None]:
+async def decide_now(
+    session: Session, head: Head, policy: RetentionPolicy, known: Known | None = None
+) -> tuple[Decision, str | None]:
     """Like `decide`; but nothing is retired, and a note says why, where something was a moment ago."""
-    decision = await decide(session, head, policy)
+    decision = await decide(session, head, policy, known)
     if decision.retired and too_soon(head, policy.grace, session.host.now()):
         kept = decision.kept | dict.fromkeys(decision.retired, "to be retired with a later cleanup")
         note = f"nothing more is retired now: that is done every eighth of the grace period of {policy.grace} at most"

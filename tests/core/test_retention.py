@@ -448,6 +448,24 @@ def test_a_plan_is_outrun_even_in_the_middle_of_its_swap(world: World) -> None:
     assert objects <= world.objects()
 
 
+def test_a_job_that_commits_faster_than_its_history_can_be_read_does_not_keep_cleanup_waiting(world: World) -> None:
+    """What was read for one version of `_latest` is not read again for the next."""
+    job, janitor = world.actor(), world.actor()
+    ids = mixed(job, 40)
+    job.savepoint("early", ids[3])
+    job.clean(RetentionPolicy(keep_last=30, grace=timedelta(0)))
+    before = len(world.objects("manifests/"))
+    janitor.faults.call(lambda _: put(job, b"on it goes"), "swap", times=10)
+    retired = janitor.clean(LAST_TWO).retired
+    swaps = [n for n, request in enumerate(janitor.faults.requests) if request.kind == "swap"]
+    assert len(swaps) == 11
+    read = Counter(request.path for request in janitor.faults.requests[: swaps[-1]] if request.kind == "get")
+    assert len([path for path in read if path.startswith("manifests/")]) == before + 10
+    assert {path: times for path, times in read.items() if path.startswith("manifests/") and times > 1} == {}
+    assert len(retired) == 30 + 10 - 2
+    assert len(world.contents()) == 1 + 2
+
+
 def test_clean_asks_the_policy_again_when_the_pointer_moved(world: World) -> None:
     client, other = world.actor(), world.actor()
     ids = mixed(client, 6)
