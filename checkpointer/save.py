@@ -6,13 +6,14 @@
 """
 
 import asyncio
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 
 from checkpointer import objects
 from checkpointer.changes import EXPLICIT, Change, Plan, split_for_fold
 from checkpointer.codecs import keyed_codec
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.keyed import Capture, KeyedState, PartitionChange
 from checkpointer.metering import Meter, written
 from checkpointer.pointer import Head
@@ -210,8 +211,9 @@ class Draft:
 
             try:
                 head = await self._session.move(base, ref, plan)
-            except BaseException:
+            except BaseException as error:
                 self.settle(None)
+                await self._make_room(error)
                 raise
             self._session.stand_on_commit(head, ref, manifest)
             self.settle(manifest)
@@ -242,7 +244,11 @@ class Draft:
                 refuse_prepared(self._session, head.prepared)
                 return replace(pointer, prepared=ref)
 
-            head = await self._session.move(base, ref, plan)
+            try:
+                head = await self._session.move(base, ref, plan)
+            except InvalidStateError as error:
+                await self._make_room(error)
+                raise
             self._prepared.base = Base(head, base.manifest)
             self._session.stand_on(self._prepared.base)
             return self._prepared
@@ -255,8 +261,10 @@ class Draft:
             return
         if self._ended is None:
             self._ended = "was aborted"
+            failure = self._flight.failure
             await self._flight.cancel()
             self.settle(None)
+            await self._make_room(failure)
 
     @property
     def open(self) -> bool:
@@ -280,17 +288,26 @@ class Draft:
             await self._flight.land()
             await self._uploads.flush()
             manifest, segments = await self._session.host.run(self._manifest)
-            store = self._session.store
-            await asyncio.gather(*(objects.put(store, s.path, s.data) for s in segments))
+            await asyncio.gather(*(self._uploads.put(s.path, s.data) for s in segments))
             manifest = replace(manifest, cost=self.meter.cost())
-            ref = await objects.write_manifest(store, self._session.host, manifest)
-        except BaseException:
+            ref = await objects.write_manifest(self._session.store, self._session.host, manifest)
+        except BaseException as error:
             self._ended = "failed"
             await self._flight.cancel()
             self.settle(None)
+            await self._make_room(error)
             raise
         self._ended = "was written"
         return ref, manifest
+
+    async def _make_room(self, failure: BaseException | None) -> None:
+        """Delete what this attempt wrote where the store refused to take more, such as a full disk.
+
+        No cleanup may delete it before the next commit, for which there might never be room again.
+        """
+        if isinstance(failure, InvalidStateError):
+            with suppress(CheckpointError):
+                await self._session.store.delete([layout.manifest(self.id), *self._uploads.paths])
 
     def _manifest(self) -> tuple[Manifest, list[SegmentObject]]:
         operators = dict(self._operators)

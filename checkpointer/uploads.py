@@ -9,6 +9,7 @@ from checkpointer.host import Host
 from checkpointer.objects import hash_of, put
 from checkpointer.store.base import Store
 from manifests import layout
+from manifests.digest import Bytes
 from manifests.model import Artifact, Chain, CheckpointId, Kind
 
 SMALL = 256 << 10
@@ -52,7 +53,8 @@ class Flight:
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], int] = {}
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
+        """What the first write that failed met."""
 
     async def start(self, write: Coroutine[Any, Any, None], size: int) -> None:
         """Begin a write of about `size` bytes. Raises what an earlier one met, now and ever after: what one lost write
@@ -82,9 +84,9 @@ class Flight:
         for task in [task for task in self._tasks if task.done()]:
             del self._tasks[task]
             if not task.cancelled():
-                self._failure = self._failure or task.exception()
-        if self._failure is not None:
-            raise self._failure
+                self.failure = self.failure or task.exception()
+        if self.failure is not None:
+            raise self.failure
 
 
 class Uploads:
@@ -94,6 +96,8 @@ class Uploads:
         self._store = store
         self._host = host
         self._owner = owner
+        self.paths: list[str] = []
+        """What was written, or begun to be."""
         self._waiting: dict[tuple[str, str], _Waiting] = {}
 
     async def write(self, piece: Piece, stored: Slice, known: Artifact | None) -> None:
@@ -125,6 +129,11 @@ class Uploads:
         for operator, codec in list(self._waiting):
             await self._flush(operator, codec)
 
+    async def put(self, path: str, data: Bytes) -> None:
+        """Write an object that carries this attempt's id."""
+        self.paths.append(path)
+        await put(self._store, path, data)
+
     async def _flush(self, operator: str, codec: str) -> None:
         group = self._waiting.pop((operator, codec), _Waiting())
         if len(group.pieces) == 1:
@@ -136,14 +145,14 @@ class Uploads:
 
     async def _write_alone(self, piece: Piece, stored: Slice, digest: str) -> None:
         path = layout.artifact(piece.operator, piece.partition, self._owner, stored.kind, digest, piece.codec)
-        await put(self._store, path, stored.data)
+        await self.put(path, stored.data)
         size = len(stored.data)
         piece.artifacts = (Artifact(path, stored.kind, 0, size, size, stored.raw_size, stored.records, digest),)
 
     async def _write_pack(self, operator: str, codec: str, slices: list[tuple[Slice, str]]) -> list[Artifact]:
         whole = b"".join(stored.data for stored, _ in slices)
         path = layout.pack(operator, self._owner, await hash_of(self._host, whole), codec)
-        await put(self._store, path, whole)
+        await self.put(path, whole)
         artifacts, offset = [], 0
         for stored, digest in slices:
             length = len(stored.data)

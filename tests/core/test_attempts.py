@@ -8,6 +8,7 @@ import pytest
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, keyed
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.store.memory import MemoryStore
+from tests.core.world import World, put
 
 BIG = b"z" * (1 << 20)
 
@@ -18,13 +19,13 @@ def root(request: pytest.FixtureRequest) -> str:
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, fragment: str) -> None:
-    put, left = MemoryStore.put, [True]
+    write, left = MemoryStore.put, [True]
 
     async def planted(self: Any, path: str, data: Any) -> None:
         if fragment in path and left:
             left.clear()
             raise InvalidStateError("planted")
-        await put(self, path, data)
+        await write(self, path, data)
 
     monkeypatch.setattr(MemoryStore, "put", planted)
 
@@ -223,3 +224,35 @@ def test_looking_at_an_old_checkpoint_and_rolling_back_to_it(root: str) -> None:
         client.begin()
     client.rollback(oldest)
     assert raw(root, "t", 0) == [b"0"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [("put", "artifacts/"), ("put", "segments/"), ("put", "manifests/0"), ("swap", "_latest")]
+)
+@pytest.mark.parametrize("how", ["commit", "prepare"])
+def test_an_attempt_that_the_store_has_no_room_for_takes_none(world: World, kind: str, path: str, how: str) -> None:
+    """No cleanup may delete it before the next commit, for which a full disk has no room."""
+    client = world.actor()
+    put(client, b"before")
+    before = world.objects()
+    cp = client.begin()
+    cp.snapshot("large", 0, b"x" * 300_000)
+    cp.snapshot("small", 0, b"y")
+    for partition in range(600):
+        cp.snapshot("many", partition, b"%d" % partition)
+    client.faults.fail(kind, nth=2 if path == "artifacts/" else 1, path=path, error=InvalidStateError)
+    with pytest.raises(InvalidStateError, match="failed by the test"):
+        cp.commit() if how == "commit" else cp.prepare()
+    assert world.objects() == before
+    put(client, b"after")
+
+
+def test_an_attempt_that_is_given_up_because_there_was_no_room_takes_none(world: World) -> None:
+    client = world.actor()
+    client.faults.fail("put", nth=2, path="artifacts/", error=InvalidStateError)
+    with pytest.raises(InvalidStateError, match="failed by the test"), client.begin() as cp:
+        cp.snapshot("large", 0, b"x" * 300_000)
+        for partition in range(1, 100):
+            cp.snapshot("large", partition, b"x" * 300_000)
+            time.sleep(0.001)
+    assert world.objects("artifacts/") == set()
