@@ -192,7 +192,20 @@ def _bulks(rows: Iterator[PlanRow]) -> list[list[PlanRow]]:
 async def clean(session: Session, policy: RetentionPolicy | None, progress: Progress | None = None) -> Cleaned:
     """Retire what the policy does not keep, as it is at the swap, then delete what nothing needs."""
     policy = check_policy(policy)
-    retired, note = await retire(session, policy)
-    plan = await make_plan(session, RetentionPolicy(grace=policy.grace))
-    deleted = await _delete(session, plan, progress)
+    before = Total(0, 0)
+    try:
+        retired, note = await retire(session, policy)
+    except InvalidStateError:
+        # A full disk has no room for the swap; to delete what nothing needed before it takes none, and makes some.
+        before, _ = await _sweep(session, policy, progress)
+        if not before.objects:
+            raise
+        retired, note = await retire(session, policy)
+    after, plan = await _sweep(session, policy, progress)
+    deleted = Total(before.objects + after.objects, before.bytes + after.bytes)
     return Cleaned(tuple(ref.id for ref in retired), deleted, plan.total(LATER), note or plan.note)
+
+
+async def _sweep(session: Session, policy: RetentionPolicy, progress: Progress | None) -> tuple[Total, Plan]:
+    plan = await make_plan(session, RetentionPolicy(grace=policy.grace))
+    return await _delete(session, plan, progress), plan

@@ -466,6 +466,25 @@ def test_a_job_that_commits_faster_than_its_history_can_be_read_does_not_keep_cl
     assert len(world.contents()) == 1 + 2
 
 
+def test_where_there_is_no_room_for_a_swap_garbage_goes_first(world: World) -> None:
+    client, janitor = world.actor(), world.actor()
+    mixed(client, 6)
+    client.begin().prepare().abort()
+    put(client, b"on it goes")
+    assert garbage(world) != set()
+    janitor.faults.fail("swap", error=InvalidStateError)
+    done = janitor.clean(LAST_TWO)
+    kinds = [request.kind for request in janitor.faults.requests if request.kind in ("swap", "delete")]
+    assert kinds[:2] == ["swap", "delete"]
+    assert kinds.count("swap") == 2
+    assert len(done.retired) == 5
+    assert garbage(world) == set()
+    put(client, b"and on")
+    janitor.faults.fail("swap", error=InvalidStateError)
+    with pytest.raises(InvalidStateError, match="failed by the test"):  # and nothing to make room of
+        janitor.clean(LAST_TWO)
+
+
 def test_clean_asks_the_policy_again_when_the_pointer_moved(world: World) -> None:
     client, other = world.actor(), world.actor()
     ids = mixed(client, 6)
