@@ -1,6 +1,7 @@
 """What every test may use: a root of each kind, and the servers behind two of them."""
 
 import os
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -99,3 +100,15 @@ def any_root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Root]:
         case _:
             server: Server = request.getfixturevalue(f"{kind}_server")
             yield Root(f"{server.url}/{name}", server.storage_options, kind)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MiB. An own name space would be safer, but a test must be able to see it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", disk], check=True)

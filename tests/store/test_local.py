@@ -437,18 +437,6 @@ def test_this_system_has_a_table() -> None:
 # --- disks and users that only root can make ---
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MiB. An own name space would be safer, but a test must be able to see it."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
-
-
 @ROOT_ONLY
 def test_a_full_disk(small_disk: Path) -> None:
     store = open_store(small_disk / "root")

@@ -1,0 +1,90 @@
+"""Runs of the streaming job that die: their drivers, or the executors below them."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from checkpointer.sync_handles import Restored
+from examples.flights.process import JobFailedError, JobProcess, Limit
+from tests.proof.kills.stream import OPTIONS, write_input
+from tests.proof.kills.writers import Place
+
+AHEAD = 6
+"""Batches that a life finds to do, more than it gets done before it is killed."""
+
+EVENTS = 8
+"""A life tells at least the first of so many events, and is killed before the last."""
+
+HOURS = 3 * 3600.0
+
+
+def start(place: Place, folder: Path, master: str) -> JobProcess:
+    os.environ[OPTIONS] = json.dumps(place.storage_options)
+    arguments = [place.url, str(folder), master]
+    try:
+        return JobProcess("tests.proof.kills.stream", arguments, folder / "log", Limit.begin(HOURS))
+    finally:
+        del os.environ[OPTIONS]
+
+
+def kill_drivers(place: Place, folder: Path, kills: int, numbers: random.Random) -> tuple[int, int]:
+    """Kill and start again, then let it end. Returns the batches there were, and the lives that ended by themselves."""
+    written = needed_a_hand = 0
+    for life in range(kills + 1):
+        done = len(list((folder / "spark" / "commits").glob("[0-9]*")))
+        write_input(folder, written, done + AHEAD - written)
+        written = max(written, done + AHEAD)
+        with start(place, folder, "local[2]") as job:
+            try:
+                for _ in islice(job.events(), numbers.randrange(1, EVENTS) if life < kills else None):
+                    pass
+            except JobFailedError as error:
+                print(error)
+                needed_a_hand += 1
+                continue
+            if life < kills:
+                time.sleep(numbers.uniform(0, 0.3))
+    return written, needed_a_hand
+
+
+def kill_executors(job: JobProcess, kills: int, numbers: random.Random) -> tuple[int, int]:
+    """Kill executors of a running job while its batches come, until it has ended. Returns how many, and failed jobs."""
+    killed = 0
+    try:
+        for event in job.events():
+            if event["event"] == "batch" and killed < kills:
+                time.sleep(numbers.uniform(0, 0.6))
+                running = _executors(job.pid)
+                if running:
+                    with suppress(ProcessLookupError):
+                        os.kill(numbers.choice(running), signal.SIGKILL)
+                        killed += 1
+    except JobFailedError as error:
+        print(error)
+        return killed, 1
+    return killed, 0
+
+
+def _executors(group: int) -> list[int]:
+    """The executor processes of a job, which are all in its process group."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended meanwhile
+            if b"CoarseGrainedExecutorBackend" in path.read_bytes() and os.getpgid(int(path.parent.name)) == group:
+                found.append(int(path.parent.name))
+    return found
+
+
+def rows(restored: Restored | None) -> list[str]:
+    """Each row as often as it was counted, by the map and by the table alike."""
+    assert restored is not None
+    seen = Counter(dict(restored.keyed("seen")))
+    table = Counter({row["row"]: row["times"] for row in restored.table("rows").to_pylist()})
+    assert table == seen, "one checkpoint, two stories"
+    return sorted(seen.elements(), key=lambda row: int(row.partition("-")[2]))

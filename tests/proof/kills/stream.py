@@ -1,0 +1,75 @@
+"""A streaming job whose driver or executors are killed: `python -m tests.proof.kills.stream ROOT FOLDER MASTER`.
+
+It counts how often it saw each row, in a map on the driver and in a table that Spark's tasks write. Each batch has one
+row, which is acknowledged in the ledger once the callback has returned.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from checkpointer.spark import State, stateful, table
+from examples.flights.events import emit
+from tests.proof.kills.ledger import ADDED, Ledger
+
+OPTIONS = "TEST_STORAGE_OPTIONS"
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.deploy.maxExecutorRetries": "-1",
+    "spark.task.maxFailures": "1000",
+    "spark.stage.maxConsecutiveAttempts": "1000",
+    "spark.executor.memory": "512m",
+}
+
+
+def write_input(folder: Path, first: int, batches: int) -> None:
+    """A file for each batch, the oldest first."""
+    (folder / "input").mkdir(exist_ok=True)
+    for batch in range(first, first + batches):
+        path = folder / "input" / f"{batch:05}.csv"
+        path.write_text(f"row-{batch}\n")
+        os.utime(path, (1_700_000_000 + batch,) * 2)
+
+
+def main(root: str, folder: str, master: str) -> None:
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(master)
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    table.DRIVER_BYTES = 1  # what is written is written by tasks
+    ledger = Ledger(Path(folder) / "ledgers" / "driver.jsonl")
+
+    @stateful(root, json.loads(os.environ.get(OPTIONS, "{}")) or None)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        emit("batch", batch=batch_id)
+        seen = state.map("seen")
+        for (row,) in batch.collect():
+            seen[row] = seen.get(row, 0) + 1
+        rows = state.table("rows", ["row"], num_partitions=2, combine={"times": "sum"})
+        rows.upsert(batch.withColumn("times", F.lit(1)))
+
+    def acknowledged(batch: DataFrame, batch_id: int) -> None:
+        update(batch, batch_id)
+        for (row,) in batch.collect():
+            ledger.tell(ADDED, row)
+        emit("acknowledged", batch=batch_id)
+
+    source = spark.readStream.schema("row string").option("maxFilesPerTrigger", 1).csv(f"{folder}/input")
+    query = source.writeStream.foreachBatch(acknowledged).option("checkpointLocation", f"{folder}/spark")
+    emit("started")
+    query.trigger(availableNow=True).start().awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
