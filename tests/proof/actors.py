@@ -30,7 +30,6 @@ from checkpointer.retention.sweep import apply_plan, clean, make_plan
 from checkpointer.session import Session
 from checkpointer.store.retry import RetryingStore
 from checkpointer.testing.simulation import SimulatedHost, Simulation
-from manifests import layout
 from manifests.model import DELTA, SNAPSHOT, CheckpointId, Manifest
 from tests.proof.judge import DEED, END, Deed, Judge, Violation
 
@@ -275,11 +274,6 @@ class Stage:
         self.play(last, Actor.restore, Actor.commit, Actor.commit, lambda actor: actor.clean(1))
         if not self.told["acknowledged"]:
             raise Violation("nothing was committed in the end")
-        now = self.judge.now
-        left = {
-            path
-            for path in self.simulation.store.objects.keys() - now.paths
-            if (owner := layout.owner(path)) is None or owner.sequence <= now.sequence
-        }
+        left = self.judge.now.garbage(self.simulation.store.objects)
         if left:
             raise Violation(f"cleanup left behind: {sorted(left)}")

@@ -10,22 +10,17 @@ It reads the bytes with the decoders of the format, and shares nothing else with
 * what was acknowledged happened, and what was refused never happens, however late a request lands.
 """
 
-from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from checkpointer.testing.simulation import Effect, Simulation
 from manifests import layout
-from manifests.digest import sha256
-from manifests.model import Artifact, Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref
-from manifests.wire import decode_catalog, decode_manifest, decode_pointer
+from manifests.model import CatalogEntry, CheckpointId, Manifest
+from manifests.wire import decode_pointer
+from tests.proof.versions import Reader, Version, Violation
 
 END = b"|"
 """What ends a token."""
-
-
-class Violation(AssertionError):  # noqa: N818  # what was found is no error of the program that found it
-    """A rule was broken."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,37 +43,6 @@ class Deed:
     def drew(self, checkpoint: CheckpointId) -> bool:
         """Whether an id was drawn for this very deed."""
         return int(checkpoint.suffix[:4], 16) == self.host and int(checkpoint.suffix[4:], 16) > self.drawn
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """One value of `_latest`, with all that it keeps alive."""
-
-    pointer: Pointer | None
-    chain: tuple[Ref, ...] = ()
-    entries: tuple[CatalogEntry, ...] = ()
-    paths: frozenset[str] = frozenset()
-
-    @property
-    def committed(self) -> Ref | None:
-        return None if self.pointer is None else self.pointer.committed
-
-    @property
-    def prepared(self) -> Ref | None:
-        return None if self.pointer is None else self.pointer.prepared
-
-    @property
-    def sequence(self) -> int:
-        return 0 if self.committed is None else self.committed.id.sequence
-
-    @property
-    def live(self) -> set[Ref]:
-        """The prepared one is not."""
-        return {*self.chain, *(entry.ref for entry in self.entries)}
-
-    @property
-    def savepoints(self) -> dict[str, CatalogEntry]:
-        return {entry.name: entry for entry in self.entries if entry.name is not None}
 
 
 ENDS_CHECKPOINTS = ("clean", "retain", "delete")
@@ -104,10 +68,9 @@ class Judge:
         self._owner: object = None
         """The session that took over last."""
         self._fenced: set[object] = set()
-        self._manifests: dict[str, tuple[Manifest, frozenset[str]]] = {}
 
     def attach(self, simulation: Simulation) -> None:
-        self._objects = simulation.store.objects
+        self._reader = Reader(simulation.store.objects)
 
     @property
     def now(self) -> Version:
@@ -125,7 +88,7 @@ class Judge:
         elif request.path == layout.LATEST:
             self._must(bytes(request.data) not in self._values, "a value of _latest came a second time")
             self._values.add(bytes(request.data))
-            version = self._read(decode_pointer(bytes(request.data)))
+            version = self._reader.version(decode_pointer(bytes(request.data)))
             self._compare(effect.context[DEED], self.now, version)
             self.versions.append(version)
 
@@ -175,7 +138,7 @@ class Judge:
             own = deed.drew(ref.id) and ref.id.sequence > old.sequence
             self._must(known or own, f"{deed.actor} ({deed.kind}) made {ref.id} live, which was dead")
             if own and not known:
-                foreign = {path for path in self._of(ref) - old.paths if layout.owner(path) != ref.id}
+                foreign = {path for path in self._reader.paths(ref) - old.paths if layout.owner(path) != ref.id}
                 self._must(not foreign, f"{ref.id} names what was dead: {sorted(foreign)}")
         fresh = new.prepared if new.prepared != old.prepared else None
         if fresh is not None:
@@ -189,7 +152,7 @@ class Judge:
         ref = new.committed
         if ref is None or ref == old.committed:
             return
-        manifest = self._manifest(ref)
+        manifest = self._reader.manifest(ref)
         self._must(manifest.parent == old.committed, f"{ref.id} stands on {manifest.parent}, not on {old.committed}")
         self._must(ref.id not in self.refused, f"{ref.id} was committed, and refused: {self.refused.get(ref.id)}")
         content = self._content(manifest)
@@ -219,63 +182,9 @@ class Judge:
         if old.prepared is not None and new.prepared != old.prepared and new.committed != old.prepared:
             self._must(deed.kind in ENDS_PREPARED, f"{deed.actor} ({deed.kind}) dropped {old.prepared.id}")
 
-    # ---- reading what is there -----------------------------------------------------------------------------------
-
-    def _read(self, pointer: Pointer) -> Version:
-        paths = {layout.LATEST}
-        entries: tuple[CatalogEntry, ...] = ()
-        if pointer.catalog is not None:
-            entries = self._catalog(pointer).entries
-            paths.add(pointer.catalog.path)
-        chain = tuple(self._chain(pointer))
-        for ref in {*chain, *(entry.ref for entry in entries)} | ({pointer.prepared} if pointer.prepared else set()):
-            paths |= self._of(ref)
-        missing = paths - self._objects.keys()
-        self._must(not missing, f"_latest names what is not there: {sorted(missing)}")
-        return Version(pointer, chain, entries, frozenset(paths))
-
-    def _chain(self, pointer: Pointer) -> Iterator[Ref]:
-        ref = pointer.committed
-        while ref is not None and ref.id.sequence >= pointer.boundary:
-            yield ref
-            ref = self._manifest(ref).parent
-
-    def _catalog(self, pointer: Pointer) -> Catalog:
-        assert pointer.catalog is not None
-        data = self._bytes(pointer.catalog.path)
-        self._must(sha256(data) == pointer.catalog.digest, f"{pointer.catalog.path}: is not what _latest says")
-        return decode_catalog(pointer.catalog.path, data)
-
-    def _manifest(self, ref: Ref) -> Manifest:
-        path = layout.manifest(ref.id)
-        if path not in self._manifests:
-            data = self._bytes(path)
-            self._must(sha256(data) == ref.digest, f"{path}: is not what names it")
-            manifest = decode_manifest(ref.id, data)
-            slices = [a for op in manifest.operators.values() for chain in op.chains.values() for a in chain]
-            for artifact in slices:
-                self._slice(artifact)
-            self._manifests[path] = manifest, frozenset({path, *(artifact.path for artifact in slices)})
-        return self._manifests[path][0]
-
-    def _of(self, ref: Ref) -> frozenset[str]:
-        self._manifest(ref)
-        return self._manifests[layout.manifest(ref.id)][1]
-
     def _content(self, manifest: Manifest) -> bytes:
         """What a checkpoint holds: a token for each commit."""
-        return b"".join(map(self._slice, manifest.operators["log"].chains[0]))
-
-    def _slice(self, artifact: Artifact) -> bytes:
-        data = self._bytes(artifact.path)[artifact.offset : artifact.offset + artifact.length]
-        self._must(sha256(data) == artifact.digest, f"{artifact.path}: is not what a manifest says")
-        return data
-
-    def _bytes(self, path: str) -> bytes:
-        found = self._objects.get(path)
-        self._must(found is not None, f"_latest leads to {path}, which is not there")
-        assert found is not None
-        return found.data
+        return b"".join(map(self._reader.slice, manifest.operators["log"].chains[0]))
 
     def _must(self, holds: bool, otherwise: str) -> None:
         if not holds:

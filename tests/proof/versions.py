@@ -1,0 +1,122 @@
+"""What a version of `_latest` leads to, read off the bytes of a store with the decoders of the format alone."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from checkpointer.store.base import Blob
+from manifests import layout
+from manifests.digest import sha256
+from manifests.model import Artifact, Catalog, CatalogEntry, Manifest, Pointer, Ref
+from manifests.wire import decode_catalog, decode_manifest
+
+_decoded = lru_cache(maxsize=4096)(decode_manifest)
+
+
+class Violation(AssertionError):  # noqa: N818  # what was found is no error of the program that found it
+    """A rule was broken."""
+
+
+def must(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Violation(otherwise)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One value of `_latest`, with all that it keeps alive."""
+
+    pointer: Pointer | None
+    chain: tuple[Ref, ...] = ()
+    entries: tuple[CatalogEntry, ...] = ()
+    paths: frozenset[str] = frozenset()
+
+    @property
+    def committed(self) -> Ref | None:
+        return None if self.pointer is None else self.pointer.committed
+
+    @property
+    def prepared(self) -> Ref | None:
+        return None if self.pointer is None else self.pointer.prepared
+
+    @property
+    def sequence(self) -> int:
+        return 0 if self.committed is None else self.committed.id.sequence
+
+    @property
+    def live(self) -> set[Ref]:
+        """The prepared one is not."""
+        return {*self.chain, *(entry.ref for entry in self.entries)}
+
+    @property
+    def savepoints(self) -> dict[str, CatalogEntry]:
+        return {entry.name: entry for entry in self.entries if entry.name is not None}
+
+    def garbage(self, paths: Iterable[str]) -> set[str]:
+        """Those that one cleanup has to delete: at or below the committed sequence, and named by nothing live."""
+        return {
+            path
+            for path in set(paths) - self.paths
+            if (owner := layout.owner(path)) is None or owner.sequence <= self.sequence
+        }
+
+
+class Reader:
+    """Reads what is there. All that anything live names is there, byte for byte, or that is a `Violation`."""
+
+    def __init__(self, objects: Mapping[str, Blob]) -> None:
+        self._objects = objects
+        self._manifests: dict[str, tuple[Manifest, frozenset[str]]] = {}
+
+    def version(self, pointer: Pointer) -> Version:
+        paths = {layout.LATEST}
+        entries: tuple[CatalogEntry, ...] = ()
+        if pointer.catalog is not None:
+            entries = self._catalog(pointer).entries
+            paths.add(pointer.catalog.path)
+        chain = tuple(self._chain(pointer))
+        for ref in {*chain, *(entry.ref for entry in entries)} | ({pointer.prepared} if pointer.prepared else set()):
+            paths |= self.paths(ref)
+        missing = paths - self._objects.keys()
+        must(not missing, f"_latest names what is not there: {sorted(missing)}")
+        return Version(pointer, chain, entries, frozenset(paths))
+
+    def manifest(self, ref: Ref) -> Manifest:
+        path = layout.manifest(ref.id)
+        if path not in self._manifests:
+            data = self._bytes(path)
+            must(sha256(data) == ref.digest, f"{path}: is not what names it")
+            manifest = _decoded(ref.id, data)
+            slices = [a for op in manifest.operators.values() for chain in op.chains.values() for a in chain]
+            for artifact in slices:
+                self.slice(artifact)
+            self._manifests[path] = manifest, frozenset({path, *(artifact.path for artifact in slices)})
+        return self._manifests[path][0]
+
+    def paths(self, ref: Ref) -> frozenset[str]:
+        """Every object of a checkpoint."""
+        self.manifest(ref)
+        return self._manifests[layout.manifest(ref.id)][1]
+
+    def slice(self, artifact: Artifact) -> bytes:
+        data = self._bytes(artifact.path)[artifact.offset : artifact.offset + artifact.length]
+        must(sha256(data) == artifact.digest, f"{artifact.path}: is not what a manifest says")
+        return data
+
+    def _chain(self, pointer: Pointer) -> Iterator[Ref]:
+        ref = pointer.committed
+        while ref is not None and ref.id.sequence >= pointer.boundary:
+            yield ref
+            ref = self.manifest(ref).parent
+
+    def _catalog(self, pointer: Pointer) -> Catalog:
+        assert pointer.catalog is not None
+        data = self._bytes(pointer.catalog.path)
+        must(sha256(data) == pointer.catalog.digest, f"{pointer.catalog.path}: is not what _latest says")
+        return decode_catalog(pointer.catalog.path, data)
+
+    def _bytes(self, path: str) -> bytes:
+        found = self._objects.get(path)
+        must(found is not None, f"_latest leads to {path}, which is not there")
+        assert found is not None
+        return found.data
