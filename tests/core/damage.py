@@ -57,11 +57,11 @@ def fill(client: Checkpointer, number: int, *, many: bool = True) -> CheckpointI
         cp.positions["topic"] = {"0": str(number)}
         cp.properties["number"] = number
         cp.watermark = f"2024-01-0{number + 1}T00:00:00Z"
-        _fill_table(client, cp, number)
+        fill_table(client, cp, number)
     return cp.id
 
 
-def _fill_table(client: Checkpointer, cp: Checkpoint, number: int) -> None:
+def fill_table(client: Checkpointer, cp: Checkpoint, number: int) -> None:
     """A table of two partitions: a snapshot in one, then packs of deltas in both."""
     session = client._session
     writer = Writer(session.store, session.host, cp.id, "table", TABLE)

@@ -11,21 +11,18 @@ from checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     CorruptionError,
-    DependencyError,
     InvalidStateError,
-    OutcomeUnknownError,
     RetiredError,
     SavepointNotFoundError,
 )
 from checkpointer.session import Session
 from checkpointer.store.retry import RetryingStore
-from checkpointer.testing.requests import CrashError, Request, Send
+from checkpointer.testing.requests import Request, Send
 from checkpointer.testing.store import FaultyStore
 from manifests import layout
 from manifests.model import CheckpointId
 from tests.conftest import Root
 from tests.core.damage import everything, fill, flip
-from tests.core.test_crashes import Place, view
 from tests.core.world import Actor, World, at_once, latest, line, put
 
 
@@ -287,47 +284,6 @@ def test_the_writer_of_the_source_goes_on(world: World) -> None:
     running.snapshot("op", 0, b"2")
     running.commit()
     assert latest(world.actor()) == b"2"
-
-
-# ---- a crash at every request ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", ["crash", "error", "retried"])
-def test_whatever_fails_the_target_has_all_or_nothing_and_a_second_call_works(how: str) -> None:
-    def setup(client: Checkpointer) -> None:
-        for number in range(2):
-            fill(client, number, many=False)
-
-    place = Place(setup)
-    world = place.world()
-    actor = exporter(world)
-    actor.export(None, World().store.url)
-    wanted = everything(world.actor().restore())
-    count = len(actor.faults.requests)
-    assert count > 20
-    for number in range(1, count + 1):
-        for after in (False, True):
-            world, target = place.world(), World()
-            before = view(world), world.latest()
-            actor = exporter(world, retries=how == "retried")
-            if how == "crash":
-                actor.faults.crash(number, after=after)
-            else:
-                actor.faults.fail(nth=number, after=after)
-            error = None
-            try:
-                actor.export(None, target.store.url)
-            except (CheckpointError, CrashError) as caught:
-                error = caught
-            assert isinstance(error, CrashError | DependencyError | OutcomeUnknownError | None), error
-            assert how != "retried" or error is None, (number, after)
-            assert (view(world), world.latest()) == before
-            if target.actor().read_latest() is None:
-                assert error is not None
-                world.actor().export(None, target.store.url)
-            assert everything(target.actor().restore()) == wanted
-            assert target.actor().verify()
-            assert len(target.actor().list_checkpoints()) == 1
 
 
 def test_the_target_is_fenced_whatever_the_source_is(tmp_path: Path) -> None:

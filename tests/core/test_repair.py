@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,19 @@ from checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     CorruptionError,
-    DependencyError,
     IllegalArgumentError,
     InvalidStateError,
     OutcomeUnknownError,
     UnsupportedFormatError,
 )
 from checkpointer.store.memory import MemoryStore
-from checkpointer.testing.requests import CrashError
 from manifests import layout
 from manifests.model import CheckpointId, Job
 from manifests.wire import decode_pointer, encode_pointer
 from tests.conftest import Root
 from tests.core.damage import everything, fill
-from tests.core.test_crashes import objects_of
 from tests.core.test_fallback import own, spoil
-from tests.core.world import Actor, World, attempt, got, latest, line, put
+from tests.core.world import World, attempt, got, latest, line, put
 
 
 def missing(world: World) -> None:
@@ -61,6 +57,11 @@ def replace_latest(world: World, data: bytes) -> None:
 
 
 LOSSES = [missing, flipped, cut, emptied, swollen]
+
+
+def objects_of(world: World) -> dict[str, Any]:
+    assert isinstance(world.store, MemoryStore)
+    return world.store.objects
 
 
 def sequences(world: World) -> list[int]:
@@ -464,62 +465,7 @@ def test_what_became_of_the_catalog_meanwhile_counts(world: World) -> None:
     assert latest(world.actor()) == b"1"
 
 
-# ---- a crash at every request ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("how", "loss"), [("crash", missing), ("crash", flipped), ("error", flipped), ("retried", missing)]
-)
-def test_wherever_it_fails_it_is_done_or_can_be_done_again(how: str, loss: Callable[[World], None]) -> None:
-    origin = World()
-    client = origin.actor()
-    ids = [fill(client, number, many=False) for number in range(2)]
-    wanted = [everything(client.restore(known)) for known in ids]
-    client.savepoint("s", ids[0])
-    loss(origin)
-    kept = dict(objects_of(origin))
-
-    def world_again() -> World:
-        world = World()
-        objects_of(world).update(kept)
-        assert isinstance(world.store, MemoryStore)
-        return world
-
-    def repaired(world: World) -> bool:
-        with suppress(CorruptionError):
-            return world.actor().read_latest() is not None
-        return False
-
-    played = world_again().actor()
-    played.repair(ids[1])
-    count = len(played.faults.requests)
-    assert count > 30
-    for number in range(1, count + 1):
-        for after in (False, True):
-            world = world_again()
-            actor: Actor = world.actor(retries=how == "retried")
-            if how == "crash":
-                actor.faults.crash(number, after=after)
-            else:
-                actor.faults.fail(nth=number, after=after)
-            error = None
-            try:
-                actor.repair(ids[1])
-            except (CheckpointError, CrashError) as caught:
-                error = caught
-            assert isinstance(error, CrashError | DependencyError | OutcomeUnknownError | None), error
-            assert how != "retried" or error is None, (number, after)
-            again = world.actor() if how == "crash" else actor
-            if not repaired(world):
-                assert error is not None
-                assert objects_of(world).get(layout.LATEST) == kept.get(layout.LATEST)
-                again.repair(ids[1])
-            elif error is not None:
-                again.restore()
-            assert everything(world.actor().restore()) == wanted[1]
-            assert everything(world.actor().restore(savepoint="s")) == wanted[0]
-            assert world.actor().verify()
-            put(again, b"on it goes")
+# ---- an old copy ----------------------------------------------------------------------------------------------------
 
 
 def test_an_old_copy_of_the_pointer_is_found_and_repaired(world: World) -> None:

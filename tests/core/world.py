@@ -30,8 +30,16 @@ async def at_once(seconds: float) -> None:
 class Actor(Checkpointer):
     """A checkpointer whose requests go through `faults`. Without `retries` it sees every single failure."""
 
-    def __init__(self, store: Store, *, retries: bool = True, seed: int | None = None, **options: Any) -> None:
-        self.faults = Faults(seed=seed)
+    def __init__(
+        self,
+        store: Store,
+        *,
+        retries: bool = True,
+        seed: int | None = None,
+        faults: Faults | None = None,
+        **options: Any,
+    ) -> None:
+        self.faults = faults or Faults(seed=seed)
         self._faulty = FaultyStore(store, self.faults)
         self._retries = retries
         super().__init__(store.url, **options)
