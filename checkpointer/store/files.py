@@ -30,6 +30,12 @@ LOCK = ".lock"
 _PIECE = 1 << 20
 """Bytes that may still be in a processor's own cache when they are hashed, having been read."""
 
+_ONE_CALL = 1 << 30
+"""Bytes that one call is asked for. The system reads a little less than 2 GiB at most."""
+
+_BIT = 16 << 20
+"""Bytes of a larger file that are in memory twice."""
+
 
 def temporary_target(name: str) -> str | None:
     """The name of the file that the temporary file `name` was to become, or None if it is not a temporary
@@ -86,14 +92,12 @@ def _opened(path: str) -> Iterator[tuple[int, int]]:
 
 
 def _read(fd: int, size: int, offset: int) -> bytes:
-    data = os.pread(fd, size, offset)
+    data = os.pread(fd, size, offset) if size <= _ONE_CALL else b""
     if len(data) == size:
         return data
-    # One call reads 2 GiB at most. The buffer of a BytesIO becomes the result without a copy.
+    # The buffer of a BytesIO becomes the result without a copy; what a call brings is copied, so each brings little.
     buffer = io.BytesIO()
-    buffer.write(data)
-    while buffer.tell() < size and data:
-        data = os.pread(fd, min(size - buffer.tell(), 64 << 20), offset + buffer.tell())
+    while buffer.tell() < size and (data := os.pread(fd, min(size - buffer.tell(), _BIT), offset + buffer.tell())):
         buffer.write(data)
     return buffer.getvalue()
 

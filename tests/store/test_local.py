@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -509,3 +510,21 @@ def test_a_walk_that_failed_does_not_look_like_one_that_ended() -> None:
     given_up.give_up()
     with pytest.raises(OSError, match="lost"):
         given_up.take(10)
+
+
+def test_what_one_call_cannot_read_is_in_memory_once(root: Path, local: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system reads a little less than 2 GiB at most; here it reads less than 64 MiB."""
+    most, data = 60 << 20, os.urandom(1 << 20) * 64 + b"the end"
+    run_sync(local.put("x", data))
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, most), offset))
+    monkeypatch.setattr(files, "_ONE_CALL", most)
+    tracemalloc.start()
+    try:
+        read = run_sync(local.get("x")).data
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert read == data
+    assert peak < 1.5 * len(data)
+    assert run_sync(local.get_range("x", 5, len(data))) == data[5:]
