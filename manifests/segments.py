@@ -6,7 +6,7 @@ by size, as a log-structured merge tree does: every entry is written again a few
 commit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,6 +29,9 @@ FAN_OUT = 4
 MAX_BLOCK = 128 << 10
 """Bytes that a block of a zstd frame becomes at most."""
 
+PIECE = 1 << 20
+"""Bytes that are decompressed at once."""
+
 REPEATED = 1
 """The type of a zstd block that is one byte, repeated."""
 
@@ -40,16 +43,25 @@ class SegmentObject(NamedTuple):
 
 def decompress(name: str, data: bytes, raw_size: int) -> bytes:
     """One whole zstd frame of exactly `raw_size` bytes, with nothing behind it; a larger one is refused unread."""
+    return b"".join(decompress_pieces(name, data, raw_size))
+
+
+def decompress_pieces(name: str, data: bytes, raw_size: int) -> Iterator[bytes]:
+    """The same, a piece at a time. No byte beyond `raw_size` is handed out; that none is missing shows at the end."""
+    found = 0
     try:
         _check_frame(data, raw_size)
         with zstandard.ZstdDecompressor().stream_reader(data) as reader:
-            raw = reader.read(raw_size + 1)
+            while piece := reader.read(min(PIECE, raw_size + 1 - found)):
+                found += len(piece)
+                if found > raw_size:
+                    break
+                yield piece
     except (zstandard.ZstdError, ValueError, MemoryError) as error:
         raise MalformedError(f"{name}: expected a zstd frame of {raw_size} bytes: {error}") from None
-    if len(raw) != raw_size:
-        more = "more" if len(raw) > raw_size else str(len(raw))
+    if found != raw_size:
+        more = "more" if found > raw_size else str(found)
         raise MalformedError(f"{name}: expected {raw_size} bytes once decompressed, found {more}")
-    return raw
 
 
 def _check_frame(data: bytes, raw_size: int) -> None:

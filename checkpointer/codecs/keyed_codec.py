@@ -5,9 +5,10 @@ as many values, each a packed value or nil where the key was deleted. Values sta
 Two arrays are packed and unpacked faster than a map is, since neither makes Python build a dict for each chunk.
 """
 
+import io
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import islice
@@ -17,14 +18,17 @@ from uuid import UUID
 import msgpack
 import zstandard
 
-from checkpointer.codecs.values import PIECE, check_whole, from_extension, pack_checked
+from checkpointer.codecs.values import cut_whole, from_extension, pack_checked
 from checkpointer.errors import IllegalArgumentError, MalformedError
-from manifests.segments import decompress
+from manifests.segments import decompress_pieces
 
 PARTITIONER = "crc32-key-1"
 
 CHUNK = 4096
 """Entries that are packed at once: the interpreter's lock is held that long, and other threads wait."""
+
+CHUNK_BYTES = 1 << 20
+"""Bytes of values that are packed at once: a packer keeps the memory of the most it ever packed."""
 
 LEVEL = 1
 
@@ -45,27 +49,40 @@ _compressors = _Compressors()
 
 def encode(records: Records) -> tuple[bytes, int]:
     """The stored bytes, and their size before compression."""
-    compressor = _compressors.compressor.compressobj()
-    keys, values, parts, raw_size = iter(records), iter(records.values()), [], 0
-    while chunk := list(islice(keys, CHUNK)):
-        raw = pack_checked(chunk) + pack_checked(list(islice(values, CHUNK)))
+    compressor, stored, raw_size = _compressors.compressor.compressobj(), io.BytesIO(), 0
+    for keys, values in _chunks(records):
+        raw = pack_checked(keys) + pack_checked(values)
         raw_size += len(raw)
-        parts.append(compressor.compress(raw))
-    parts.append(compressor.flush())
-    return b"".join(parts), raw_size
+        stored.write(compressor.compress(raw))
+    stored.write(compressor.flush())
+    return stored.getvalue(), raw_size
+
+
+def _chunks(records: Records) -> Iterator[tuple[list[Any], list[bytes | None]]]:
+    """Keys and values, at most `CHUNK` of them at a time; where the values are large, about `CHUNK_BYTES` of them."""
+    left, rest = iter(records), iter(records.values())
+    while keys := list(islice(left, CHUNK)):
+        values = list(islice(rest, CHUNK))
+        start = size = 0
+        if sum(map(len, filter(None, values))) > CHUNK_BYTES:
+            for end, value in enumerate(values, 1):
+                size += len(value or b"")
+                if size >= CHUNK_BYTES:
+                    yield keys[start:end], values[start:end]
+                    start, size = end, 0
+        if start < len(keys):
+            yield keys[start:], values[start:]
 
 
 def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, records: int) -> dict[Any, bytes | None]:
     """What `encode` was given. `name` is the object as errors should name it."""
-    raw = decompress(name, bytes(stored), raw_size)
     decoded: dict[Any, bytes | None] = {}
     end = 0
     unpacker = msgpack.Unpacker(strict_map_key=False, ext_hook=from_extension, max_buffer_size=max(raw_size, 1))
     arrays: list[list[Any]] = []
     try:
-        check_whole(raw)
-        for start in range(0, len(raw), PIECE):
-            unpacker.feed(raw[start : start + PIECE])
+        for whole in cut_whole(decompress_pieces(name, bytes(stored), raw_size), raw_size):
+            unpacker.feed(whole)
             for array in unpacker:
                 if type(array) is not list:
                     raise TypeError(f"found a {type(array).__name__}")
@@ -74,11 +91,13 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
                     decoded.update(zip(*arrays, strict=True))
                     arrays.clear()
                 end = unpacker.tell()  # once something is cut short, it also counts what it could not use
+    except MalformedError:
+        raise
     except Exception as error:  # whatever bad bytes make of msgpack or of a constructor
         raise MalformedError(f"{name}: expected pairs of msgpack arrays: {error}") from None
     if (
         arrays
-        or end != len(raw)
+        or end != raw_size
         or len(decoded) != records
         or not set(map(type, decoded.values())) <= {bytes, type(None)}
     ):

@@ -8,7 +8,7 @@ come back as something else.
 import re
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -74,14 +74,25 @@ def check_whole(data: bytes) -> None:
     Arrays one inside the other can claim 8,000 times their bytes. Looking over them takes a small part of the time
     that making them takes.
     """
-    unpacker, end = msgpack.Unpacker(max_buffer_size=max(len(data), 1)), 0
-    for start in range(0, len(data), PIECE):
-        unpacker.feed(data[start : start + PIECE])
+    for _ in cut_whole((data[start : start + PIECE] for start in range(0, len(data), PIECE)), len(data)):
+        pass
+
+
+def cut_whole(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes, of `size` in all, cut where values end: no piece claims to hold more than is there."""
+    unpacker, waiting, begin, end = msgpack.Unpacker(max_buffer_size=max(size, 1)), bytearray(), 0, 0
+    for piece in pieces:
+        unpacker.feed(piece)
+        waiting += piece
         with suppress(msgpack.OutOfData):  # it goes on from there with the next piece
             while True:
                 unpacker.skip()
                 end = unpacker.tell()
-    if end != len(data):
+        if end > begin:
+            yield bytes(memoryview(waiting)[: end - begin])
+            del waiting[: end - begin]
+            begin = end
+    if waiting:
         raise ValueError("it claims to hold more than is there")
 
 

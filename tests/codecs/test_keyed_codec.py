@@ -3,8 +3,10 @@
 import ast
 import os
 import pickle
+import random
 import subprocess
 import sys
+import tracemalloc
 import zlib
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
@@ -21,7 +23,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointer.codecs.keyed_codec import CHUNK, decode, encode, partition_of
+from checkpointer.codecs.keyed_codec import CHUNK, CHUNK_BYTES, decode, encode, partition_of
 from checkpointer.codecs.values import pack
 from checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
 from tests.codecs.names import shown
@@ -67,6 +69,35 @@ def test_stored_bytes_are_one_frame_of_keys_and_values_in_turn() -> None:
     unpacker.feed(raw)
     assert [*unpacker] == [[*range(CHUNK)], [None] * CHUNK, [CHUNK], [None]]
     assert len(raw) == raw_size
+
+
+def test_large_values_are_packed_a_few_at_a_time() -> None:
+    records = {n: bytes(CHUNK_BYTES // 2 - 100 * (n % 2)) if n % 3 else None for n in range(20)}
+    stored, raw_size = encode(records)
+    unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=raw_size)
+    unpacker.feed(zstandard.ZstdDecompressor().decompressobj().decompress(stored))
+    arrays = [*unpacker]
+    assert [key for keys in arrays[::2] for key in keys] == [*records]
+    assert max(sum(len(value or b"") for value in values) for values in arrays[1::2]) < 2 * CHUNK_BYTES
+    assert decode("obj", stored, raw_size, len(records)) == records
+
+
+def test_large_values_are_never_in_memory_all_together_a_second_time() -> None:
+    noise, size = random.Random(0), 64 * (256 << 10)
+    records: dict[Any, bytes | None] = {n: noise.randbytes(256 << 10) for n in range(64)}
+    tracemalloc.start()
+    try:
+        stored, raw_size = encode(records)
+        _, encoding = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        decoded = decode("obj", stored, raw_size, len(records))
+        _, decoding = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert decoded == records
+    assert encoding < 1.6 * size, "what is stored, and a few values"
+    assert decoding - before < 1.6 * size, "the values themselves, and few of them packed"
 
 
 def frame(raw: bytes) -> bytes:
