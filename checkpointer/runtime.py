@@ -118,7 +118,11 @@ def loop() -> asyncio.AbstractEventLoop:
 
 def on_loop() -> bool:
     """Whether the caller is on the event loop's own thread, where blocking would stop everything."""
-    return threading.current_thread() is fsspec.asyn.iothread[0]
+    # Not by fsspec's note of the thread: that is made once the thread runs, when work of others may be there already.
+    try:
+        return asyncio.get_running_loop() is fsspec.asyn.loop[0]
+    except RuntimeError:
+        return False
 
 
 def submit(coro: Coroutine[Any, Any, T]) -> "Future[T]":

@@ -67,6 +67,37 @@ def test_a_blocking_call_on_the_loop_is_refused() -> None:
         run_sync(block())
 
 
+FIRST_USE = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from checkpointer.runtime import on_loop, run_sync
+
+start, started, go_on = threading.Thread.start, threading.Event(), threading.Event()
+
+def start_slowly(thread):
+    start(thread)
+    if thread.name == "fsspecIO":
+        started.set()
+        go_on.wait(30)
+
+async def look():
+    return on_loop()
+
+threading.Thread.start = start_slowly
+with ThreadPoolExecutor(2) as pool:
+    first = pool.submit(lambda: run_sync(look()))
+    started.wait(30)
+    second = pool.submit(lambda: run_sync(look())).result(30)
+    go_on.set()
+    print(first.result(30), second, on_loop())
+"""
+
+
+def test_threads_that_use_it_first_at_the_same_time_find_it_whole() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["True", "True", "False"], done.stderr
+
+
 class Work:
     """Something slow that notes how it ended."""
 
