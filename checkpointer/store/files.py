@@ -33,8 +33,8 @@ _PIECE = 1 << 20
 _ONE_CALL = 1 << 30
 """Bytes that one call is asked for. The system reads a little less than 2 GiB at most."""
 
-_BIT = 16 << 20
-"""Bytes of a larger file that are in memory twice."""
+_BIT = 8 << 20
+"""Bytes of a larger file that are in memory once more at a time."""
 
 
 def temporary_target(name: str) -> str | None:

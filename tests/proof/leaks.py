@@ -1,0 +1,71 @@
+"""Leaks to plant into the real code of this process, to show that the soak would tell of them."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from checkpointer import objects, uploads
+from checkpointer.retention import plan, sweep
+from checkpointer.store import files
+
+_kept: list[Any] = []
+
+
+def keep_manifests() -> None:
+    """Every manifest that was written stays in a list."""
+    _after(objects, "write_manifest", lambda _store, _host, manifest: _kept.append(manifest))
+
+
+def keep_bytes() -> None:
+    """What is uploaded stays in memory."""
+    _after(uploads, "put", lambda _store, _path, data: _kept.append(data))
+
+
+def leave_files_open() -> None:
+    """A folder that was made durable stays open."""
+    sync = files.sync_folder
+
+    def leaky(folder: str) -> None:
+        if folder.endswith("manifests"):
+            os.open(folder, os.O_RDONLY)
+        sync(folder)
+
+    files.sync_folder = leaky
+
+
+def leave_spools() -> None:
+    """The rows of a plan stay on the disk."""
+    plan._remove = lambda path: None
+
+
+def leave_tasks() -> None:
+    """A task waits for something that never comes."""
+    _after(objects, "write_manifest", lambda *_: _kept.append(asyncio.ensure_future(asyncio.Event().wait())))
+
+
+def leave_threads() -> None:
+    """A thread is never told to end."""
+    _after(sweep, "make_plan", lambda *_: threading.Thread(target=threading.Event().wait, daemon=True).start())
+
+
+def sweep_nothing() -> None:
+    """Objects that nobody needs stay."""
+
+    async def idle(*_: Any) -> Any:
+        return plan.Total(0, 0)
+
+    sweep._delete = idle
+
+
+def _after(module: Any, name: str, then: Callable[..., object]) -> None:
+    """Do `then`, too, with the arguments of each call of a coroutine function."""
+    real: Callable[..., Awaitable[Any]] = getattr(module, name)
+
+    async def leaky(*arguments: Any) -> Any:
+        result = await real(*arguments)
+        then(*arguments)
+        return result
+
+    setattr(module, name, leaky)
