@@ -19,7 +19,7 @@ SUMMARY = os.environ.get("CHECKPOINTER_PROVE")
 
 HEAD = """# What was proven
 
-Counted by `make prove`, which wrote this file. What each figure shows stands in [guarantees.md](guarantees.md).
+Counted by `make prove`, which wrote this file. What it shows stands in [guarantees.md](guarantees.md).
 
 | proof | counted | |
 |---|---|---:|
