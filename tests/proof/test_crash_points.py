@@ -19,7 +19,7 @@ import pytest
 from checkpointer import RetentionPolicy, objects, restore
 from checkpointer import export as copies
 from checkpointer.errors import CheckpointError, DependencyError, OutcomeUnknownError
-from checkpointer.retention import plan, sweep
+from checkpointer.retention import plan
 from checkpointer.runtime import run_sync
 from checkpointer.store import swap
 from checkpointer.testing.requests import CrashError
@@ -231,20 +231,6 @@ def test_where_the_next_run_crashes_too_the_one_after_it_goes_on(
 # ---- does the proof see anything? ------------------------------------------------------------------------------------
 
 FOUND = [
-    (
-        Planted(
-            "a cleanup that deletes before it retires",
-            sweep.clean,
-            "retired, note = await retire(session, policy)\n"
-            "    plan = await make_plan(session, RetentionPolicy(grace=policy.grace))\n"
-            "    deleted = await _delete(session, plan, progress)",
-            "plan = await make_plan(session, policy)\n"
-            "    deleted = await _delete(session, plan, progress)\n"
-            "    retired, note = await retire(session, policy)",
-        ),
-        "clean at once",
-        "crash",
-    ),
     (
         Planted(
             "a manifest that nobody waits for",
