@@ -42,7 +42,7 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
             raise
         try:
             found = await find(store, path, limit)
-        except RetryableError as error:
+        except CheckpointError as error:  # a store that will not tell proves as little as one that cannot
             raise UndecidedError from error
         if unconfirmed and found is not None and found.data == data:
             expected = found.version

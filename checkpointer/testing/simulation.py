@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from checkpointer.errors import DependencyError
+from checkpointer.errors import DependencyError, InvalidStateError
 from checkpointer.store.base import Page, Store
 from checkpointer.store.memory import MemoryStore, forget
 from checkpointer.testing.faults import Faults
@@ -164,11 +164,18 @@ class Simulation:
 
     def lose(self, one: Waiting, *, after: bool) -> None:
         """No answer comes: before the request took effect, or after it did."""
+        self._fail(one, DependencyError, after=after)
+
+    def refuse(self, one: Waiting) -> None:
+        """The store will not do it, such as for a right that is missing or a disk that is full."""
+        self._fail(one, InvalidStateError, after=False)
+
+    def _fail(self, one: Waiting, error: type[Exception], *, after: bool) -> None:
         self._take(one)
         if after:
             with suppress(Exception):
                 self._reach(one)
-        one.answer.set_exception(DependencyError(f"{one.request.kind} {one.request.path}: no answer"))
+        one.answer.set_exception(error(f"{one.request.kind} {one.request.path}: failed by the simulation"))
 
     def delay(self, one: Waiting) -> None:
         """No answer comes, and the write may land later."""

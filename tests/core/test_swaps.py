@@ -521,6 +521,36 @@ def test_another_checkpoint_at_its_sequence_fences_a_writer(world: World) -> Non
         world.actor().restore(running.id)
 
 
+def test_a_store_that_will_not_tell_what_became_of_a_commit_leaves_it_as_it_is(world: World) -> None:
+    writer = world.actor()
+    line(writer, 1)
+    cp = attempt(writer, b"2")
+    writer.faults.drop_answer()
+    writer.faults.fail("get", path="_latest", error=InvalidStateError)
+    with pytest.raises(OutcomeUnknownError):
+        cp.commit()
+    assert latest(world.actor()) == b"2", "all of it is there"
+
+
+def test_a_store_that_will_not_show_the_history_leaves_a_commit_as_it_is(world: World) -> None:
+    writer, other = world.actor(), world.actor()
+    line(writer, 1)
+    cp = attempt(writer, b"2")
+
+    def build_on_it(_: object) -> None:
+        other.restore()
+        with other.begin() as more:
+            more.snapshot("another", 0, b"3")
+
+    writer.faults.drop_answer()
+    writer.faults.call(build_on_it, "get", path="_latest")
+    writer.faults.fail("get", path="manifests/", times=100, error=InvalidStateError)
+    with pytest.raises(OutcomeUnknownError):
+        cp.commit()
+    assert latest(world.actor()) == b"2", "all of it is there"
+    assert world.actor().verify()
+
+
 def test_below_the_history_an_outcome_is_unknown_and_never_a_failure(world: World) -> None:
     writer, other = world.actor(), world.actor()
     (first,) = line(writer, 1)

@@ -42,7 +42,9 @@ def examine(decoder: Decoder, data: bytes) -> bool:
     try:
         value = decoder.decode(data)
     except CheckpointError as error:
-        return not str(error)  # which can be said
+        if not str(error):
+            raise AssertionError("an error that says nothing") from error
+        return False
     if decoder.encode is not None:
         try:
             again = decoder.encode(value)

@@ -42,7 +42,7 @@ def figures(request: pytest.FixtureRequest, record_property: Callable[[str, obje
         record_property(f"figure {area}: {name}", count)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
     counts: Counter[tuple[str, str]] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -56,6 +56,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("proofs")
     for (area, name), count in sorted(counts.items()):
         terminalreporter.write_line(f"{area}: {count:,} {name}")
-    if SUMMARY is not None:
+    if SUMMARY is not None and exitstatus == pytest.ExitCode.OK:
         rows = [f"| {area} | {name} | {count:,} |\n" for (area, name), count in sorted(counts.items())]
         Path(SUMMARY).write_text(HEAD + "".join(rows))

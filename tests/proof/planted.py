@@ -107,6 +107,18 @@ PLANTED = (
         scene="two takeovers",
     ),
     Planted(
+        "a refused read-back taken for a failure",
+        swap.decide,
+        "except CheckpointError as error:  # a store",
+        "except RetryableError as error:  # a store",
+    ),
+    Planted(
+        "a refused look at the history taken for a failure",
+        session.Session._became_live,
+        "except InvalidStateError as error:",
+        "except ZeroDivisionError as error:",
+    ),
+    Planted(
         "failure reported on an unchanged version",
         pointer._swap,
         "raise _unknown(store, planned) from error.__cause__",

@@ -73,6 +73,7 @@ class Walk(Stage):
         super().__init__(seed, self.dice.choice((timedelta(0), timedelta(hours=1))))
         self._deletes = self.dice.random() < 0.5
         self._lossy = self.dice.choice((0.0, 0.0, 0.02, 0.1, 0.5))
+        self._refused = self.dice.choice((0.0, 0.3))
         self._deadly = self.dice.choice((0.0, 0.0, 0.01))
         self._fair = self.dice.random() < 0.4
         self._reluctant = self.dice.choice((0.0, 0.8))
@@ -141,6 +142,8 @@ class Walk(Stage):
             simulation.serve(one)  # else nothing is ever done
         elif kind == "list":
             simulation.serve_stale(one, [path for path in simulation.store.objects if self.dice.random() < 0.2])
+        elif self.dice.random() < self._refused:
+            simulation.refuse(one)
         elif kind in WRITES and self.dice.random() < 0.5:
             simulation.delay(one)
         else:
