@@ -19,7 +19,7 @@ test: servers ## run the tests; those whose server is missing are skipped by nam
 	@scripts/run python -m pytest $(TWO_AT_ONCE)
 
 prove: servers ## run the long proofs, for hours, and write docs/proof.md
-	@CHECKPOINTER_REQUIRE_SERVERS=1 CHECKPOINTER_PROVE=docs/proof.md scripts/run python -m pytest -o faulthandler_timeout=10800 tests/proof
+	@CHECKPOINTER_REQUIRE_SERVERS=1 CHECKPOINTER_PROVE=docs/proof.md scripts/run python -m pytest -o faulthandler_timeout=10800 tests/proof tests/progress/test_histories.py
 
 lint: .venv/.dev ## check formatting, style and types
 	.venv/bin/ruff format --check .
