@@ -94,7 +94,8 @@ def meaning(why: Refusal, name: str, url: str, options: Mapping[str, Any]) -> Ch
         return ObjectNotFoundError(f"{name}: not found")
     if code in _BUSY or code.startswith("Throttl") or why.status in (429, 503):
         return ThrottlingError(f"{name}: {said}")
-    if code in _AGAIN or why.status in (500, 502, 504):
+    if code in _AGAIN or why.status in (408, 499) or (why.status >= 500 and code not in _UNABLE):
+        # Also from a gateway in between, which does not know what became of the request behind it.
         return DependencyError(f"{name}: {said}")
     return _final(code, name, url, said)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from checkpointer import store as stores
+from checkpointer.errors import IllegalArgumentError
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
 
@@ -20,7 +21,9 @@ class CrashPoint:
     root: str
     number: int
     after: bool
-    error: Exception | None = field(repr=False)
+    died: bool
+    """Whether it came to that request at all: where a job makes other requests from run to run, it may not."""
+    error: BaseException | None = field(repr=False)
     """What the job ended with; None where it came to its end all the same."""
 
 
@@ -43,17 +46,26 @@ def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None
 
     Raises:
         Exception: What the job, or `setup`, raised when nothing was in its way.
+        IllegalArgumentError: The job opened no store, or one that was open before.
     """
     requests = _play(run, new_root(), setup, Faults())
+    if not requests:
+        raise IllegalArgumentError(
+            "the job made no request of a store: it must open what it uses itself, and be a function that returns when "
+            "it is done, not a coroutine"
+        )
     for number in range(1, requests + 1):
         for after in (False, True):
-            root, faults, error = new_root(), Faults(), None
+            root, faults = new_root(), Faults()
+            error: BaseException | None = None
             faults.crash(number, after=after)
             try:
                 _play(run, root, setup, faults)
-            except Exception as died:
-                error = died
-            yield CrashPoint(root, number, after, error)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as ended:  # a job may leave the interpreter
+                error = ended
+            yield CrashPoint(root, number, after, faults.dead, error)
 
 
 def _play(run: Job, root: str, setup: Job | None, faults: Faults) -> int:

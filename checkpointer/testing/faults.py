@@ -22,7 +22,12 @@ from checkpointer.store.base import Blob, Entry, Page
 from checkpointer.testing.requests import CrashError, Fault, Gate, LateWrite, Request, Send
 
 FAILURES = ("fail", "drop_answer", "throttle", "delay", "stale_listing")
-"""What a seed chooses from: all that a sound client gets over. Damage (`flip`, `tear`) comes by script alone."""
+"""What a seed chooses from unless told otherwise: all that a sound client gets over."""
+
+DAMAGE = ("flip", "tear")
+"""What a seed may be told to choose from too."""
+
+KINDS = ("get", "get_range", "put", "swap", "list", "delete", "leftovers", "discard")
 
 LONGEST = 0.01
 """Seconds that a request is delayed at most where a seed delays it: enough for others to come first."""
@@ -57,11 +62,15 @@ class Faults:
     """
 
     def __init__(self, *, seed: int | None = None, rate: float = 0.1, failures: Sequence[str] = FAILURES) -> None:
-        if unknown := set(failures) - set(FAILURES):
-            raise IllegalArgumentError(f"failures: expected some of {', '.join(FAILURES)}, got {sorted(unknown)}")
+        if unknown := set(failures) - {*FAILURES, *DAMAGE}:
+            raise IllegalArgumentError(
+                f"failures: expected some of {', '.join(FAILURES + DAMAGE)}, got {sorted(unknown)}"
+            )
         self.requests: list[Request] = []
         self._rules: list[_Rule] = []
-        self._dead = False
+        self.dead = False
+        """Whether the process died, and nothing is served any more."""
+        self._late: set[int] = set()
         self._random = None if seed is None else random.Random(seed)
         self._rate, self._failures = rate, tuple(failures)
         self._effects: list[Request] = []
@@ -85,6 +94,8 @@ class Faults:
 
     def apply(self, fault: Fault, kind: str | None = None, nth: int = 1, *, path: str = "", times: int = 1) -> None:
         """Put any fault in the way of the nth matching request."""
+        if kind not in (None, *KINDS) or nth < 1:
+            raise IllegalArgumentError(f"no request is the {nth}. of kind {kind!r}: kinds are {', '.join(KINDS)}")
         self._rules.append(_Rule(fault, kind, path, nth, times))
 
     def call(
@@ -139,6 +150,7 @@ class Faults:
         late: list[LateWrite] = []
 
         async def fault(request: Request, send: Send) -> Any:
+            self._late.add(request.number)
             late.append(LateWrite(request, send))
             raise DependencyError(f"{request.kind} {request.path}: no answer yet, says the test")
 
@@ -157,23 +169,14 @@ class Faults:
         Of the stores only those without fencing (any fsspec URL with `fencing="none"`) can do that.
         """
 
-        async def fault(request: Request, send: Send) -> Any:
-            part = bytes(memoryview(request.data).cast("B")[: int(len(request.data) * share)])
-            await send(replace(request, data=part))
-            raise DependencyError(f"put {request.path}: broke off, says the test")
-
-        self.apply(fault, "put", nth, path=path)
+        self.apply(_tearing(share), "put", nth, path=path)
 
     def flip(self, kind: str = "get", nth: int = 1, *, path: str = "", bit: int = 0, times: int = 1) -> None:
         """Let one bit of the nth matching answer be wrong: bit 0 is the lowest of the first byte."""
 
-        async def fault(request: Request, send: Send) -> Any:
-            answer = await send(request)
-            data = bytearray(answer.data if isinstance(answer, Blob) else answer)
-            data[bit // 8 % len(data)] ^= 1 << bit % 8
-            return replace(answer, data=bytes(data)) if isinstance(answer, Blob) else bytes(data)
-
-        self.apply(fault, kind, nth, path=path, times=times)
+        if kind not in ("get", "get_range"):
+            raise IllegalArgumentError(f"{kind!r} is answered with no bytes: flip those of a get or get_range")
+        self.apply(_flipping(bit), kind, nth, path=path, times=times)
 
     def stale_listing(self, nth: int = 1, *, path: str = "", lag: int = 1, times: int = 1) -> None:
         """Let the nth matching listing not know the last `lag` writes and deletions that came through here."""
@@ -183,14 +186,14 @@ class Faults:
         """Die at the nth request from now on, and serve nothing afterwards."""
 
         def action(request: Request) -> None:
-            self._dead = True
+            self.dead = True
             raise CrashError(f"died at {request}")
 
         self.call(action, None, number, after=after)
 
     def clear(self) -> None:
         """Nothing goes wrong any more; who died is alive again. What was asked stays counted."""
-        self._rules, self._dead, self._random = [], False, None
+        self._rules, self.dead, self._random = [], False, None
 
     # ---- how it goes wrong ---------------------------------------------------------------------------------------
 
@@ -204,7 +207,8 @@ class Faults:
                 faults.append(self._by_chance(self._random))
 
         async def ask(sent: Request) -> Any:
-            self._check_alive()
+            if sent.number not in self._late:  # what is under way outlives who sent it
+                self._check_alive()
             answer = await send(sent)
             if sent.kind in ("put", "delete"):
                 self._effects.append(sent)
@@ -217,7 +221,7 @@ class Faults:
         return await reach(request)
 
     def _check_alive(self) -> None:
-        if self._dead:
+        if self.dead:
             raise CrashError("died before")
 
     def _by_chance(self, dice: random.Random) -> Fault:
@@ -230,6 +234,10 @@ class Faults:
                 return _failing(ThrottlingError, after=False)
             case "delay":
                 return _slow(dice.uniform(0, LONGEST), dice.uniform(0, LONGEST))
+            case "flip":
+                return _flipping(dice.randrange(1 << 20))
+            case "tear":
+                return _tearing(dice.random())
             case _:
                 return self._stale(dice.randrange(1, 5))
 
@@ -286,5 +294,32 @@ def _slow(before: float, after: float) -> Fault:
         answer = await send(request)
         await asyncio.sleep(after)
         return answer
+
+    return fault
+
+
+def _flipping(bit: int) -> Fault:
+    """One wrong bit in an answer that has any."""
+
+    async def fault(request: Request, send: Send) -> Any:
+        answer = await send(request)
+        data = bytearray(answer.data if isinstance(answer, Blob) else answer if isinstance(answer, bytes) else b"")
+        if data:
+            data[bit // 8 % len(data)] ^= 1 << bit % 8
+            answer = replace(answer, data=bytes(data)) if isinstance(answer, Blob) else bytes(data)
+        return answer
+
+    return fault
+
+
+def _tearing(share: float) -> Fault:
+    """The beginning of what a put was to write, and a failure."""
+
+    async def fault(request: Request, send: Send) -> Any:
+        if request.kind != "put":
+            return await send(request)
+        part = bytes(memoryview(request.data).cast("B")[: int(len(request.data) * share)])
+        await send(replace(request, data=part))
+        raise DependencyError(f"put {request.path}: broke off, says the test")
 
     return fault
