@@ -1,8 +1,8 @@
 """Every order in which the requests of a few actors can be served: all that differ in what the store goes through.
 
-Two requests of different actors that cannot see each other, such as reads, or writes of different objects, are served in
-one order only. This leaves out most histories and not one state of the store (sleep sets, after Godefroid), as long as
-nobody goes by the time, which counts every request.
+Two requests that cannot see each other, such as reads, or writes of different objects, are served in one order only.
+This leaves out most histories and not one state of the store (sleep sets, after Godefroid), as long as nobody goes by
+the time, which counts every request, or by which of several requests made at once is answered first.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,8 +28,8 @@ class _Option:
     costs: bool = False
 
     def meets(self, other: "_Option") -> bool:
-        """Whether it can make a difference which of the two comes first. To one actor it always can."""
-        if self.key[0] == other.key[0] or (self.costs and other.costs):
+        """Whether it can make a difference which of the two comes first."""
+        if self.key[:-1] == other.key[:-1] or (self.costs and other.costs):
             return True
         return _meet(self.request, other.request) or _meet(other.request, self.request)
 
