@@ -57,7 +57,11 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
         return ThrottlingError(f"{name}: {said}")
     if status == 412 and not code.startswith("Lease"):
         return DependencyError(f"{name}: was changed while it was read")
-    if status in (408, 499) or (status >= 500 and status != 501) or code in ("ContainerBeingDeleted", "OperationTimedOut"):
+    if (
+        status in (408, 499)
+        or (status >= 500 and status != 501)
+        or code in ("ContainerBeingDeleted", "OperationTimedOut")
+    ):
         # Also from a gateway in between, which does not know what became of the request behind it.
         return DependencyError(f"{name}: {said}")
     if status in (401, 403) or code == "PublicAccessNotPermitted":

@@ -1,6 +1,6 @@
 """Finding out what became of a swap: the one request that a store never repeats by itself."""
 
-from checkpointer.errors import CheckpointError, OutcomeUnknownError, RetryableError
+from checkpointer.errors import CheckpointError, InvalidStateError, OutcomeUnknownError, RetryableError
 from checkpointer.store.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store
 
 SENDS = 5
@@ -42,7 +42,7 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
             raise
         try:
             found = await find(store, path, limit)
-        except CheckpointError as error:  # a store that will not tell proves as little as one that cannot
+        except (RetryableError, InvalidStateError) as error:  # who will not tell proves as little as who cannot
             raise UndecidedError from error
         if unconfirmed and found is not None and found.data == data:
             expected = found.version

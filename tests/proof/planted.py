@@ -109,8 +109,8 @@ PLANTED = (
     Planted(
         "a refused read-back taken for a failure",
         swap.decide,
-        "except CheckpointError as error:  # a store",
-        "except RetryableError as error:  # a store",
+        "except (RetryableError, InvalidStateError) as error:  # who",
+        "except RetryableError as error:  # who",
     ),
     Planted(
         "failure reported on an unchanged version",
