@@ -36,9 +36,9 @@ class Deed:
     drawn: int = 0
     """How many tokens its host had drawn before: what it draws itself comes after them."""
     begun: int = 0
+    """The number of the version that was the last one when it began."""
     meant: CatalogEntry | None = None
     """What had the name of the savepoint when the deed first looked."""
-    """The number of the version that was the last one when it began."""
 
     def drew(self, checkpoint: CheckpointId) -> bool:
         """Whether an id was drawn for this very deed."""

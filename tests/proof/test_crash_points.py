@@ -23,7 +23,6 @@ from checkpointer.retention import plan
 from checkpointer.runtime import run_sync
 from checkpointer.store import swap
 from checkpointer.testing.requests import CrashError
-from checkpointer.testing.store import FaultyStore
 from manifests import layout, wire
 from manifests.wire import encode_pointer
 from tests.core.world import Actor, World
@@ -321,18 +320,3 @@ def test_a_job_on_a_store_that_fails_at_random_loses_nothing(seed: int, figures:
 def epoch(world: World) -> int | None:
     restored = world.actor().restore()
     return None if restored is None else restored.epoch
-
-
-def test_the_faulty_store_fails_as_it_is_told() -> None:
-    world = World()
-    store = FaultyStore(world.store)
-    assert store.url == world.store.url
-    client = Actor(world.store, retries=False)
-    client.faults.fail("put", 2)
-    with pytest.raises(DependencyError):
-        commit(client, 1)
-    assert client.faults.counts["put"] == 2
-    client.faults.crash(1)
-    for _ in range(2):
-        with pytest.raises(CrashError):
-            client.read_latest()
