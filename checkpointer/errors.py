@@ -19,6 +19,7 @@
     │   ├─ OutrunError                   a cleanup plan would take what is needed now
     │   └─ RetiredError                  the checkpoint was retired meanwhile
     ├─ InvalidStateError                 what the store or the job holds does not allow this
+    │   ├─ StoreRefusedError             a right, room or an ability is missing: nothing was changed
     │   ├─ BatchResetError               Spark's progress and the state do not belong together
     │   └─ BatchGapError                 batches are missing between the state and Spark's progress
     ├─ OutcomeUnknownError               the swap was sent and nothing proves either way; restore() will tell
@@ -97,6 +98,10 @@ class InvalidStateError(CheckpointError):
     """What the store or the job holds does not allow this."""
 
 
+class StoreRefusedError(InvalidStateError):
+    """The store will not do what it was asked, such as for want of a right or of room. This request changed nothing."""
+
+
 class BatchResetError(InvalidStateError):
     """Spark's progress and the state belong to different queries, or Spark's progress went backwards."""
 
@@ -131,6 +136,7 @@ __all__ = [
     "SavepointNotFoundError",
     "ShutdownError",
     "StoreNotFoundError",
+    "StoreRefusedError",
     "ThrottlingError",
     "UnsupportedFormatError",
 ]

@@ -12,11 +12,10 @@ from checkpointer.errors import (
     ConflictError,
     CorruptionError,
     OutcomeUnknownError,
-    RetryableError,
     UnsupportedFormatError,
 )
 from checkpointer.store.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
-from checkpointer.store.swap import UndecidedError, decide, find
+from checkpointer.store.swap import NOT_TOLD, UndecidedError, decide, find
 from manifests import layout
 from manifests.model import Pointer, Ref, Writer
 from manifests.wire import decode_pointer, encode_pointer
@@ -107,7 +106,7 @@ async def advance(store: Store, head: Head, step: Step) -> Head:
             except ObjectNotFoundError as error:
                 head = await _reread(store, head, error)
                 continue
-        except (RetryableError, CorruptionError) as error:
+        except (*NOT_TOLD, CorruptionError) as error:
             if sent is None:
                 raise
             raise _unknown(store, sent) from error

@@ -13,7 +13,7 @@ from dataclasses import replace
 from checkpointer import objects
 from checkpointer.changes import EXPLICIT, Change, Plan, split_for_fold
 from checkpointer.codecs import keyed_codec
-from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
 from checkpointer.keyed import Capture, KeyedState, PartitionChange
 from checkpointer.metering import Meter, written
 from checkpointer.pointer import Head
@@ -246,7 +246,7 @@ class Draft:
 
             try:
                 head = await self._session.move(base, ref, plan)
-            except InvalidStateError as error:
+            except StoreRefusedError as error:
                 await self._make_room(error)
                 raise
             self._prepared.base = Base(head, base.manifest)
@@ -305,7 +305,7 @@ class Draft:
 
         No cleanup may delete it before the next commit, for which there might never be room again.
         """
-        if isinstance(failure, InvalidStateError):
+        if isinstance(failure, StoreRefusedError):
             with suppress(CheckpointError):
                 await self._session.store.delete([layout.manifest(self.id), *self._uploads.paths])
 

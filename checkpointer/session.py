@@ -159,7 +159,7 @@ class Session:
             if head.committed == attempt:
                 return None
             if not self._follows(base, head):
-                if await self._became_live(head, attempt):
+                if await history.became_live(self.store, head, attempt):
                     return None
                 raise self._lost(base, head, attempt)
             return await plan(head, successor(head, self._writer_on(head), self.host.token(32)))
@@ -184,16 +184,6 @@ class Session:
                 f"{self.store.url}: {attempt.id} was committed, but another writer took over since"
             )
         return head
-
-    async def _became_live(self, head: Head, attempt: Ref) -> bool:
-        """Whether a swap that was sent took effect. Where the store will not tell, such as for a right that is missing,
-        nobody may take it for a failure."""
-        try:
-            return await history.became_live(self.store, head, attempt)
-        except InvalidStateError as error:
-            raise OutcomeUnknownError(
-                f"{self.store.url}: whether {attempt.id} was committed cannot be told: {error}: call restore()"
-            ) from error
 
     def _owns(self, head: Head) -> bool:
         """Whether this session was the last to take over."""

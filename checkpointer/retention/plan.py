@@ -56,6 +56,9 @@ class Total:
     objects: int = 0
     bytes: int = 0
 
+    def __add__(self, other: "Total") -> "Total":
+        return Total(self.objects + other.objects, self.bytes + other.bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedCheckpoint:

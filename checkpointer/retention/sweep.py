@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from checkpointer.errors import IllegalArgumentError, InvalidStateError, OutrunError
+from checkpointer.errors import IllegalArgumentError, OutrunError, StoreRefusedError
 from checkpointer.host import Progress, tell
 from checkpointer.pointer import Head, reading
 from checkpointer.retention.index import DELETE, LATER, index_live
@@ -68,7 +68,7 @@ async def judge_leftovers(session: Session, plan: Plan, judge: Judge) -> list[Pl
     """What becomes of what interrupted writes left behind; where nobody may know, the plan gets a note."""
     try:
         return [judge.leftover(found.path, found.token) for found in await session.store.leftovers()]
-    except InvalidStateError as error:  # such as a right that is missing, and that nothing else needs
+    except StoreRefusedError as error:  # such as a right that is missing, and that nothing else needs
         plan.note = plan.note or f"what interrupted writes left behind is not known: {error}"
         return []
 
@@ -192,18 +192,17 @@ def _bulks(rows: Iterator[PlanRow]) -> list[list[PlanRow]]:
 async def clean(session: Session, policy: RetentionPolicy | None, progress: Progress | None = None) -> Cleaned:
     """Retire what the policy does not keep, as it is at the swap, then delete what nothing needs."""
     policy = check_policy(policy)
-    before = Total(0, 0)
+    before = Total()
     try:
         retired, note = await retire(session, policy)
-    except InvalidStateError:
+    except StoreRefusedError:
         # A full disk has no room for the swap; to delete what nothing needed before it takes none, and makes some.
         before, _ = await _sweep(session, policy, progress)
         if not before.objects:
             raise
         retired, note = await retire(session, policy)
     after, plan = await _sweep(session, policy, progress)
-    deleted = Total(before.objects + after.objects, before.bytes + after.bytes)
-    return Cleaned(tuple(ref.id for ref in retired), deleted, plan.total(LATER), note or plan.note)
+    return Cleaned(tuple(ref.id for ref in retired), before + after, plan.total(LATER), note or plan.note)
 
 
 async def _sweep(session: Session, policy: RetentionPolicy, progress: Progress | None) -> tuple[Total, Plan]:

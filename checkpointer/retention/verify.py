@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from checkpointer import objects
-from checkpointer.errors import CheckpointNotFoundError, CorruptionError, IllegalArgumentError, InvalidStateError
+from checkpointer.errors import CheckpointNotFoundError, CorruptionError, IllegalArgumentError, StoreRefusedError
 from checkpointer.history import list_manifests, newest_above, read_history
 from checkpointer.host import Progress, tell
 from checkpointer.pointer import Head, read_head
@@ -126,8 +126,8 @@ class Check:
         except ObjectNotFoundError:
             problem = f"{path}: expected an object, found none"
             self.findings.append(Finding(path, problem, tuple(sorted(known or self._naming(path))), True, and_older))
-        except (CorruptionError, InvalidStateError) as error:  # such as a disk that fails, or a right that is missing
-            if path == layout.LATEST and isinstance(error, InvalidStateError):
+        except (CorruptionError, StoreRefusedError) as error:  # such as a disk that fails, or a right that is missing
+            if path == layout.LATEST and isinstance(error, StoreRefusedError):
                 raise
             hurt = tuple(sorted(known or self._naming(path)))
             self.findings.append(Finding(path, str(error), hurt, False, and_older))

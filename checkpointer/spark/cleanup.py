@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from checkpointer.client import Client
+from checkpointer.errors import StoreRefusedError
 from checkpointer.retention.index import DELETE, LATER
 from checkpointer.retention.plan import Judge, Plan, PlanRow, Total
 from checkpointer.retention.policies import RetentionPolicy
@@ -77,16 +78,30 @@ def clean(
     policy = check_policy(policy)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
         session = client._session
-        retired, note = run_sync(retire(session, policy))
-        plan, judge = run_sync(judge_store(session, RetentionPolicy(grace=policy.grace)))
-        totals = {DELETE: Total(), LATER: Total()}
-        for action, objects, size in _over_objects(spark, client, judge, _delete, _COUNT).collect():
-            totals[action] = Total(totals[action].objects + objects, totals[action].bytes + size)
-        if judge is not None:
-            left = run_sync(judge_leftovers(session, plan, judge))
-            dead = [Leftover(row.path, row.leftover) for row in left if row.leftover and row.action == DELETE]
-            run_sync(session.store.discard(dead))
-    return Cleaned(tuple(ref.id for ref in retired), totals[DELETE], totals[LATER], note or plan.note)
+        before = Total()
+        try:
+            retired, note = run_sync(retire(session, policy))
+        except StoreRefusedError:  # as in `sweep.clean`: a full disk has no room for the swap
+            before = _sweep(spark, client, policy)[0]
+            if not before.objects:
+                raise
+            retired, note = run_sync(retire(session, policy))
+        deleted, later, why = _sweep(spark, client, policy)
+    return Cleaned(tuple(ref.id for ref in retired), before + deleted, later, note or why)
+
+
+def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -> tuple[Total, Total, str | None]:
+    """What was deleted, what has to wait, and what there is to say about it."""
+    session = client._session
+    plan, judge = run_sync(judge_store(session, RetentionPolicy(grace=policy.grace)))
+    totals = {DELETE: Total(), LATER: Total()}
+    for action, objects, size in _over_objects(spark, client, judge, _delete, _COUNT).collect():
+        totals[action] += Total(objects, size)
+    if judge is not None:
+        left = run_sync(judge_leftovers(session, plan, judge))
+        dead = [Leftover(row.path, row.leftover) for row in left if row.leftover and row.action == DELETE]
+        run_sync(session.store.discard(dead))
+    return totals[DELETE], totals[LATER], plan.note
 
 
 Work = Callable[[Store, Iterator[PlanRow]], Iterator[pa.RecordBatch]]
@@ -139,14 +154,14 @@ def _delete(store: Store, rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
         nonlocal later
         for row in rows:
             if row.action == LATER:
-                later = Total(later.objects + 1, later.bytes + row.size)
+                later += Total(1, row.size)
             if row.action == DELETE:
                 yield row
 
     deleted = Total()
     for some in _bulks(dead()):
         run_sync(store.delete([row.path for row in some]))
-        deleted = Total(deleted.objects + len(some), deleted.bytes + sum(row.size for row in some))
+        deleted += Total(len(some), sum(row.size for row in some))
     yield pa.RecordBatch.from_pydict(
         {"action": [DELETE, LATER], "objects": [deleted.objects, later.objects], "bytes": [deleted.bytes, later.bytes]}
     )

@@ -8,8 +8,8 @@ from checkpointer.errors import (
     CheckpointError,
     DependencyError,
     IllegalArgumentError,
-    InvalidStateError,
     StoreNotFoundError,
+    StoreRefusedError,
     ThrottlingError,
 )
 from checkpointer.store.base import ObjectNotFoundError
@@ -65,20 +65,20 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
         # Also from a gateway in between, which does not know what became of the request behind it.
         return DependencyError(f"{name}: {said}")
     if status in (401, 403) or code == "PublicAccessNotPermitted":
-        return InvalidStateError(
+        return StoreRefusedError(
             f"{name}: {said}; correct the credentials in storage_options or the environment, or give them the role "
             "Storage Blob Data Contributor on the container"
         )
     if code in _IMPOSSIBLE:
         return IllegalArgumentError(f"{name}: {said}")
-    return InvalidStateError(f"{name}: {said}")
+    return StoreRefusedError(f"{name}: {said}")
 
 
 def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
     from azure.core import exceptions as azure
 
     if isinstance(error, azure.ClientAuthenticationError):
-        return InvalidStateError(f"{name}: {said}; correct the credentials in storage_options or the environment")
+        return StoreRefusedError(f"{name}: {said}; correct the credentials in storage_options or the environment")
     if isinstance(error, TypeError | ValueError | KeyError | AttributeError):
         return IllegalArgumentError(f"{name}: {said}")
     return DependencyError(f"{name}: {said}")

@@ -18,7 +18,7 @@ from checkpointer.errors import (
     CorruptionError,
     DependencyError,
     IllegalArgumentError,
-    InvalidStateError,
+    StoreRefusedError,
 )
 from manifests.digest import Bytes
 
@@ -85,7 +85,7 @@ def _opened(path: str) -> Iterator[tuple[int, int]]:
         if stat.S_ISDIR(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if not stat.S_ISREG(status.st_mode):
-            raise InvalidStateError(f"{path}: is not a regular file; remove it")
+            raise StoreRefusedError(f"{path}: is not a regular file; remove it")
         yield fd, status.st_size
     finally:
         os.close(fd)
@@ -193,19 +193,19 @@ def translate(error: OSError, path: str) -> CheckpointError:
     if code in _BUSY:
         return DependencyError(f"{path}: {why}")
     if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return InvalidStateError(f"{path}: {why}: free space there, or move the root; nothing was committed")
+        return StoreRefusedError(f"{path}: {why}: free space there, or move the root; nothing was committed")
     if code in (errno.EACCES, errno.EPERM):
-        return InvalidStateError(
+        return StoreRefusedError(
             f"{path}: {why}: give user {os.geteuid()} read and write access to the folder and what is in it"
         )
     if code == errno.EROFS:
-        return InvalidStateError(f"{path}: {why}: mount it writable, or choose another root")
+        return StoreRefusedError(f"{path}: {why}: mount it writable, or choose another root")
     if code == errno.EIO:
-        return InvalidStateError(f"{path}: {why}: the disk failed; look at the system log before going on")
+        return StoreRefusedError(f"{path}: {why}: the disk failed; look at the system log before going on")
     if code == errno.ELOOP:
-        return InvalidStateError(f"{path}: is a symbolic link, which a store never makes; remove it")
+        return StoreRefusedError(f"{path}: is a symbolic link, which a store never makes; remove it")
     if code in (errno.ENOTDIR, errno.EISDIR):
-        return InvalidStateError(f"{path}: {why}: a file stands where a folder should be, or the reverse; remove it")
+        return StoreRefusedError(f"{path}: {why}: a file stands where a folder should be, or the reverse; remove it")
     if code in (errno.ENAMETOOLONG, errno.EINVAL):
         return IllegalArgumentError(f"{path}: {why}")
-    return InvalidStateError(f"{path}: {why}")
+    return StoreRefusedError(f"{path}: {why}")

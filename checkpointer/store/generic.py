@@ -12,7 +12,7 @@ from checkpointer.errors import (
     CheckpointError,
     DependencyError,
     IllegalArgumentError,
-    InvalidStateError,
+    StoreRefusedError,
 )
 from checkpointer.store import cloud, files
 from checkpointer.store.base import (
@@ -205,9 +205,9 @@ class GenericStore(Listing):
         if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
             return ObjectNotFoundError(f"{name}: not found")
         if isinstance(error, PermissionError):
-            return InvalidStateError(f"{name}: {said}; correct the credentials or the rights on the root")
+            return StoreRefusedError(f"{name}: {said}; correct the credentials or the rights on the root")
         if isinstance(error, NotImplementedError | ImportError):
-            return InvalidStateError(f"{name}: {said}; this file system cannot do what a root needs")
+            return StoreRefusedError(f"{name}: {said}; this file system cannot do what a root needs")
         if isinstance(error, TypeError | ValueError | KeyError):
             return IllegalArgumentError(f"{name}: {said}")
         return DependencyError(f"{name}: {said}")

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import ParamSpec, TypeVar
 
 from checkpointer import runtime
-from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, OutcomeUnknownError
+from checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUnknownError, StoreRefusedError
 from checkpointer.store import files, mounts, walk
 from checkpointer.store.base import (
     SWAP_LIMIT,
@@ -146,7 +146,7 @@ class LocalStore(Listing):
         full = os.path.join(self._root, path)
         folders = itertools.accumulate(path.split("/")[:-1], os.path.join, initial=self._root)
         if any(map(os.path.islink, itertools.islice(folders, 1, None))) and not _is_inside(full, self._root):
-            raise InvalidStateError(f"{full}: a symbolic link on the way leads out of the root; remove it")
+            raise StoreRefusedError(f"{full}: a symbolic link on the way leads out of the root; remove it")
         return full
 
     def _get(self, path: str, limit: int | None) -> Blob:
@@ -251,7 +251,7 @@ class LocalStore(Listing):
             return
         found = mounts.shared_mount(os.path.realpath(self._root), self._mount_table())
         if found is not None:
-            raise InvalidStateError(
+            raise StoreRefusedError(
                 f"{self._root}: is on a {found[1]} mount ({found[0]}), where a lock may not hold between hosts, "
                 "so two writers could overwrite each other; choose a local disk or an object store, or accept "
                 'it with fencing="none"'

@@ -3,7 +3,7 @@
 import secrets
 from contextlib import suppress
 
-from checkpointer.errors import CheckpointError, InvalidStateError, RetryableError
+from checkpointer.errors import CheckpointError, RetryableError, StoreRefusedError
 from checkpointer.store.base import ObjectExistsError, PreconditionFailedError, Store
 
 ATTEMPTS = 3
@@ -12,7 +12,7 @@ ATTEMPTS = 3
 async def probe(store: Store) -> None:
     """Write, swap and delete an object of a fresh random name under the root.
 
-    Raises `InvalidStateError` if the store accepts what its conditions forbid. Nothing to prove, and nothing
+    Raises `StoreRefusedError` if the store accepts what its conditions forbid. Nothing to prove, and nothing
     written, where the store was opened with `fencing="none"`.
     """
     if not store.fencing:
@@ -64,8 +64,8 @@ class _refusing:  # noqa: N801 - read like a word: with _refusing(...)
         return issubclass(kind, self._expected)
 
 
-def _refused(store: Store, found: str) -> InvalidStateError:
-    return InvalidStateError(
+def _refused(store: Store, found: str) -> StoreRefusedError:
+    return StoreRefusedError(
         f"{store.url}: this store does not keep conditions on writes (it {found}), so two writers could "
         'overwrite each other; use a store that does, or accept that with fencing="none"'
     )

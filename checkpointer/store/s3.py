@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from checkpointer.errors import CheckpointError, DependencyError, InvalidStateError
+from checkpointer.errors import CheckpointError, DependencyError, StoreRefusedError
 from checkpointer.store import cloud
 from checkpointer.store.base import (
     Blob,
@@ -151,7 +151,7 @@ class S3Store(Listing):
         known = client.meta.service_model.operation_model("PutObject").input_shape.members
         if not {"IfMatch", "IfNoneMatch"} <= known.keys():
             # s3fs drops what botocore does not know: a swap would silently write over anything.
-            raise InvalidStateError(f"{self._url}: this botocore has no conditional writes; upgrade it")
+            raise StoreRefusedError(f"{self._url}: this botocore has no conditional writes; upgrade it")
         return files
 
     async def _call(self, method: str, **arguments: Any) -> Any:

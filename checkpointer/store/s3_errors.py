@@ -9,8 +9,8 @@ from checkpointer.errors import (
     CheckpointError,
     DependencyError,
     IllegalArgumentError,
-    InvalidStateError,
     StoreNotFoundError,
+    StoreRefusedError,
     ThrottlingError,
 )
 from checkpointer.store.base import ObjectNotFoundError
@@ -102,26 +102,26 @@ def meaning(why: Refusal, name: str, url: str, options: Mapping[str, Any]) -> Ch
 
 def _final(code: str, name: str, url: str, said: str) -> CheckpointError:
     if code in _DENIED:
-        return InvalidStateError(
+        return StoreRefusedError(
             f"{name}: {said}; the credentials in use need s3:GetObject, s3:PutObject, s3:DeleteObject, "
             "s3:AbortMultipartUpload, s3:ListBucket and s3:ListBucketMultipartUploads on the root"
         )
     if code in _UNKNOWN_USER:
-        return InvalidStateError(f"{url}: {said}; correct the credentials in storage_options or the environment")
+        return StoreRefusedError(f"{url}: {said}; correct the credentials in storage_options or the environment")
     if code == "RequestTimeTooSkewed":
-        return InvalidStateError(f"{url}: {said}; set the clock of this host")
+        return StoreRefusedError(f"{url}: {said}; set the clock of this host")
     if code in _ELSEWHERE:
-        return InvalidStateError(
+        return StoreRefusedError(
             f'{url}: {said}; name the region of the bucket in storage_options: client_kwargs={{"region_name": "…"}}'
         )
     if code in _UNABLE:
-        return InvalidStateError(
+        return StoreRefusedError(
             f"{name}: {said}; this store cannot do what is asked. If that is a conditional write, "
             'fencing="none" works without'
         )
     if code in _IMPOSSIBLE:
         return IllegalArgumentError(f"{name}: {said}")
-    return InvalidStateError(f"{name}: {said}")
+    return StoreRefusedError(f"{name}: {said}")
 
 
 def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
@@ -136,9 +136,9 @@ def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
         boto.UnauthorizedSSOTokenError,
     )
     if isinstance(error, no_user):
-        return InvalidStateError(f"{name}: {said}; give credentials in storage_options or the environment")
+        return StoreRefusedError(f"{name}: {said}; give credentials in storage_options or the environment")
     if isinstance(error, RecursionError):  # botocore asks for the region at each redirect, with another redirect
-        return InvalidStateError(f"{name}: redirected for ever; name the bucket's region or endpoint_url")
+        return StoreRefusedError(f"{name}: redirected for ever; name the bucket's region or endpoint_url")
     if isinstance(error, boto.ParamValidationError | boto.NoRegionError | TypeError | ValueError | KeyError):
         return IllegalArgumentError(f"{name}: {said}")
     # Everything else had no answer: botocore's and aiohttp's own errors share no base with each other or

@@ -1,7 +1,16 @@
 """Finding out what became of a swap: the one request that a store never repeats by itself."""
 
-from checkpointer.errors import CheckpointError, InvalidStateError, OutcomeUnknownError, RetryableError
+from checkpointer.errors import (
+    CheckpointError,
+    OutcomeUnknownError,
+    RetryableError,
+    StoreNotFoundError,
+    StoreRefusedError,
+)
 from checkpointer.store.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store
+
+NOT_TOLD = (RetryableError, StoreRefusedError, StoreNotFoundError)
+"""What a store raises that could not, or would not, tell what it holds."""
 
 SENDS = 5
 """How often a swap that changed nothing visible is sent again before its outcome is called unknown."""
@@ -42,7 +51,7 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
             raise
         try:
             found = await find(store, path, limit)
-        except (RetryableError, InvalidStateError) as error:  # who will not tell proves as little as who cannot
+        except NOT_TOLD as error:
             raise UndecidedError from error
         if unconfirmed and found is not None and found.data == data:
             expected = found.version

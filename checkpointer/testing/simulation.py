@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from checkpointer.errors import DependencyError, InvalidStateError
+from checkpointer.errors import DependencyError, StoreRefusedError
 from checkpointer.store.base import Page, Store
 from checkpointer.store.memory import MemoryStore, forget
 from checkpointer.testing.faults import Faults
@@ -168,7 +168,7 @@ class Simulation:
 
     def refuse(self, one: Waiting) -> None:
         """The store will not do it, such as for a right that is missing or a disk that is full."""
-        self._fail(one, InvalidStateError, after=False)
+        self._fail(one, StoreRefusedError, after=False)
 
     def _fail(self, one: Waiting, error: type[Exception], *, after: bool) -> None:
         self._take(one)

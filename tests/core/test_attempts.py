@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, keyed
-from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
 from checkpointer.store.memory import MemoryStore
 from tests.core.world import World, put
 
@@ -240,8 +240,8 @@ def test_an_attempt_that_the_store_has_no_room_for_takes_none(world: World, kind
     cp.snapshot("small", 0, b"y")
     for partition in range(600):
         cp.snapshot("many", partition, b"%d" % partition)
-    client.faults.fail(kind, nth=2 if path == "artifacts/" else 1, path=path, error=InvalidStateError)
-    with pytest.raises(InvalidStateError, match="failed by the test"):
+    client.faults.fail(kind, nth=2 if path == "artifacts/" else 1, path=path, error=StoreRefusedError)
+    with pytest.raises(StoreRefusedError, match="failed by the test"):
         cp.commit() if how == "commit" else cp.prepare()
     assert world.objects() == before
     put(client, b"after")
@@ -249,8 +249,8 @@ def test_an_attempt_that_the_store_has_no_room_for_takes_none(world: World, kind
 
 def test_an_attempt_that_is_given_up_because_there_was_no_room_takes_none(world: World) -> None:
     client = world.actor()
-    client.faults.fail("put", nth=2, path="artifacts/", error=InvalidStateError)
-    with pytest.raises(InvalidStateError, match="failed by the test"), client.begin() as cp:
+    client.faults.fail("put", nth=2, path="artifacts/", error=StoreRefusedError)
+    with pytest.raises(StoreRefusedError, match="failed by the test"), client.begin() as cp:
         cp.snapshot("large", 0, b"x" * 300_000)
         for partition in range(1, 100):
             cp.snapshot("large", partition, b"x" * 300_000)

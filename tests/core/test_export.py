@@ -14,6 +14,7 @@ from checkpointer.errors import (
     InvalidStateError,
     RetiredError,
     SavepointNotFoundError,
+    StoreRefusedError,
 )
 from checkpointer.session import Session
 from checkpointer.store.retry import RetryingStore
@@ -267,7 +268,7 @@ def test_the_store_is_proven_before_anything_is_copied(world: World) -> None:
     put(world.actor(), b"1")
     actor = exporter(world)
     target = World()
-    actor.faults.fail("swap", path="_probe", error=InvalidStateError)
+    actor.faults.fail("swap", path="_probe", error=StoreRefusedError)
     with pytest.raises(InvalidStateError):
         actor.export(None, target.store.url)
     assert not [path for path in actor.faults.paths("put") if layout.owner(path)]

@@ -618,7 +618,7 @@ def test_no_log_and_no_record_shows_a_secret(s3_server: Server, caplog: pytest.L
     assert [(type(record), record.error) for record in seen] == [
         (CommitMetrics, None),
         (RestoreMetrics, None),
-        (RestoreMetrics, "InvalidStateError"),
+        (RestoreMetrics, "StoreRefusedError"),
     ]
 
 

@@ -20,9 +20,9 @@ from checkpointer.errors import (
     CorruptionError,
     FencedError,
     IllegalArgumentError,
-    InvalidStateError,
     OutrunError,
     RetiredError,
+    StoreRefusedError,
 )
 from checkpointer.host import SystemHost
 from checkpointer.pointer import read_head
@@ -377,7 +377,7 @@ def test_the_rows_of_a_plan_go_with_it(world: World) -> None:
 def test_who_may_not_list_broken_writes_still_cleans_up(world: World) -> None:
     client = world.actor()
     mixed(client, 6)
-    client.faults.fail("leftovers", times=9, error=InvalidStateError)
+    client.faults.fail("leftovers", times=9, error=StoreRefusedError)
     assert "interrupted writes" in str(client.plan(LAST_TWO).note)
     done = client.clean(LAST_TWO)
     assert (len(done.retired), "interrupted writes" in str(done.note)) == (4, True)
@@ -472,7 +472,7 @@ def test_where_there_is_no_room_for_a_swap_garbage_goes_first(world: World) -> N
     client.begin().prepare().abort()
     put(client, b"on it goes")
     assert garbage(world) != set()
-    janitor.faults.fail("swap", error=InvalidStateError)
+    janitor.faults.fail("swap", error=StoreRefusedError)
     done = janitor.clean(LAST_TWO)
     kinds = [request.kind for request in janitor.faults.requests if request.kind in ("swap", "delete")]
     assert kinds[:2] == ["swap", "delete"]
@@ -480,8 +480,8 @@ def test_where_there_is_no_room_for_a_swap_garbage_goes_first(world: World) -> N
     assert len(done.retired) == 5
     assert garbage(world) == set()
     put(client, b"and on")
-    janitor.faults.fail("swap", error=InvalidStateError)
-    with pytest.raises(InvalidStateError, match="failed by the test"):  # and nothing to make room of
+    janitor.faults.fail("swap", error=StoreRefusedError)
+    with pytest.raises(StoreRefusedError, match="failed by the test"):  # and nothing to make room of
         janitor.clean(LAST_TWO)
 
 

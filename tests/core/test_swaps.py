@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from checkpointer import RetentionPolicy
 from checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -14,6 +15,8 @@ from checkpointer.errors import (
     FencedError,
     InvalidStateError,
     OutcomeUnknownError,
+    StoreNotFoundError,
+    StoreRefusedError,
 )
 from checkpointer.store.swap import SENDS
 from manifests.model import Manifest
@@ -209,7 +212,7 @@ def test_an_error_after_an_unanswered_send_is_unknown_too(world: World) -> None:
     writer = world.actor()
     line(writer, 1)
     late = writer.faults.late()
-    writer.faults.fail("swap", 2, error=InvalidStateError)
+    writer.faults.fail("swap", 2, error=StoreRefusedError)
     with pytest.raises(OutcomeUnknownError):
         put(writer, b"2")
     assert late[0].land()
@@ -219,8 +222,8 @@ def test_an_error_after_an_unanswered_send_is_unknown_too(world: World) -> None:
 def test_an_error_of_a_first_send_is_passed_on_and_nothing_was_sent(world: World) -> None:
     writer = world.actor()
     line(writer, 1)
-    writer.faults.fail("swap", error=InvalidStateError)
-    with pytest.raises(InvalidStateError, match="failed by the test"):
+    writer.faults.fail("swap", error=StoreRefusedError)
+    with pytest.raises(StoreRefusedError, match="failed by the test"):
         put(writer, b"2")
     assert latest(world.actor()) == b"1"
 
@@ -526,7 +529,7 @@ def test_a_store_that_will_not_tell_what_became_of_a_commit_leaves_it_as_it_is(w
     line(writer, 1)
     cp = attempt(writer, b"2")
     writer.faults.drop_answer()
-    writer.faults.fail("get", path="_latest", error=InvalidStateError)
+    writer.faults.fail("get", path="_latest", error=StoreRefusedError)
     with pytest.raises(OutcomeUnknownError):
         cp.commit()
     assert latest(world.actor()) == b"2", "all of it is there"
@@ -544,11 +547,34 @@ def test_a_store_that_will_not_show_the_history_leaves_a_commit_as_it_is(world: 
 
     writer.faults.drop_answer()
     writer.faults.call(build_on_it, "get", path="_latest")
-    writer.faults.fail("get", path="manifests/", times=100, error=InvalidStateError)
+    writer.faults.fail("get", path="manifests/", times=100, error=StoreRefusedError)
     with pytest.raises(OutcomeUnknownError):
         cp.commit()
     assert latest(world.actor()) == b"2", "all of it is there"
     assert world.actor().verify()
+
+
+@pytest.mark.parametrize("gone", [StoreRefusedError, StoreNotFoundError])
+@pytest.mark.parametrize("verb", ["savepoint", "delete_checkpoint", "clean"])
+def test_a_store_that_will_not_show_the_history_proves_no_failure_of_any_swap(
+    world: World, verb: str, gone: type[CheckpointError]
+) -> None:
+    client, other = world.actor(), world.actor()
+    ids = line(client, 3)
+
+    def move_on_and_tell_nothing(_: object) -> None:
+        other.savepoint("another", ids[1])
+        client.faults.fail("get", times=100, nth=2, error=gone)  # but for the one that shows that it moved
+
+    client.faults.drop_answer()
+    client.faults.call(move_on_and_tell_nothing, "swap", after=True)
+    do = {
+        "savepoint": lambda: client.savepoint("mine", ids[0]),
+        "delete_checkpoint": lambda: client.delete_checkpoint(ids[0]),
+        "clean": lambda: client.clean(RetentionPolicy(keep_last=2)),
+    }
+    with pytest.raises(OutcomeUnknownError):
+        do[verb]()
 
 
 def test_below_the_history_an_outcome_is_unknown_and_never_a_failure(world: World) -> None:

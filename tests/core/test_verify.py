@@ -15,7 +15,7 @@ from checkpointer.errors import (
     CheckpointNotFoundError,
     DigestMismatchError,
     IllegalArgumentError,
-    InvalidStateError,
+    StoreRefusedError,
 )
 from checkpointer.history import read_history
 from checkpointer.pointer import read_head
@@ -234,12 +234,12 @@ def test_what_a_disk_does_not_give_is_a_finding_and_no_end(world: World) -> None
     ids = line(client, 3)
     (bad,) = [path for path in world.objects("artifacts/") if str(ids[2]) in path]
     reader = world.actor(retries=False)
-    reader.faults.fail("get", path=bad, times=100, error=InvalidStateError)
+    reader.faults.fail("get", path=bad, times=100, error=StoreRefusedError)
     (finding,) = reader.verify().findings
     assert (finding.path, finding.checkpoints, finding.missing) == (bad, (ids[2],), False)
     restored = reader.restore(on_corruption="previous")
     assert restored is not None
     assert restored.id == ids[1]
-    reader.faults.fail("get", path="_latest", times=100, error=InvalidStateError)
-    with pytest.raises(InvalidStateError):
+    reader.faults.fail("get", path="_latest", times=100, error=StoreRefusedError)
+    with pytest.raises(StoreRefusedError):
         reader.verify()

@@ -14,6 +14,7 @@ from checkpointer.errors import (
     FencedError,
     InvalidStateError,
     OutcomeUnknownError,
+    StoreRefusedError,
     ThrottlingError,
 )
 from checkpointer.progress import journal as module
@@ -246,7 +247,7 @@ def test_failed_writes_in_the_background_are_logged_once_and_made_good(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = world.place.open(max_updates=1)
-    world.faults.fail("swap", times=3, error=InvalidStateError)
+    world.faults.fail("swap", times=3, error=StoreRefusedError)
     with caplog.at_level(logging.WARNING, "checkpointer"):
         for number in range(3, 8):
             tries = len(world.faults.requests)
@@ -261,7 +262,7 @@ def test_failed_writes_in_the_background_are_logged_once_and_made_good(
 def test_a_failed_shutdown_may_come_again(world: World) -> None:
     journal = world.place.open()
     journal.persist("a", 3, AT)
-    world.faults.fail("swap", error=InvalidStateError)
+    world.faults.fail("swap", error=StoreRefusedError)
     with pytest.raises(InvalidStateError, match="by the test"):
         journal.shutdown()
     journal.shutdown()

@@ -151,7 +151,7 @@ PLANTED = (
     Planted(
         "what was not found committed is not looked for",
         session.Session.move,
-        "if await self._became_live(head, attempt):",
+        "if await history.became_live(self.store, head, attempt):",
         "if False:",
         scene="overtaken without an answer",
     ),

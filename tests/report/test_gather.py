@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkpointer import Checkpointer, RetentionPolicy, runtime
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.errors import IllegalArgumentError, StoreRefusedError
 from checkpointer.pointer import read_head
 from checkpointer.report import gather, page
 from checkpointer.testing.requests import Request
@@ -228,7 +228,7 @@ def test_who_may_not_list_everything_still_gets_the_rest(world: World) -> None:
 
         def refuse(request: Request) -> None:
             if request.path == "":
-                raise InvalidStateError("list: not allowed")
+                raise StoreRefusedError("list: not allowed")
 
         ck.faults.call(refuse, "list", times=100)
         report = gather.make_report(ck)

@@ -3,13 +3,16 @@
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from checkpointer import Checkpointer, RetentionPolicy
+from checkpointer.errors import StoreRefusedError
 from checkpointer.retention.plan import PlanRow
 from checkpointer.runtime import run_sync
 from checkpointer.spark import clean, frame_of, plan_cleanup
 from checkpointer.spark.cleanup import SHARES, _ids, _shares
+from checkpointer.testing import Faults, injected
 
 NOW = RetentionPolicy(keep_last=2, grace=timedelta(0))
 
@@ -68,6 +71,21 @@ def test_a_cleanup_by_executors_leaves_what_one_process_leaves(spark: SparkSessi
     assert other.plan(RetentionPolicy(grace=timedelta(0))).total("delete").objects == 0
     assert len(other.list_checkpoints()) == 3
     assert (tmp_path / "b/progress/group/0").read_bytes() == b"7"
+
+
+def test_where_there_is_no_room_for_a_swap_garbage_goes_first(spark: SparkSession, tmp_path: Path) -> None:
+    client = fill(str(tmp_path))
+    garbage = client.plan(RetentionPolicy(grace=timedelta(0))).total("delete").objects
+    assert garbage > 0
+    with injected(Faults()) as faults:
+        faults.fail("swap", error=StoreRefusedError)
+        done = clean(spark, str(tmp_path), NOW)
+        assert done.deleted.objects > garbage
+        assert len(done.retired) == 9
+        faults.fail("swap", error=StoreRefusedError)
+        with pytest.raises(StoreRefusedError):  # and nothing to make room of
+            clean(spark, str(tmp_path), RetentionPolicy(keep_last=1, grace=timedelta(0)))
+    assert client.verify()
 
 
 def test_where_nothing_is_nothing_is_done(spark: SparkSession, tmp_path: Path) -> None:
