@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from checkpointer.errors import CorruptionError, MalformedError
+from checkpointer.errors import ConflictError, CorruptionError, MalformedError
 from checkpointer.host import Host
 from checkpointer.store.base import ObjectExistsError, Store
+from checkpointer.store.swap import find
 from manifests import layout, segments, wire
 from manifests.digest import Bytes, sha256, verify
 from manifests.model import Artifact, Catalog, CatalogRef, CheckpointId, Manifest, Operator, Patches, Ref, Segment
@@ -168,10 +169,15 @@ async def write_manifest(store: Store, host: Host, manifest: Manifest) -> Ref:
     try:
         await store.put(path, data)
     except ObjectExistsError:
-        found = (await store.get(path, limit=MAX_MANIFEST)).data
-        if found != data:
+        found = await find(store, path, MAX_MANIFEST)
+        if found is None:  # only a cleanup deletes manifests, and of attempts only those that came too late
+            raise ConflictError(
+                f"{store.url}: {manifest.id} was swept, since another writer committed meanwhile: it was not "
+                "committed; call restore() and go on from there"
+            ) from None
+        if found.data != data:
             raise MalformedError(
-                f"{path}: expected SHA-256 {ref.digest}, found {sha256(found)}: this id was used before"
+                f"{path}: expected SHA-256 {ref.digest}, found {sha256(found.data)}: this id was used before"
             ) from None
     return ref
 

@@ -1,14 +1,21 @@
 """What one attempt may never do: commit in part, leak, or let one state's change reach another's."""
 
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, keyed
-from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
+from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy, keyed
+from checkpointer.errors import (
+    CheckpointError,
+    ConflictError,
+    IllegalArgumentError,
+    InvalidStateError,
+    StoreRefusedError,
+)
 from checkpointer.store.memory import MemoryStore
-from tests.core.world import World, put
+from tests.core.world import World, attempt, latest, put
 
 BIG = b"z" * (1 << 20)
 
@@ -256,3 +263,20 @@ def test_an_attempt_that_is_given_up_because_there_was_no_room_takes_none(world:
             cp.snapshot("large", partition, b"x" * 300_000)
             time.sleep(0.001)
     assert world.objects("artifacts/") == set()
+
+
+def test_an_attempt_that_is_swept_while_its_manifest_is_under_way_lost_to_another_writer(world: World) -> None:
+    client, other = world.actor(), world.actor()
+    put(client, b"before")
+    cp = attempt(client, b"mine")
+
+    def commit_and_sweep(_: object) -> None:
+        other.restore()
+        put(other, b"another's")
+        other.clean(RetentionPolicy(grace=timedelta(0)))
+
+    client.faults.drop_answer("put", path="manifests/")
+    client.faults.call(commit_and_sweep, "get_range", path="manifests/")
+    with pytest.raises(ConflictError, match="swept"):
+        cp.commit()
+    assert latest(world.actor()) == b"another's"

@@ -109,8 +109,8 @@ PLANTED = (
     Planted(
         "a refused read-back taken for a failure",
         swap.decide,
-        "except (RetryableError, InvalidStateError) as error:  # who",
-        "except RetryableError as error:  # who",
+        "except NOT_TOLD as error:",
+        "except RetryableError as error:",
     ),
     Planted(
         "failure reported on an unchanged version",

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from checkpointer import RetentionPolicy, objects, restore
+from checkpointer import RetentionPolicy, objects, restore, save
 from checkpointer import export as copies
 from checkpointer.errors import CheckpointError, DependencyError, OutcomeUnknownError
 from checkpointer.retention import plan
 from checkpointer.runtime import run_sync
 from checkpointer.store import swap
 from checkpointer.testing.requests import CrashError
-from manifests import layout, wire
+from manifests import layout, segments, wire
 from manifests.wire import encode_pointer
 from tests.core.world import Actor, World
 from tests.proof.onlooker import Place, View, WatchedWorld
@@ -47,6 +47,12 @@ GARBAGE = RetentionPolicy(grace=timedelta(0))
 def _decode_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a setup made is read thousands of times, and decoding is a function of the bytes alone."""
     monkeypatch.setattr(wire, "decode_manifest", lru_cache(maxsize=4096)(wire.decode_manifest))
+
+
+@pytest.fixture(autouse=True)
+def _segments_from_three_partitions_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the operators that an operation writes some are in segments then, and some are not."""
+    monkeypatch.setattr(segments, "INLINE", 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +244,26 @@ FOUND = [
             "asyncio.get_running_loop().call_later(0.01, asyncio.ensure_future, store.put(path, data))",
         ),
         "takeover",
+        "crash",
+    ),
+    (
+        Planted(
+            "segments after the manifest that names them",
+            save.Draft._write,
+            "await asyncio.gather(*(self._uploads.put(s.path, s.data) for s in segments))",
+            "later = asyncio.gather(*(self._uploads.put(s.path, s.data) for s in segments))",
+        ),
+        "takeover",
+        "crash",
+    ),
+    (
+        Planted(
+            "segments that are swept",
+            objects.objects_of,
+            "paths.update(segment.path for segment in operator.segments)",
+            "pass",
+        ),
+        "clean at once",
         "crash",
     ),
     (

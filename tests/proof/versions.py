@@ -1,13 +1,13 @@
 """What a version of `_latest` leads to, read off the bytes of a store with the decoders of the format alone."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from checkpointer.store.base import Blob
-from manifests import layout
+from manifests import layout, segments
 from manifests.digest import sha256
-from manifests.model import Artifact, Catalog, CatalogEntry, Manifest, Pointer, Ref
+from manifests.model import Artifact, Catalog, CatalogEntry, Manifest, Operator, Pointer, Ref
 from manifests.wire import decode_catalog, decode_manifest
 
 _decoded = lru_cache(maxsize=4096)(decode_manifest)
@@ -87,10 +87,12 @@ class Reader:
             data = self._bytes(path)
             must(sha256(data) == ref.digest, f"{path}: is not what names it")
             manifest = _decoded(ref.id, data)
-            slices = [a for op in manifest.operators.values() for chain in op.chains.values() for a in chain]
+            operators = {name: self._whole(name, operator) for name, operator in manifest.operators.items()}
+            slices = [a for op in operators.values() for chain in op.chains.values() for a in chain]
             for artifact in slices:
                 self.slice(artifact)
-            self._manifests[path] = manifest, frozenset({path, *(artifact.path for artifact in slices)})
+            named = {path, *(a.path for a in slices), *(s.path for op in operators.values() for s in op.segments)}
+            self._manifests[path] = replace(manifest, operators=operators), frozenset(named)
         return self._manifests[path][0]
 
     def paths(self, ref: Ref) -> frozenset[str]:
@@ -102,6 +104,17 @@ class Reader:
         data = self._bytes(artifact.path)[artifact.offset : artifact.offset + artifact.length]
         must(sha256(data) == artifact.digest, f"{artifact.path}: is not what a manifest says")
         return data
+
+    def _whole(self, name: str, operator: Operator) -> Operator:
+        """An operator with the chains that its segments hold."""
+        if not operator.segments:
+            return operator
+        patches = []
+        for segment in operator.segments:
+            data = self._bytes(segment.path)
+            must(sha256(data) == layout.digest_of(segment.path), f"{segment.path}: is not what a manifest says")
+            patches.append(segments.decode_segment(segment, name, operator.partitions, operator.codec, data))
+        return segments.load(name, operator, patches)
 
     def _chain(self, pointer: Pointer) -> Iterator[Ref]:
         ref = pointer.committed

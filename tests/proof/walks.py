@@ -10,6 +10,7 @@ from unittest import mock
 
 from checkpointer.store import swap
 from checkpointer.testing.simulation import WRITES, Waiting
+from manifests import segments
 from tests.proof.actors import Act, Actor, Stage
 
 CHANGES = ("swap", "delete")
@@ -80,7 +81,10 @@ class Walk(Stage):
         self._favour: dict[str, float] = {}
 
     def run(self) -> None:
-        with mock.patch.object(swap, "SENDS", self.dice.choice((1, 2, swap.SENDS))):
+        with (
+            mock.patch.object(swap, "SENDS", self.dice.choice((1, 2, swap.SENDS))),
+            mock.patch.object(segments, "INLINE", self.dice.choices((segments.INLINE, 0), (9, 1))[0]),
+        ):
             self._run()
 
     def _run(self) -> None:
