@@ -18,8 +18,10 @@ demo: .venv/.demo ## run the example jobs
 test: servers ## run the tests; those whose server is missing are skipped by name
 	@scripts/run python -m pytest $(TWO_AT_ONCE)
 
-prove: servers ## run the long proofs, for hours, and write docs/proof.md
-	@CHECKPOINTER_REQUIRE_SERVERS=1 CHECKPOINTER_PROVE=docs/proof.md scripts/run python -m pytest -o faulthandler_timeout=10800 tests/proof tests/progress/test_histories.py
+PROOFS ?= tests/proof tests/progress/test_histories.py
+
+prove: servers ## run the long proofs, for hours, or some (PROOFS=files), and write docs/proof.md
+	@CHECKPOINTER_REQUIRE_SERVERS=1 CHECKPOINTER_PROVE=docs/proof.md scripts/run python -m pytest -o faulthandler_timeout=10800 $(PROOFS)
 
 lint: .venv/.dev ## check formatting, style and types
 	.venv/bin/ruff format --check .

@@ -81,8 +81,8 @@ class JobProcess:
         if self._process.wait() != 0:
             raise self._failed(f"ended with status {self._process.returncode}")
 
-    def kill(self) -> None:
-        """SIGKILL to Python and the JVM at once. Returns when neither is left."""
+    def kill(self) -> bool:
+        """SIGKILL to Python and the JVM at once. Returns when neither is left: whether it came before the end."""
         if self._reader.is_alive() or self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -90,6 +90,7 @@ class JobProcess:
         self._reader.join(PATIENCE)  # the pipe ends with the last process that holds it
         if self._reader.is_alive():
             raise self._failed("left a process behind that SIGKILL did not end")
+        return self._process.returncode == -signal.SIGKILL
 
     def __enter__(self) -> Self:
         return self

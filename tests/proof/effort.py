@@ -6,7 +6,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,11 +19,14 @@ SUMMARY = os.environ.get("CHECKPOINTER_PROVE")
 
 HEAD = """# What was proven
 
-Counted by `make prove`, which wrote this file. What it shows stands in [guarantees.md](guarantees.md).
+Counted by `make prove`, which wrote this file: each proof as its last whole run left it, without a failure. What it
+shows stands in [guarantees.md](guarantees.md).
 
 | proof | counted | |
 |---|---|---:|
 """
+
+ROW = re.compile(r"\| (.+?) \| (.+) \| ([\d,]+) \|")
 
 
 @pytest.fixture
@@ -56,6 +59,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     terminalreporter.section("proofs")
     for (area, name), count in sorted(counts.items()):
         terminalreporter.write_line(f"{area}: {count:,} {name}")
-    if SUMMARY is not None and exitstatus == pytest.ExitCode.OK:
-        rows = [f"| {area} | {name} | {count:,} |\n" for (area, name), count in sorted(counts.items())]
-        Path(SUMMARY).write_text(HEAD + "".join(rows))
+    if SUMMARY is not None and exitstatus == pytest.ExitCode.OK and "deselected" not in terminalreporter.stats:
+        write_summary(Path(SUMMARY), counts)
+
+
+def write_summary(path: Path, counts: Mapping[tuple[str, str], int]) -> None:
+    """Put these counts in the place of those that the same proofs had before."""
+    before = [row.groups() for row in map(ROW.fullmatch, path.read_text().splitlines()) if row] if path.exists() else []
+    now = {area for area, _ in counts}
+    rows = [(area, name, count) for area, name, count in before if area not in now]
+    rows += [(area, name, f"{count:,}") for (area, name), count in counts.items()]
+    path.write_text(HEAD + "".join(f"| {area} | {name} | {count} |\n" for area, name, count in sorted(rows)))

@@ -33,9 +33,9 @@ def start(place: Place, folder: Path, master: str) -> JobProcess:
         del os.environ[OPTIONS]
 
 
-def kill_drivers(place: Place, folder: Path, kills: int, numbers: random.Random) -> tuple[int, int]:
-    """Kill and start again, then let it end. Returns the batches there were, and the lives that ended by themselves."""
-    written = needed_a_hand = 0
+def kill_drivers(place: Place, folder: Path, kills: int, numbers: random.Random) -> tuple[int, int, int]:
+    """Kill and start again, then let it end. Returns the batches there were, kills, and lives that failed."""
+    written = killed = needed_a_hand = 0
     for life in range(kills + 1):
         done = len(list((folder / "spark" / "commits").glob("[0-9]*")))
         write_input(folder, written, done + AHEAD - written)
@@ -50,7 +50,8 @@ def kill_drivers(place: Place, folder: Path, kills: int, numbers: random.Random)
                 continue
             if life < kills:
                 time.sleep(numbers.uniform(0, 0.3))
-    return written, needed_a_hand
+                killed += job.kill()
+    return written, killed, needed_a_hand
 
 
 def kill_executors(job: JobProcess, kills: int, numbers: random.Random) -> tuple[int, int]:
