@@ -104,7 +104,7 @@ class Actor:
 
     async def decide(self, prepared: Prepared, *, promote: bool) -> None:
         self.content = None
-        with self.deed("promote" if promote else "abort"):
+        with self.deed("promote" if promote else "abort", str(prepared.id)):
             if promote:
                 await prepared.commit()
                 self.stage.acknowledge(prepared.id)
@@ -200,7 +200,7 @@ class Actor:
             await lineage.delete_savepoint(self.session, name)
 
     async def delete(self, which: CheckpointId) -> None:
-        with self.deed("delete"):
+        with self.deed("delete", str(which)):
             await delete_checkpoint(self.session, which)
 
     async def clean(self, keep_last: int) -> None:

@@ -30,7 +30,7 @@ class Deed:
     actor: str
     kind: str
     name: str = ""
-    """Of the savepoint that it makes or takes away."""
+    """Of the savepoint that it makes or takes away; the id of what it promotes, aborts or deletes."""
     session: object = None
     host: int = 0
     drawn: int = 0
@@ -179,8 +179,12 @@ class Judge:
         else:
             self._must(not taken, f"{deed.actor} ({deed.kind}) dropped the savepoints {taken}")
             self._must(not gone & named, f"{deed.actor} ({deed.kind}) ended what savepoints keep")
+        if deed.kind == "delete":
+            self._must({str(ref.id) for ref in gone} <= {deed.name}, f"{deed.actor} deleted {gone}, not {deed.name}")
         if old.prepared is not None and new.prepared != old.prepared and new.committed != old.prepared:
             self._must(deed.kind in ENDS_PREPARED, f"{deed.actor} ({deed.kind}) dropped {old.prepared.id}")
+            own = deed.kind == "rollback" or deed.name == str(old.prepared.id)
+            self._must(own, f"{deed.actor} dropped {old.prepared.id}, which is not {deed.name}")
 
     def _content(self, manifest: Manifest) -> bytes:
         """What a checkpoint holds: a token for each commit."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from checkpointer import history, lineage, objects, pointer, prepared, session, uploads
-from checkpointer.retention import index, plan, retire, sweep
+from checkpointer.retention import delete, index, plan, retire, sweep
 from checkpointer.store import memory, swap
 
 
@@ -266,6 +266,18 @@ PLANTED = (
         retire.without,
         "max(old.boundary, live.chain[run - 1].id.sequence)",
         "live.chain[run - 1].id.sequence - 1",
+    ),
+    Planted(
+        "the committed checkpoint is deleted",
+        delete.delete_checkpoint,
+        "if ref == head.committed:",
+        "if False:",
+    ),
+    Planted(
+        "what a savepoint keeps is deleted",
+        delete.delete_checkpoint,
+        "if ref in live.savepoints:",
+        "if False:",
     ),
     Planted(
         "savepoints are retired with the rest",
