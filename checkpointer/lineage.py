@@ -133,8 +133,7 @@ async def _rollback(session: Session, to: CheckpointId | str, meter: Meter) -> C
         target, old = await reading(session.store, lambda head: find_target(session, head, to))
         if target.id.sequence > base.head.sequence:
             raise ConflictError(
-                f"{session.store.url}: {target.id} was committed after {base.parent and base.parent.id}, which was "
-                "restored: call restore() first"
+                f"{session.store.url}: {target.id} was committed since this session last restored: call restore() first"
             )
         manifest = replace(
             old,

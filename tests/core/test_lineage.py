@@ -312,7 +312,7 @@ def test_a_rollback_to_what_was_committed_since_the_restore_is_refused(world: Wo
     line(writer, 1)
     reader.restore()
     second = put(writer, b"2")
-    with pytest.raises(ConflictError, match=rf"{second} was committed after .*restore\(\) first"):
+    with pytest.raises(ConflictError, match=rf"{second} was committed since .*restore\(\) first"):
         reader.rollback(second)
     reader.restore()
     reader.rollback(second)
