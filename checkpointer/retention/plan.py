@@ -254,7 +254,7 @@ class Spool:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._packer.close()
+            self._packer.flush(zstandard.FLUSH_FRAME)  # all that close() does, but close() leaks what this returns
         self.file.close()
         if kind is not None:
             _remove(self.path)

@@ -148,17 +148,16 @@ class Simulation:
     def serve(self, one: Waiting) -> None:
         """The request takes effect, or is refused, and is answered."""
         self._take(one)
-        try:
-            answer = self._reach(one)
-        except Exception as error:
-            one.answer.set_exception(error)
-        else:
+        answer, refusal = self._reach(one)
+        if refusal is None:
             one.answer.set_result(answer)
+        else:
+            one.answer.set_exception(refusal)
 
     def serve_stale(self, one: Waiting, drop: Sequence[str]) -> None:
         """A listing is answered that does not know some of what is there."""
         self._take(one)
-        page = self._reach(one)
+        page, _ = self._reach(one)
         assert isinstance(page, Page)
         one.answer.set_result(Page([entry for entry in page.entries if entry.path not in drop], page.more))
 
@@ -173,8 +172,7 @@ class Simulation:
     def _fail(self, one: Waiting, error: type[Exception], *, after: bool) -> None:
         self._take(one)
         if after:
-            with suppress(Exception):
-                self._reach(one)
+            self._reach(one)
         one.answer.set_exception(error(f"{one.request.kind} {one.request.path}: failed by the simulation"))
 
     def delay(self, one: Waiting) -> None:
@@ -186,8 +184,7 @@ class Simulation:
         """A write that was given up arrives."""
         self.late.remove(one)
         self.steps += 1
-        with suppress(Exception):
-            self._reach(one)
+        self._reach(one)
 
     def kill(self, actor: str, *, in_flight: bool = False) -> None:
         """The actor's process is gone; what it has sent is lost, or (`in_flight`) its writes may still land."""
@@ -216,17 +213,19 @@ class Simulation:
         self.steps += 1
         self.waiting.remove(one)
 
-    def _reach(self, one: Waiting) -> Any:
-        """What the store answers. A store in memory never waits."""
+    def _reach(self, one: Waiting) -> tuple[Any, Exception | None]:
+        """What the store answers, or why it refuses; what the watcher raises goes up. A store in memory never waits."""
         before = self.store.objects.get(one.request.path)
         answer = None
         try:
             one.send(one.request).send(None)  # type: ignore[attr-defined]
         except StopIteration as done:
             answer = done.value
+        except Exception as refusal:
+            return None, refusal
         changed = one.request.kind == "delete" or self.store.objects.get(one.request.path) is not before
         self._watch(Effect(one.actor, one.request, changed, one.context))
-        return answer
+        return answer, None
 
     async def _until_done(self) -> None:
         while self._tasks:

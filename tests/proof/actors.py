@@ -271,8 +271,9 @@ class Stage:
             self.simulation.land(one)
         last = self.actor("last")
         self.grace = timedelta(0)
+        before = self.told["acknowledged"]
         self.play(last, Actor.restore, Actor.commit, Actor.commit, lambda actor: actor.clean(1))
-        if not self.told["acknowledged"]:
+        if self.told["acknowledged"] == before:
             raise Violation("nothing was committed in the end")
         left = self.judge.now.garbage(self.simulation.store.objects)
         if left:

@@ -59,7 +59,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     terminalreporter.section("proofs")
     for (area, name), count in sorted(counts.items()):
         terminalreporter.write_line(f"{area}: {count:,} {name}")
-    if SUMMARY is not None and exitstatus == pytest.ExitCode.OK and "deselected" not in terminalreporter.stats:
+    part = {"deselected", "skipped"} & terminalreporter.stats.keys() or any(
+        "::" in a for a in terminalreporter.config.args
+    )
+    if SUMMARY is not None and exitstatus == pytest.ExitCode.OK and not part:
         write_summary(Path(SUMMARY), counts)
 
 

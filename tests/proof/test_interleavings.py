@@ -17,6 +17,7 @@ from manifests import wire
 from tests.proof.effort import SUMMARY
 from tests.proof.planted import PLANTED, Planted
 from tests.proof.scenes import SCENES, Scene, play
+from tests.proof.versions import Violation
 from tests.proof.walks import walk
 
 CHUNKS = 8
@@ -60,7 +61,7 @@ def test_nothing_breaks_in_random_histories(
         figures["commits of unknown outcome in them"] += history.told["OutcomeUnknownError"]
 
 
-NOTICED = (AssertionError, CheckpointError)
+NOTICED = (Violation, CheckpointError)
 """A rule that is broken, or an error that nobody is to be told. Any other is a bug that was badly planted."""
 
 

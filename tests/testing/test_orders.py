@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -135,4 +136,31 @@ def test_what_an_actor_raises_ends_the_simulation() -> None:
     simulation.start("a", fails(simulation.store_of("a")))
     with pytest.raises(LookupError):
         simulation.run(lambda: simulation.serve(simulation.waiting[0]))
+    simulation.close()
+
+
+@pytest.mark.parametrize("way", ["served", "lost after it took effect", "landed late"])
+def test_what_the_watcher_raises_ends_the_simulation_and_reaches_no_actor(way: str) -> None:
+    def watch(effect: Effect) -> None:
+        raise AssertionError(f"seen: {effect.request.path}")
+
+    async def careless(store: Store) -> None:
+        with suppress(Exception):
+            await store.put("x", b"1")
+
+    simulation = Simulation(watch)
+    simulation.start("a", careless(simulation.store_of("a")))
+
+    def step() -> None:
+        (one,) = simulation.waiting
+        if way == "served":
+            simulation.serve(one)
+        elif way == "lost after it took effect":
+            simulation.lose(one, after=True)
+        else:
+            simulation.delay(one)
+            simulation.land(one)
+
+    with pytest.raises(AssertionError, match="seen: x"):
+        simulation.run(step)
     simulation.close()
