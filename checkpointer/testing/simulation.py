@@ -131,7 +131,8 @@ class Simulation:
             return self._loop.run_until_complete(mine)
         finally:
             self._step, self.waiting = step, serving
-            self._tasks.pop(mine, None)
+            if mine.done():  # else the watcher has ended it all, and `close` has to forget it
+                self._tasks.pop(mine, None)
 
     def close(self) -> None:
         """Forget what did not come to an end, and the store."""

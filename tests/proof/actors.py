@@ -129,7 +129,7 @@ class Actor:
             try:
                 return await draft.prepare()
             except OutcomeUnknownError:
-                with self.deed("abort"):
+                with self.deed("abort", str(draft.id)):
                     await draft.abort()
                     self.stage.refuse(draft.id, "it was withdrawn")
                 raise
