@@ -22,7 +22,7 @@ class CrashPoint:
     number: int
     after: bool
     died: bool
-    """Whether it came to that request at all: where a job makes other requests from run to run, it may not."""
+    """False where the job ended before that request, since it made other requests than the first time."""
     error: BaseException | None = field(repr=False)
     """What the job ended with; None where it came to its end all the same."""
 

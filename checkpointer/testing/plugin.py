@@ -20,7 +20,10 @@ def _checkpoint_root(tmp_path: Path) -> str:
 
 @pytest.fixture(name="checkpoint_faults")
 def _checkpoint_faults() -> Iterator[Faults]:
-    """Faults that every root opened during the test meets, in this process: `checkpoint_faults.fail("put")`."""
+    """Faults that every root opened during the test meets, in this process.
+
+    What fails is tried again: `checkpoint_faults.fail("put", times=100)` lets an operation fail.
+    """
     with injected(Faults()) as faults:
         yield faults
 

@@ -41,6 +41,21 @@ class Planted:
             self.function.__code__ = sound
 
 
+NO_SEQUENCE_RULE = Planted(
+    "a sweep that ignores the sequence rule",
+    plan.Judge.__call__,
+    "if owner.sequence > self.sequence:",
+    "if False:",
+)
+
+PREPARED_UNPROTECTED = Planted(
+    "what is prepared is swept",
+    index.index_live,
+    "if head.prepared is not None:",
+    "if False:",
+)
+"""Seen only without the sequence rule, which spares what is prepared too."""
+
 PLANTED = (
     Planted(
         "unconditional swap",
@@ -224,12 +239,7 @@ PLANTED = (
         "        else seen.get((self._store.url, piece.operator, digest)))\n"
         "    if known is not None and (",
     ),
-    Planted(
-        "a sweep that ignores the sequence rule",
-        plan.Judge.__call__,
-        "if owner.sequence > self.sequence:",
-        "if False:",
-    ),
+    NO_SEQUENCE_RULE,
     Planted(
         "a sweep with the sequence of another reading",
         sweep.judge_store,

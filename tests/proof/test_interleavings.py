@@ -14,8 +14,9 @@ import pytest
 from checkpointer import pointer
 from checkpointer.errors import CheckpointError
 from manifests import wire
+from tests.proof.actors import Actor, Stage
 from tests.proof.effort import SUMMARY
-from tests.proof.planted import PLANTED, Planted
+from tests.proof.planted import NO_SEQUENCE_RULE, PLANTED, PREPARED_UNPROTECTED, Planted
 from tests.proof.scenes import SCENES, Scene, play
 from tests.proof.versions import Violation
 from tests.proof.walks import walk
@@ -88,6 +89,25 @@ def test_a_rule_taken_out_is_noticed(bug: Planted, figures: Counter[str]) -> Non
     assert found is not None, f"nothing noticed: {bug.name}"
     figures["rules taken out"] += 1
     figures["of which found"] += 1
+
+
+def test_what_is_prepared_is_spared_by_two_rules() -> None:
+    def history() -> None:
+        stage = Stage()
+        try:
+            writer, cleaner = stage.actor("writer"), stage.actor("cleaner")
+            stage.play(writer, Actor.restore, Actor.commit, Actor.prepare)
+            stage.play(cleaner, lambda actor: actor.clean(1))
+            stage.finish()
+        finally:
+            stage.simulation.close()
+
+    with PREPARED_UNPROTECTED():
+        history()
+    with NO_SEQUENCE_RULE():
+        history()
+        with PREPARED_UNPROTECTED(), pytest.raises(NOTICED):
+            history()
 
 
 def test_a_failing_history_says_how_to_see_it_again() -> None:

@@ -27,6 +27,7 @@ def test_a_driver_in_foreachbatch(
     with place.open() as client:
         found = rows(client.restore())
     figures["driver: kills"] += killed
+    assert killed > kills // 2
     judge_all(figures, "driver", place, found, needed_a_hand)
     assert found == [f"row-{number}" for number in range(batches)]
 
@@ -44,5 +45,5 @@ if SUMMARY is not None:  # in the short run tests/spark/test_cluster.py kills on
             found = rows(client.restore())
         figures["executor: kills"] += killed
         judge_all(figures, "executor", place, found, needed_a_hand)
-        assert killed > 0
+        assert killed > kills // 2
         assert found == [f"row-{number}" for number in range(kills * 2)]
