@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from checkpointer import runtime
-from checkpointer.errors import OutcomeUnknownError
+from checkpointer.errors import CheckpointError, OutcomeUnknownError
 from checkpointer.host import Host
 from checkpointer.metrics import CommitMetrics, Metrics, MetricsCallback, OperatorMetrics, Requests, RestoreMetrics
 from checkpointer.store.traffic import Traffic, counted
@@ -113,7 +113,7 @@ class Reports:
         try:
             yield
         except BaseException as error:
-            known = not isinstance(error, OutcomeUnknownError | asyncio.CancelledError)
+            known = isinstance(error, CheckpointError) and not isinstance(error, OutcomeUnknownError)
             outcome = "was not committed" if known else "may have been committed, or not"
             logger.warning("%s: %s %s: %s: %s", self._root, checkpoint, outcome, type(error).__name__, error)
             self._hand_over(self._commit(meter, checkpoint, epoch, type(error).__name__))

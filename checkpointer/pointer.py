@@ -12,15 +12,21 @@ from checkpointer.errors import (
     ConflictError,
     CorruptionError,
     OutcomeUnknownError,
+    RetryableError,
+    StoreNotFoundError,
+    StoreRefusedError,
     UnsupportedFormatError,
 )
 from checkpointer.store.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
-from checkpointer.store.swap import NOT_TOLD, UndecidedError, decide, find
+from checkpointer.store.swap import UndecidedError, decide, find
 from manifests import layout
 from manifests.model import Pointer, Ref, Writer
 from manifests.wire import decode_pointer, encode_pointer
 
 T = TypeVar("T")
+
+NOT_TOLD = (RetryableError, StoreRefusedError, StoreNotFoundError, CorruptionError)
+"""What comes of reading a store that cannot, or will not, tell what it holds."""
 
 ROUNDS = 1000
 """How often an operation plans again because others moved the pointer. Each round means somebody made progress."""
@@ -106,7 +112,7 @@ async def advance(store: Store, head: Head, step: Step) -> Head:
             except ObjectNotFoundError as error:
                 head = await _reread(store, head, error)
                 continue
-        except (*NOT_TOLD, CorruptionError) as error:
+        except NOT_TOLD as error:
             if sent is None:
                 raise
             raise _unknown(store, sent) from error
@@ -124,10 +130,12 @@ async def _swap(store: Store, head: Head, planned: Pointer) -> Head:
     data = encode_pointer(planned)
     try:
         blob = await decide(store, layout.LATEST, data, head.version, SWAP_LIMIT)
+        # Where it took effect there is nothing to decode; what was there before, repair cannot decode.
+        return Head(planned, blob.version) if blob is not None and blob.data == data else _decode(blob)
     except UndecidedError as error:
         raise _unknown(store, planned) from error.__cause__
-    # Where it took effect there is nothing to decode; what was there before, repair cannot decode.
-    return Head(planned, blob.version) if blob is not None and blob.data == data else _decode(blob)
+    except CorruptionError as error:  # of what was read back, which may be the planned one with a wrong bit
+        raise _unknown(store, planned) from error
 
 
 def _unknown(store: Store, planned: Pointer) -> OutcomeUnknownError:

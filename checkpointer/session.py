@@ -174,8 +174,9 @@ class Session:
         except ConflictError as error:
             self.must_restore(f"call restore() first: {error}")
             raise
-        except (OutcomeUnknownError, asyncio.CancelledError):
-            self.must_restore("the outcome of the last swap is unknown: call restore() first, which tells")
+        except BaseException as error:
+            if isinstance(error, OutcomeUnknownError) or not isinstance(error, CheckpointError):
+                self.must_restore("the outcome of the last swap is unknown: call restore() first, which tells")
             raise
         if self._owns(head) and not self._owns(base.head):
             logger.info("%s: this writer took over (epoch %d)", self.store.url, self._writer_on(head).epoch)

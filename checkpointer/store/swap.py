@@ -4,13 +4,8 @@ from checkpointer.errors import (
     CheckpointError,
     OutcomeUnknownError,
     RetryableError,
-    StoreNotFoundError,
-    StoreRefusedError,
 )
 from checkpointer.store.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store
-
-NOT_TOLD = (RetryableError, StoreRefusedError, StoreNotFoundError)
-"""What a store raises that could not, or would not, tell what it holds."""
 
 SENDS = 5
 """How often a swap that changed nothing visible is sent again before its outcome is called unknown."""
@@ -51,7 +46,7 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
             raise
         try:
             found = await find(store, path, limit)
-        except NOT_TOLD as error:
+        except CheckpointError as error:  # who will not tell proves as little as who cannot
             raise UndecidedError from error
         if unconfirmed and found is not None and found.data == data:
             expected = found.version

@@ -577,6 +577,49 @@ def test_a_store_that_will_not_show_the_history_proves_no_failure_of_any_swap(
         do[verb]()
 
 
+@pytest.mark.parametrize("how", ["commit", "promote"])
+@pytest.mark.parametrize("bit", [9, 40, 170])
+def test_a_read_back_with_a_wrong_bit_proves_nothing(
+    world: World, how: str, bit: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = world.actor()
+    line(writer, 1)
+    cp = attempt(writer, b"2")
+    commit = cp.commit if how == "commit" else cp.prepare().commit
+    writer.faults.drop_answer()
+    writer.faults.flip("get", path="_latest", bit=bit)
+    with pytest.raises(OutcomeUnknownError):
+        commit()
+    assert "was not committed" not in caplog.text
+    with pytest.raises(InvalidStateError, match="restore"):
+        writer.begin()
+    assert latest(world.actor()) == b"2"
+
+
+def test_what_a_disk_has_not_confirmed_is_written_again(world: World) -> None:
+    writer = world.actor()
+    line(writer, 1)
+    cp = attempt(writer, b"2")
+    writer.faults.forget()
+    writer.faults.fail("swap", after=True, error=OutcomeUnknownError)
+    cp.commit()
+    assert writer.faults.counts["swap"] == 2
+    assert latest(world.actor()) == b"2"
+
+
+def test_an_old_handle_drops_no_newer_prepared_checkpoint(world: World) -> None:
+    writer = world.actor()
+    line(writer, 1)
+    old = attempt(writer, b"old").prepare()
+    writer.restore().prepared.abort()
+    new = attempt(writer, b"new").prepare()
+    with pytest.raises(ConflictError, match="another checkpoint is prepared"):
+        old.abort()
+    assert world.pointer().prepared.id == new.id
+    world.actor().restore().prepared.commit()
+    assert latest(world.actor()) == b"new"
+
+
 def test_below_the_history_an_outcome_is_unknown_and_never_a_failure(world: World) -> None:
     writer, other = world.actor(), world.actor()
     (first,) = line(writer, 1)

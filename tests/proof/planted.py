@@ -124,8 +124,8 @@ PLANTED = (
     Planted(
         "a refused read-back taken for a failure",
         swap.decide,
-        "except NOT_TOLD as error:",
-        "except RetryableError as error:",
+        "except CheckpointError as error:  # who",
+        "except RetryableError as error:  # who",
     ),
     Planted(
         "failure reported on an unchanged version",

@@ -20,7 +20,7 @@ from checkpointer.runtime import run_sync
 from tests.core.world import live_objects
 from tests.proof.kills import writers
 from tests.proof.kills.counting import Figures, acknowledged, count, new_place, told
-from tests.proof.kills.ledger import REFUSED
+from tests.proof.kills.ledger import ANEW
 from tests.proof.kills.lives import Slot, kill_at_random, stop, until
 from tests.proof.kills.writers import KEEP, Place
 from tests.servers import Server
@@ -145,7 +145,8 @@ def test_a_full_disk(
     slots = [new_slot(place, f"w{number}", seed, writers.compete, padding=60_000) for number in range(3)]
 
     def refusals() -> list[str]:
-        return [line.note for line in told(place) if line.kind == REFUSED and FULL in line.note]
+        """Of commits, and of decisions about what was prepared: where there is no room for either, nobody commits."""
+        return [line.note for line in told(place) if line.kind == ANEW and FULL in line.note]
 
     with place.open() as cleanup:
         for _ in range(effort(4, 100)):

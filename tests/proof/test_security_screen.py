@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from checkpointer import Checkpointer
+from checkpointer.cli.app import VERBS
 from manifests.model import Json
 from tests.proof.forgery import copy, forge
-from tests.proof.verbs import command, every_command
+from tests.proof.verbs import CHANGING, COMMANDS, command, whole_command_line
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\x85\u2028\u202e\u2066\u200b\ufeff\u061c\U000e0041\x00\r\n\x08"
 MARKUP = "'\"></td></table><script>owned()</script><img src=x onerror=owned()><a href=javascript:owned()>{{7*7}}&lt;"
@@ -50,17 +51,25 @@ def acting(text: str) -> set[str]:
     return {c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cs")}
 
 
+def test_every_verb_is_typed() -> None:
+    assert {name for name, *_ in (*COMMANDS, *CHANGING)} | {"export"} == {verb.name for verb in VERBS}
+
+
 @pytest.mark.usefixtures("careless")
 def test_no_verb_lets_a_terminal_act(hostile: Path, tmp_path: Path) -> None:
     shown = 0
-    for said in every_command(hostile):
+    for said in whole_command_line(hostile, tmp_path / "aside"):
         assert acting(said.out + said.err) == set()
         shown += "owned" in said.out + said.err
     assert shown > 5
     damaged = copy(tmp_path / "damaged")
     forge(damaged, "pointer", lambda value: value["committed"].update(id=HOSTILE))
     forge(damaged, "catalog", lambda value: value["entries"][0].update(id=HOSTILE))
-    for said in (*every_command(damaged), command("show", damaged, "--debug"), command("show", damaged, HOSTILE)):
+    for said in (
+        *whole_command_line(damaged, tmp_path / "none"),
+        command("show", damaged, "--debug"),
+        command("show", damaged, HOSTILE),
+    ):
         assert acting(said.out + said.err) == set()
 
 

@@ -139,6 +139,14 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("repair",),
     ("report", "--json"),
 )
+"""That change nothing."""
+
+CHANGING: tuple[tuple[str, ...], ...] = (
+    ("savepoint", "typed"),
+    ("rollback", SECOND, "--yes"),
+    ("delete", FIRST, "--yes"),
+    ("clean", "--keep-last", "1", "--yes"),
+)
 
 
 def everything(root: Path, aside: Path) -> Iterator[CheckpointError]:
@@ -154,7 +162,17 @@ def everything(root: Path, aside: Path) -> Iterator[CheckpointError]:
 
 
 def every_command(root: Path) -> Iterator[Said]:
+    """What each of those says that change nothing."""
     for name, *args in COMMANDS:
+        said = command(name, root, *args)
+        assert "unexpected" not in said.err, said.err
+        yield said
+
+
+def whole_command_line(root: Path, aside: Path) -> Iterator[Said]:
+    """What each verb says, those that change something last."""
+    yield from every_command(root)
+    for name, *args in (("export", "latest", str(aside)), *CHANGING):
         said = command(name, root, *args)
         assert "unexpected" not in said.err, said.err
         yield said

@@ -18,6 +18,7 @@ from checkpointer.errors import (
     IllegalArgumentError,
     InvalidStateError,
     OutcomeUnknownError,
+    StoreRefusedError,
 )
 from checkpointer.runtime import run_sync
 from checkpointer.store import Entry, ObjectExistsError, ObjectNotFoundError, Store, files, mounts, open_store
@@ -179,9 +180,9 @@ def test_a_failed_put_names_the_file_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("call", "code", "where", "expected"),
     [
-        ("fsync", errno.ENOSPC, ".tmp", InvalidStateError),
-        ("rename", errno.ENOSPC, "", InvalidStateError),
-        ("rename", errno.EACCES, "", InvalidStateError),
+        ("fsync", errno.ENOSPC, ".tmp", StoreRefusedError),
+        ("rename", errno.ENOSPC, "", StoreRefusedError),
+        ("rename", errno.EACCES, "", StoreRefusedError),
         ("rename", errno.EIO, "", OutcomeUnknownError),
         ("fsync", errno.EIO, "orders", OutcomeUnknownError),
         ("fsync", errno.ENOSPC, "orders", OutcomeUnknownError),

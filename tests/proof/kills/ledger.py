@@ -15,6 +15,9 @@ from pathlib import Path
 TRIED, ADDED, REFUSED, UNKNOWN = "tried", "added", "refused", "unknown"
 """What is told of a token: begun; acknowledged; certainly not there; undecided for who tried."""
 
+ANEW = "anew"
+"""What is told where something went wrong, and the process restores."""
+
 
 @dataclass(frozen=True, slots=True)
 class Told:

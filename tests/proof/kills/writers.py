@@ -12,7 +12,7 @@ from typing import Any
 from checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from checkpointer.errors import CheckpointError, ConflictError, InvalidStateError, OutcomeUnknownError, RetryableError
 from checkpointer.sync_handles import Checkpoint, Restored
-from tests.proof.kills.ledger import ADDED, REFUSED, UNKNOWN, Ledger
+from tests.proof.kills.ledger import ADDED, ANEW, REFUSED, UNKNOWN, Ledger
 
 CERTAIN = (ConflictError, InvalidStateError)
 """What says for certain that a commit did not happen."""
@@ -90,7 +90,7 @@ def compete(place: Place, name: str, seed: str, padding: int = 0, savepoints: bo
                 if savepoints and numbers.random() < 0.2:
                     _savepoint(client, ledger, name)
         except EXPECTED as error:
-            ledger.tell("anew", note=f"{type(error).__name__}: {error}")
+            ledger.tell(ANEW, note=f"{type(error).__name__}: {error}")
             time.sleep(numbers.uniform(0, 0.05))
 
 
@@ -143,7 +143,7 @@ def clean(place: Place, name: str, seed: str) -> None:
             while go_on():
                 ledger.tell("cleaned", note=client.clean(KEEP).deleted.objects)
         except EXPECTED as error:
-            ledger.tell("anew", note=f"{type(error).__name__}: {error}")
+            ledger.tell(ANEW, note=f"{type(error).__name__}: {error}")
 
 
 def _clients(place: Place, go_on: Callable[[], bool]) -> Iterator[Checkpointer]:
