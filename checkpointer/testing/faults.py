@@ -19,15 +19,13 @@ from typing import Any
 
 from checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, ThrottlingError
 from checkpointer.store.base import Blob, Entry, Page
-from checkpointer.testing.requests import CrashError, Fault, Gate, LateWrite, Request, Send
+from checkpointer.testing.requests import KINDS, WRITES, CrashError, Fault, Gate, LateWrite, Request, Send
 
 FAILURES = ("fail", "drop_answer", "throttle", "delay", "stale_listing")
 """What a seed chooses from unless told otherwise: all that a sound client gets over."""
 
 DAMAGE = ("flip", "tear")
 """What a seed may be told to choose from too."""
-
-KINDS = ("get", "get_range", "put", "swap", "list", "delete", "leftovers", "discard")
 
 LONGEST = 0.01
 """Seconds that a request is delayed at most where a seed delays it: enough for others to come first."""
@@ -62,10 +60,10 @@ class Faults:
     """
 
     def __init__(self, *, seed: int | None = None, rate: float = 0.1, failures: Sequence[str] = FAILURES) -> None:
-        if unknown := set(failures) - {*FAILURES, *DAMAGE}:
-            raise IllegalArgumentError(
-                f"failures: expected some of {', '.join(FAILURES + DAMAGE)}, got {sorted(unknown)}"
-            )
+        if not failures or set(failures) - {*FAILURES, *DAMAGE}:
+            raise IllegalArgumentError(f"failures={failures!r}: expected some of {', '.join(FAILURES + DAMAGE)}")
+        if not 0 <= rate <= 1:
+            raise IllegalArgumentError(f"rate={rate}: expected a probability")
         self.requests: list[Request] = []
         self._rules: list[_Rule] = []
         self.dead = False
@@ -94,8 +92,10 @@ class Faults:
 
     def apply(self, fault: Fault, kind: str | None = None, nth: int = 1, *, path: str = "", times: int = 1) -> None:
         """Put any fault in the way of the nth matching request."""
-        if kind not in (None, *KINDS) or nth < 1:
-            raise IllegalArgumentError(f"no request is the {nth}. of kind {kind!r}: kinds are {', '.join(KINDS)}")
+        if kind not in (None, *KINDS):
+            raise IllegalArgumentError(f"no request is of kind {kind!r}: kinds are {', '.join(KINDS)}")
+        if nth < 1 or times < 1:
+            raise IllegalArgumentError(f"nth={nth}, times={times}: expected 1 or more of each")
         self._rules.append(_Rule(fault, kind, path, nth, times))
 
     def call(
@@ -147,6 +147,8 @@ class Faults:
 
     def late(self, kind: str = "swap", nth: int = 1, *, path: str = "", times: int = 1) -> list[LateWrite]:
         """Leave the nth put, swap or delete unanswered; the list will hold it, for the test to let it land."""
+        if kind not in WRITES:
+            raise IllegalArgumentError(f"a {kind} cannot land late: expected one of {', '.join(WRITES)}")
         late: list[LateWrite] = []
 
         async def fault(request: Request, send: Send) -> Any:
@@ -180,6 +182,8 @@ class Faults:
 
     def stale_listing(self, nth: int = 1, *, path: str = "", lag: int = 1, times: int = 1) -> None:
         """Let the nth matching listing not know the last `lag` writes and deletions that came through here."""
+        if lag < 1:
+            raise IllegalArgumentError(f"lag={lag}: expected 1 or more")
         self.apply(self._stale(lag), "list", nth, path=path, times=times)
 
     def crash(self, number: int, *, after: bool = False) -> None:
@@ -210,7 +214,7 @@ class Faults:
             if sent.number not in self._late:  # what is under way outlives who sent it
                 self._check_alive()
             answer = await send(sent)
-            if sent.kind in ("put", "delete"):
+            if sent.kind in ("put", "delete") or (sent.kind == "swap" and sent.expected is None):
                 self._effects.append(sent)
             return answer
 
@@ -251,9 +255,9 @@ class Faults:
     def _without_last(self, page: Page, prefix: str, lag: int) -> Page:
         """A page as it would have been before the last effects: what was written is not there, what was deleted is."""
         entries = {entry.path: entry for entry in page.entries}
-        sizes = {effect.path: effect.size for effect in self._effects if effect.kind == "put"}
+        sizes = {effect.path: effect.size for effect in self._effects if effect.kind != "delete"}
         for effect in reversed(self._effects[-lag:]):
-            if effect.kind == "put":
+            if effect.kind != "delete":
                 entries.pop(effect.path, None)
             elif page.more is None:
                 gone = [path for path in effect.path.split(" ") if path.startswith(prefix) and path in sizes]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from checkpointer.testing.requests import Request
-from checkpointer.testing.simulation import WRITES, Simulation, Waiting
+from checkpointer.testing.requests import WRITES, Request
+from checkpointer.testing.simulation import Simulation, Waiting
 
 Key = tuple[str, str, str, int, str]
 """An actor, the kind, path and number of its request, and what becomes of that."""

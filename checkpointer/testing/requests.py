@@ -13,13 +13,19 @@ PATIENCE = 30.0
 """Seconds after which a held request gives up, so that a broken test fails and does not hang."""
 
 
+KINDS = ("get", "get_range", "put", "swap", "list", "delete", "leftovers", "discard")
+
+WRITES = ("put", "swap", "delete")
+"""The kinds that may land late."""
+
+
 class CrashError(Exception):
     """The process of this store's user died: no request of it is served any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request; `kind` is get, get_range, put, swap, list, delete, leftovers or discard."""
+    """One request; `kind` is one of `KINDS`."""
 
     kind: str
     path: str

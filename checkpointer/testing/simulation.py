@@ -20,12 +20,10 @@ from checkpointer.errors import DependencyError, StoreRefusedError
 from checkpointer.store.base import Page, Store
 from checkpointer.store.memory import MemoryStore, forget
 from checkpointer.testing.faults import Faults
-from checkpointer.testing.requests import CrashError, Request, Send
+from checkpointer.testing.requests import WRITES, CrashError, Request, Send
 from checkpointer.testing.store import FaultyStore
 
 T = TypeVar("T")
-
-WRITES = ("put", "swap", "delete")
 
 DAWN = datetime(2024, 1, 1, tzinfo=UTC)
 

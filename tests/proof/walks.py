@@ -9,7 +9,8 @@ from datetime import timedelta
 from unittest import mock
 
 from checkpointer.store import swap
-from checkpointer.testing.simulation import WRITES, Waiting
+from checkpointer.testing.requests import WRITES
+from checkpointer.testing.simulation import Waiting
 from manifests import segments
 from tests.proof.actors import Act, Actor, Stage
 

@@ -128,6 +128,35 @@ def test_a_listing_may_be_of_a_moment_ago(plain: FaultyStore) -> None:
     assert [entry.path for entry in run_sync(plain.list(""))] == ["b", "c"]
 
 
+def test_a_stale_listing_does_not_know_what_a_swap_made(plain: FaultyStore) -> None:
+    version = run_sync(plain.compare_and_swap("a", b"1", None))
+    run_sync(plain.compare_and_swap("a", b"2", version))
+    run_sync(plain.compare_and_swap("b", b"1", None))
+    plain.faults.stale_listing(lag=1)
+    assert [entry.path for entry in run_sync(plain.list(""))] == ["a"]
+    plain.faults.stale_listing(lag=2)
+    assert [entry.path for entry in run_sync(plain.list(""))] == []
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        lambda: Faults().fail("explode"),
+        lambda: Faults().fail("put", 0),
+        lambda: Faults().fail("put", times=0),
+        lambda: Faults().late("get"),
+        lambda: Faults().stale_listing(lag=0),
+        lambda: Faults().flip("put"),
+        lambda: Faults(seed=7, failures=["explode"]),
+        lambda: Faults(seed=7, failures=[]),
+        lambda: Faults(seed=7, rate=7),
+    ],
+)
+def test_a_script_of_what_cannot_happen_is_refused(script: Callable[[], object]) -> None:
+    with pytest.raises(IllegalArgumentError):
+        script()
+
+
 def test_a_torn_write_leaves_its_beginning() -> None:
     store = memory()
     store.faults.tear(path="a")
@@ -158,9 +187,6 @@ def outcomes(seed: int) -> list[str]:
 def test_a_seed_always_fails_in_the_same_way() -> None:
     assert outcomes(7) == outcomes(7) != outcomes(8)
     assert {"done", "DependencyError", "ThrottlingError"} < set(outcomes(7))
-    assert Faults(seed=7, failures=["delay"])
-    with pytest.raises(IllegalArgumentError, match="explode"):
-        Faults(seed=7, failures=["explode"])
 
 
 def damage(act: Callable[[Faults], None]) -> None:
