@@ -307,6 +307,18 @@ def test_a_rollback_to_what_was_deleted_meanwhile_is_refused(world: World) -> No
     assert latest(world.actor()) == b"3"
 
 
+def test_update_latest_again_is_no_success_once_more_was_committed_on_top(world: World) -> None:
+    writer, other = world.actor(), world.actor()
+    line(writer, 1)
+    checkpoint = put(writer, b"2")
+    assert writer.update_latest(checkpoint) == checkpoint
+    other.restore()
+    put(other, b"3")
+    with pytest.raises(ConflictError):
+        writer.update_latest(checkpoint)
+    assert latest(world.actor()) == b"3"
+
+
 def test_a_rollback_to_what_was_committed_since_the_restore_is_refused(world: World) -> None:
     reader, writer = world.actor(), world.actor()
     line(writer, 1)

@@ -466,6 +466,16 @@ def test_a_job_that_commits_faster_than_its_history_can_be_read_does_not_keep_cl
     assert len(world.contents()) == 1 + 2
 
 
+def test_what_names_others_is_deleted_before_them(world: World) -> None:
+    client, janitor = world.actor(), world.actor()
+    mixed(client, 6)
+    janitor.clean(LAST_TWO)
+    janitor.clean(AT_ONCE)
+    names = [request.path.startswith("artifacts/") for request in janitor.faults.requests if request.kind == "delete"]
+    rounds = "".join("a" if artifacts else "m" for artifacts in names)
+    assert re.fullmatch("(m+a+)+", rounds)
+
+
 def test_where_there_is_no_room_for_a_swap_garbage_goes_first(world: World) -> None:
     client, janitor = world.actor(), world.actor()
     mixed(client, 6)
