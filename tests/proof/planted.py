@@ -278,12 +278,6 @@ PLANTED = (
         "live.chain[run - 1].id.sequence - 1",
     ),
     Planted(
-        "the committed checkpoint is deleted",
-        delete.delete_checkpoint,
-        "if ref == head.committed:",
-        "if False:",
-    ),
-    Planted(
         "what a savepoint keeps is deleted",
         delete.delete_checkpoint,
         "if ref in live.savepoints:",
