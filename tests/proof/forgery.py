@@ -24,7 +24,7 @@ from manifests.model import CheckpointId, Json
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "store"
 
 Change = Callable[[dict[str, Json]], None]
-Place = tuple[str | int, ...]
+Way = tuple[str | int, ...]
 """The way to a value within a JSON value; a last part of `Key` is the name of a field itself."""
 
 
@@ -90,7 +90,7 @@ def _segment(root: Path, old: str, change: Change) -> list[Json]:
     return [path, len(data), len(raw), len(value.get("patches", ()))]
 
 
-def texts(value: Json, at: Place = ()) -> Iterator[Place]:
+def texts(value: Json, at: Way = ()) -> Iterator[Way]:
     """The way to every text in a value, and to the name of every field; of a list only to its first two."""
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -103,7 +103,7 @@ def texts(value: Json, at: Place = ()) -> Iterator[Place]:
         yield at
 
 
-def putting(at: Place, text: str) -> Change:
+def putting(at: Way, text: str) -> Change:
     """Put another text there."""
 
     def change(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""An onlooker who sees every effect on a store, and knows what must hold of each version of `_latest`.
+"""A judge who sees every effect on a store, knows who made it, and what must hold of each version of `_latest`.
 
 It reads the bytes with the decoders of the format, and shares nothing else with what it judges. The rules it keeps:
 
@@ -17,7 +17,7 @@ from checkpointer.testing.simulation import Effect, Simulation
 from manifests import layout
 from manifests.model import CatalogEntry, CheckpointId, Manifest
 from manifests.wire import decode_pointer
-from tests.proof.versions import Reader, Version, Violation
+from tests.proof.versions import Reader, Version, Violation, went_back
 
 END = b"|"
 """What ends a token."""
@@ -120,9 +120,9 @@ class Judge:
     def _compare(self, deed: Deed, old: Version, new: Version) -> None:
         before, after = old.pointer, new.pointer
         assert after is not None
-        self._must(new.sequence >= old.sequence, "the committed sequence went back")
+        for rule in went_back(old, new):
+            self._must(False, rule)
         if before is not None:
-            self._must(after.boundary >= before.boundary, "the boundary went back")
             same = after.writer.instance == before.writer.instance
             self._must(after.writer.epoch == before.writer.epoch + (not same), "the writer's epoch is wrong")
         if deed.kind in WRITES:

@@ -12,7 +12,7 @@ from manifests import layout
 from manifests.model import Ref
 from manifests.wire import decode_pointer
 from tests.core.world import Actor, World
-from tests.proof.versions import Reader, Version, Violation
+from tests.proof.versions import Reader, Version, Violation, went_back
 
 T = TypeVar("T")
 
@@ -48,10 +48,8 @@ class Onlooker:
         old = self.now
         self.now = self._look()
         self._must(self.now is not None, f"_latest was written as {data!r:.200}")
-        if old is not None and self.now is not None and old.pointer is not None and self.now.pointer is not None:
-            self._must(self.now.sequence >= old.sequence, "the committed sequence went back")
-            self._must(self.now.pointer.boundary >= old.pointer.boundary, "the boundary went back")
-            self._must(self.now.pointer.writer.epoch >= old.pointer.writer.epoch, "the writer's epoch went back")
+        if old is not None and self.now is not None:
+            self.broken += went_back(old, self.now)
 
     def deleted(self, paths: Sequence[str]) -> None:
         lost = set() if self.now is None else self.now.paths & {*paths}
@@ -134,20 +132,20 @@ class WatchedWorld(World):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Saved:
     """What a root holds, to be put back as often as wanted."""
 
     objects: dict[str, Blob]
 
     @classmethod
-    def after(cls, setup: Callable[[Actor], object], **options: Any) -> "Place":
+    def after(cls, setup: Callable[[Actor], object], **options: Any) -> "Saved":
         with cls({}).world() as world:
             setup(world.actor(**options))
             assert not world.onlooker.broken, world.onlooker.broken
             return cls.of(world)
 
     @classmethod
-    def of(cls, world: WatchedWorld) -> "Place":
+    def of(cls, world: WatchedWorld) -> "Saved":
         return cls(dict(world.objects_now))
 
     @contextmanager

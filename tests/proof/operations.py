@@ -18,7 +18,7 @@ from manifests import layout
 from manifests.model import CheckpointId, Manifest
 from tests.core import damage
 from tests.core.world import Actor
-from tests.proof.onlooker import Place
+from tests.proof.onlooker import Saved
 from tests.table.tables import rows_in
 
 LENGTH = 5
@@ -247,7 +247,7 @@ async def clean_awaited(client: AsyncCheckpointer) -> None:
 # ---- copies ----------------------------------------------------------------------------------------------------------
 
 
-SOURCE = Place.after(with_savepoints)
+SOURCE = Saved.after(with_savepoints)
 
 
 class Source(Actor):

@@ -47,7 +47,7 @@ def places(size: int, all_of_them: bool, generator: random.Random) -> Iterator[t
         )
 
 
-def judge(whole: Whole, paths: list[str], figures: Counter[str], *, reading: bool) -> None:
+def check_found(whole: Whole, paths: list[str], figures: Counter[str], *, reading: bool) -> None:
     """Whether what was done to these objects is found. `reading`: everything is read too, although it was."""
     if paths[0].startswith(layout.PROGRESS):
         damage = whole.survey().damage
@@ -74,7 +74,7 @@ def test_every_flipped_bit_is_found_or_nothing_reads_it(whole: Whole, effort: Ef
         for at, bit in places(len(data), effort(False, True), generator):
             flipped = data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
             with whole.holding({path: flipped}):
-                judge(whole, [path], figures, reading=generator.randrange(effort(30, 200)) == 0)
+                check_found(whole, [path], figures, reading=generator.randrange(effort(30, 200)) == 0)
             figures["bits flipped"] += 1
     assert whole.wrong() == ([], [])
 
@@ -102,7 +102,7 @@ def test_objects_cut_short_made_longer_emptied_or_exchanged_are_found(
         for changed in changes:
             if any(whole.read(some) != new for some, new in changed.items()):
                 with whole.holding(changed):
-                    judge(whole, list(changed), figures, reading=generator.randrange(effort(30, 3)) == 0)
+                    check_found(whole, list(changed), figures, reading=generator.randrange(effort(30, 3)) == 0)
                 figures["objects cut, emptied, made longer or exchanged"] += 1
 
 

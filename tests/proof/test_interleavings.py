@@ -7,13 +7,10 @@ that it is noticed.
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 
 import pytest
 
-from checkpointer import pointer
 from checkpointer.errors import CheckpointError
-from manifests import wire
 from tests.proof.actors import Actor, Stage
 from tests.proof.effort import SUMMARY
 from tests.proof.planted import NO_SEQUENCE_RULE, PLANTED, PREPARED_UNPROTECTED, Planted
@@ -23,15 +20,11 @@ from tests.proof.walks import walk
 
 CHUNKS = 8
 
-PATIENCE = 5000
+WALKS = 5000
 """Walks in which a planted bug must show."""
 
 
-@pytest.fixture(autouse=True)
-def _decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decoding is a function of bytes, and takes half of the time: equal bytes are decoded once."""
-    monkeypatch.setattr(wire, "decode_manifest", lru_cache(256)(wire.decode_manifest))
-    monkeypatch.setattr(pointer, "decode_pointer", lru_cache(256)(pointer.decode_pointer))
+pytestmark = pytest.mark.usefixtures("decoded_once")
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +68,7 @@ def failures(bug: Planted) -> Iterator[Exception]:
         except NOTICED as error:
             yield error
         return
-    for seed in range(PATIENCE):
+    for seed in range(WALKS):
         try:
             walk(seed)
         except NOTICED as error:

@@ -16,8 +16,8 @@ from checkpointer.runtime import run_sync
 from checkpointer.store import open_store
 from tests.conftest import Root
 from tests.proof.effort import SUMMARY
-from tests.proof.gauges import MIB, Sample, available, growth, measure, needs_proc, trend
-from tests.proof.partitions import TOUCHED
+from tests.proof.load.gauges import MIB, Sample, available, growth, measure, needs_proc, trend
+from tests.proof.load.partitions import TOUCHED
 
 pytestmark = needs_proc
 

@@ -25,7 +25,7 @@ from manifests import layout
 from manifests.digest import sha256
 from manifests.model import Json
 from tests.proof.forgery import copy, forge
-from tests.proof.verbs import every_command, everything
+from tests.proof.verbs import do_everything, every_command
 from tests.test_layers import FILES, ROOT, parse
 
 # ---- nothing of ours evaluates anything ------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_texts_of_a_manifest_are_only_shown(tmp_path: Path, mark: Path, figures:
 
     forge(root, "manifest", change)
     assert {said.status for said in every_command(root)} <= {0, 1}
-    assert [*everything(root, tmp_path / "aside")]
+    assert [*do_everything(root, tmp_path / "aside")]
     figures["texts that nobody evaluated"] += len(texts(mark))
 
 
@@ -198,7 +198,7 @@ def test_extension_types_of_arrow_are_not_loaded(tmp_path: Path, mark: Path) -> 
         old["objects"], old["chains"] = [[path, len(data)]], {"0": [[0, len(data), 1]]}
 
     forge(root, "manifest", change)
-    assert [*everything(root, tmp_path / "aside")]
+    assert [*do_everything(root, tmp_path / "aside")]
     assert {said.status for said in every_command(root)} <= {0, 1}
 
 

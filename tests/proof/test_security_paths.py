@@ -21,8 +21,8 @@ from checkpointer.store.base import check_path
 from manifests import layout
 from manifests.fields import dump_sealed
 from manifests.model import CheckpointId, Json
-from tests.proof.forgery import Key, Place, copy, forge, putting, read, snapshot, texts, untouched
-from tests.proof.verbs import COMMITTED, READING, WRITING, command, every_command, everything
+from tests.proof.forgery import Key, Way, copy, forge, putting, read, snapshot, texts, untouched
+from tests.proof.verbs import COMMITTED, READING, WRITING, command, do_everything, every_command
 
 ID = CheckpointId(1, "0c5442af")
 D = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -105,13 +105,13 @@ def lies(outside: Path) -> list[str]:
     ]
 
 
-def kind_of(at: Place) -> Place:
+def kind_of(at: Way) -> Way:
     """Places that are read by the same code: in any item of a list, or of what is kept by a name or a number."""
     named = {0} | {number + 1 for number, part in enumerate(at) if part in ("operators", "chains", "patches")}
     return tuple(0 if number in named or isinstance(part, int) else part for number, part in enumerate(at))
 
 
-def places(record: str) -> list[Place]:
+def places(record: str) -> list[Way]:
     """One place of each kind with a text in it."""
     found = {(kind_of(at), type(at[-1])): at for at in texts(read(record))}
     return list(found.values())
@@ -120,7 +120,7 @@ def places(record: str) -> list[Place]:
 RECORDS = ("pointer", "manifest", "segment", "catalog")
 
 
-def how_many(record: str, at: Place) -> int:
+def how_many(record: str, at: Way) -> int:
     """How many lies to tell in the short run: one where something becomes part of a path, more where one stands."""
     if at[-2:-1] == ("operators",):
         return 1
@@ -145,7 +145,7 @@ def test_a_forged_record_can_at_worst_raise(
             (root / "artifacts" / "link").symlink_to(outside)
             forge(root, record, putting(at, lie))
             with untouched(outside):
-                raised = [*everything(root, root.with_name(f"{root.name}-aside"))]
+                raised = [*do_everything(root, root.with_name(f"{root.name}-aside"))]
             figures["forged records"] += 1
             figures["errors of the tree"] += len(raised)
 
@@ -196,7 +196,7 @@ def test_a_link_leads_to_nothing_outside(tmp_path: Path, effort: Callable[..., b
         outside.mkdir()
         (root / name).symlink_to(shutil.move(root / name, outside / "it"))
         with untouched(outside):
-            raised = [*everything(root, tmp_path / f"aside{number}")]
+            raised = [*do_everything(root, tmp_path / f"aside{number}")]
         assert raised, name
         figures["links planted"] += 1
 

@@ -149,7 +149,7 @@ CHANGING: tuple[tuple[str, ...], ...] = (
 )
 
 
-def everything(root: Path, aside: Path) -> Iterator[CheckpointError]:
+def do_everything(root: Path, aside: Path) -> Iterator[CheckpointError]:
     """Do all of it to the root, in turn, with `aside` for what is written elsewhere; what is raised is of the tree."""
     for number, verb in enumerate(itertools.chain(READING.values(), WRITING.values())):
         place = aside / str(number)

@@ -61,6 +61,17 @@ class Version:
         }
 
 
+def went_back(old: Version, new: Version) -> Iterator[str]:
+    """What may never be: that a version is behind the one before it."""
+    if new.sequence < old.sequence:
+        yield "the committed sequence went back"
+    if old.pointer is not None and new.pointer is not None:
+        if new.pointer.boundary < old.pointer.boundary:
+            yield "the boundary went back"
+        if new.pointer.writer.epoch < old.pointer.writer.epoch:
+            yield "the writer's epoch went back"
+
+
 class Reader:
     """Reads what is there. All that anything live names is there, byte for byte, or that is a `Violation`."""
 

@@ -25,7 +25,7 @@ from tests.table.tables import rows_in
 GROUP = {"fully_qualified_namespace": "space", "eventhub_name": "hub", "consumer_group": "group"}
 
 
-def everything(snapshot: Snapshot) -> Any:
+def read_all(snapshot: Snapshot) -> Any:
     """All that a checkpoint holds, read through every door there is."""
     restored = Restored(snapshot)
     tables = [restored.table("table"), restored.table("table", keys=[{"k": 1}])]
@@ -89,14 +89,14 @@ class Whole:
     def _restored(self, **which: Any) -> Any:
         restored = self.client().restore(**which)
         assert restored is not None
-        return everything(restored._snapshot)
+        return read_all(restored._snapshot)
 
     def _prepared(self) -> Any:
         client = self.client()
         restored = client.restore()
         assert restored is not None
         assert restored.prepared is not None
-        return everything(Snapshot(client._session, restored.prepared._core.manifest, None))
+        return read_all(Snapshot(client._session, restored.prepared._core.manifest, None))
 
     def wrong(self) -> tuple[list[str], list[str]]:
         """What is read now as another value than before, and what is refused. Any other exception goes on."""

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.proof.kills import writers
-from tests.proof.kills.ledger import ADDED, Told, judge, read
+from tests.proof.kills.ledger import ADDED, Told, compare, read
 from tests.proof.kills.lives import Slot
 from tests.proof.kills.writers import Place
 from tests.servers import Server
@@ -48,7 +48,7 @@ def count(figures: Figures, area: str, place: Place, slots: list[Slot]) -> list[
 def judge_all(figures: Figures, area: str, place: Place, found: list[str], needed_a_hand: int) -> None:
     """Compare what was told with what was found, and count it."""
     everything = told(place)
-    verdict = judge(everything, found)
+    verdict = compare(everything, found)
     figures[f"{area}: acknowledged commits"] += verdict.acknowledged
     figures[f"{area}: commits refused"] += verdict.refused
     figures[f"{area}: lost"] += len(verdict.lost)

@@ -75,7 +75,7 @@ class Verdict:
         return self.lost + self.doubled + self.there_though_refused + self.out_of_order
 
 
-def judge(told: list[Told], found: list[str]) -> Verdict:
+def compare(told: list[Told], found: list[str]) -> Verdict:
     """Compare what was told with the tokens of the state, in the order in which the state has them."""
     counts = Counter(found)
     by_kind = {kind: {line.token for line in told if line.kind == kind} for kind in (ADDED, REFUSED)}

@@ -17,10 +17,10 @@ from typing import Any
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy, runtime
 from checkpointer.errors import RetiredError
 from checkpointer.store import open_store
-from tests.proof import leaks
-from tests.proof.faces import settled
-from tests.proof.gauges import Sample, answer, sample
-from tests.proof.readers import CommitClock
+from tests.proof.load import leaks
+from tests.proof.load.faces import settled
+from tests.proof.load.gauges import Sample, answer, sample
+from tests.proof.load.readers import CommitClock
 
 COMMITS = 5
 """Commits of one root in one round."""

@@ -1,7 +1,7 @@
 """What a process holds, read from the system and from the interpreter: for programs that measure themselves.
 
-Peaks belong to a whole process, so each measurement is a program of its own, `python -m tests.proof.<module>`: it takes
-its arguments as JSON on standard input, since they may hold a test server's credentials, and answers in JSON.
+Peaks belong to a whole process, so each measurement is a program of its own, `python -m tests.proof.load.<module>`: it
+takes its arguments as JSON on standard input, since they may hold a test server's credentials, and answers in JSON.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ import pytest
 
 from checkpointer import runtime
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MIB = 1 << 20
 PATIENCE = 6 * 3600
 
@@ -37,7 +37,7 @@ def measure(module: str, **arguments: Any) -> dict[str, Any]:
     """What a program of this folder reports, run in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-m", f"tests.proof.{module}"],
+            [sys.executable, "-m", f"tests.proof.load.{module}"],
             input=json.dumps(arguments),
             cwd=ROOT,
             env=os.environ | {"TMPDIR": folder},  # so that it can count its own files
@@ -45,7 +45,7 @@ def measure(module: str, **arguments: Any) -> dict[str, Any]:
             text=True,
             timeout=PATIENCE,
         )
-    assert done.returncode == 0, f"tests.proof.{module} ended with {done.returncode}"
+    assert done.returncode == 0, f"tests.proof.load.{module} ended with {done.returncode}"
     report: dict[str, Any] = json.loads(done.stdout)
     return report
 

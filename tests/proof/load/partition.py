@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from checkpointer import Checkpointer, KeyedState
-from tests.proof.gauges import MIB, answer, peak
+from tests.proof.load.gauges import MIB, answer, peak
 
 VALUE = 64 << 10
 """Bytes of a value of the keyed state."""

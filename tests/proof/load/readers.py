@@ -19,8 +19,8 @@ from typing import Any
 from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
 from checkpointer.errors import CheckpointNotFoundError, RetiredError
 from checkpointer.host import SystemHost
-from tests.proof.faces import settled
-from tests.proof.gauges import answer
+from tests.proof.load.faces import settled
+from tests.proof.load.gauges import answer
 
 Face = type[Checkpointer] | type[AsyncCheckpointer]
 
@@ -121,11 +121,11 @@ async def read(face: Face, reading: Reading, slow: bool) -> Counter[str]:
         except RetiredError:
             found[lost(reading, latest.id.sequence, (await settled(reader.read_latest())).sequence)] += 1
         else:
-            found[judge(restored.epoch, parts)] += 1
+            found[verdict_on(restored.epoch, parts)] += 1
     raise AssertionError("the writer never ended")
 
 
-def judge(number: int, parts: Iterable[list[bytes]]) -> str:
+def verdict_on(number: int, parts: Iterable[list[bytes]]) -> str:
     return "right" if list(parts) == [[data(number, partition)] for partition in range(PARTITIONS)] else "wrong"
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from checkpointer import KeyedState, RetentionPolicy
 from tests.core.world import Actor, World, contents
-from tests.proof.gauges import answer, peak
-from tests.proof.partitions import spent
+from tests.proof.load.gauges import answer, peak
+from tests.proof.load.partitions import spent
 
 EARLY = 10
 """The checkpoint that the last one is compared with."""

@@ -9,7 +9,7 @@ from checkpointer import KeyedState, RetentionPolicy
 from checkpointer.codecs.keyed_codec import partition_of
 from checkpointer.sync_handles import Checkpoint, Restored
 from tests.core.world import Actor, World
-from tests.proof.gauges import answer, peak
+from tests.proof.load.gauges import answer, peak
 
 TOUCHED = 10
 """Partitions that a commit changes after the first one."""
