@@ -12,21 +12,15 @@ from checkpointer.errors import (
     ConflictError,
     CorruptionError,
     OutcomeUnknownError,
-    RetryableError,
-    StoreNotFoundError,
-    StoreRefusedError,
     UnsupportedFormatError,
 )
 from checkpointer.store.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
-from checkpointer.store.swap import UndecidedError, decide, find
+from checkpointer.store.swap import NOT_TOLD, UndecidedError, decide, find
 from manifests import layout
 from manifests.model import Pointer, Ref, Writer
 from manifests.wire import decode_pointer, encode_pointer
 
 T = TypeVar("T")
-
-NOT_TOLD = (RetryableError, StoreRefusedError, StoreNotFoundError, CorruptionError)
-"""What comes of reading a store that cannot, or will not, tell what it holds."""
 
 ROUNDS = 1000
 """How often an operation plans again because others moved the pointer. Each round means somebody made progress."""
@@ -112,7 +106,7 @@ async def advance(store: Store, head: Head, step: Step) -> Head:
             except ObjectNotFoundError as error:
                 head = await _reread(store, head, error)
                 continue
-        except NOT_TOLD as error:
+        except (*NOT_TOLD, CorruptionError) as error:
             if sent is None:
                 raise
             raise _unknown(store, sent) from error

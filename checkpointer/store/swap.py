@@ -4,8 +4,13 @@ from checkpointer.errors import (
     CheckpointError,
     OutcomeUnknownError,
     RetryableError,
+    StoreNotFoundError,
+    StoreRefusedError,
 )
 from checkpointer.store.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store
+
+NOT_TOLD = (RetryableError, StoreRefusedError, StoreNotFoundError)
+"""What a store raises that cannot, or will not, tell what it holds: the one proves as little as the other."""
 
 SENDS = 5
 """How often a swap that changed nothing visible is sent again before its outcome is called unknown."""
@@ -29,7 +34,8 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
     `data` must differ from all that was ever written to `path`. Only a changed version proves that an unanswered or
     refused request is dead. While the version is what it was, the same request is sent again, and it does not matter
     which of them lands. What is in place, and the disk has not confirmed, is written again. Raises `UndecidedError`,
-    caused by what went wrong last, where all that tells nothing, and what the store refuses outright.
+    caused by what went wrong last, where all that tells nothing; what the store refuses outright; and `CorruptionError`
+    of what is too large to be read, which proves nothing either.
     """
     undecided: CheckpointError | None = None
     unconfirmed = False
@@ -46,7 +52,7 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
             raise
         try:
             found = await find(store, path, limit)
-        except CheckpointError as error:  # who will not tell proves as little as who cannot
+        except NOT_TOLD as error:
             raise UndecidedError from error
         if unconfirmed and found is not None and found.data == data:
             expected = found.version

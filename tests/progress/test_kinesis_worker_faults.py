@@ -162,7 +162,8 @@ def test_a_state_that_is_fenced_under_a_lease_that_is_held_ends_the_worker(
 ) -> None:
     def be_fenced(name: str, given: Any) -> None:
         if name == "process_records":
-            one.faults.fail("swap", path="ownership", times=0 if renewed else 5)
+            if not renewed:
+                one.faults.fail("swap", path="ownership", times=5)
             raise FencedError("the state has another writer")
 
     with pytest.raises(FencedError):

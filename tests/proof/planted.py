@@ -124,8 +124,8 @@ PLANTED = (
     Planted(
         "a refused read-back taken for a failure",
         swap.decide,
-        "except CheckpointError as error:  # who",
-        "except RetryableError as error:  # who",
+        "except NOT_TOLD as error:",
+        "except RetryableError as error:",
     ),
     Planted(
         "failure reported on an unchanged version",
