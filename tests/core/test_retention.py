@@ -1,8 +1,10 @@
 """Retire, plan, sweep: nothing that is live or may become so is deleted, whatever happens meanwhile."""
 
+import gc
 import json
 import random
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,7 +28,7 @@ from checkpointer.errors import (
 )
 from checkpointer.host import SystemHost
 from checkpointer.pointer import read_head
-from checkpointer.retention.plan import Plan, Total
+from checkpointer.retention.plan import Plan, PlanRow, Spool, Total
 from checkpointer.testing.requests import CrashError
 from manifests import layout
 from manifests.model import CheckpointId
@@ -936,3 +938,19 @@ def whole(client: Checkpointer, checkpoint: CheckpointId) -> Contents:
         name: {p: restored.operator(name).partition(p) for p in restored.operator(name).partitions}
         for name in restored.operators
     }
+
+
+def test_the_rows_of_a_plan_leave_nothing_in_memory() -> None:
+    def spool() -> None:
+        with Spool() as rows:
+            rows.extend(PlanRow(f"artifacts/op/{n}", n, "keep", "live", None, 1) for n in range(100))
+        Path(rows.path).unlink()
+
+    for _ in range(20):
+        spool()
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(500):
+        spool()
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 250
