@@ -88,9 +88,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_time(self, node: yaml.ScalarNode) -> date:
         at: date = super().construct_yaml_timestamp(node)
-        if isinstance(at, datetime):
-            format_time(at)  # OverflowError where it is none in UTC
-        return at
+        return _in_utc(at) if isinstance(at, datetime) else at
 
     def refuse(self, node: yaml.Node) -> NoReturn:
         raise ValueError(f"a value with the tag {node.tag}")
@@ -165,13 +163,18 @@ def check_state(name: object, record_number: object, timestamp: object, other: M
     return EventLogState(str(name), int(record_number), _time(timestamp), other)
 
 
+def _in_utc(at: datetime) -> datetime:
+    """As it is written, and so read again. `OverflowError` where there is no such time in UTC."""
+    return datetime.fromisoformat(format_time(at))
+
+
 def _time(value: object) -> datetime:
     """A time in UTC, where one without a zone is taken to be. What is finer than microseconds is cut off."""
     try:
         if isinstance(value, str):
             value = datetime.fromisoformat(value)
         if isinstance(value, datetime):
-            return datetime.fromisoformat(format_time(value))
+            return _in_utc(value)
     except (ValueError, OverflowError):
         pass
     raise IllegalArgumentError(f"expected a time, found {show(value)}")

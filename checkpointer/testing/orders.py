@@ -6,6 +6,7 @@ the time, which counts every request, or by which of several requests made at on
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -66,21 +67,21 @@ class _Node:
         return {key: option for key, option in before.items() if not option.meets(now)}
 
 
-class Order:
-    """One of the orders. `steps` has what was done, for people."""
+class _Order:
+    """One of the orders: the path as far as it is known, and then whatever comes first."""
 
     def __init__(self, path: list[_Node], faults: int) -> None:
         self._path, self._faults = path, faults
         self._depth = 0
         self.steps: list[Key] = []
-        self.redundant = False
 
-    def run(self, simulation: Simulation) -> None:
-        """Run what was started in `simulation`, in this order."""
+    def run(self, simulation: Simulation) -> bool:
+        """Run what was started in `simulation`, in this order. Whether it makes a difference."""
         try:
             simulation.run(lambda: self._step(simulation))
         except _RedundantError:
-            self.redundant = True
+            return False
+        return True
 
     def _step(self, simulation: Simulation) -> None:
         options = {option.key: option for option in self._options(simulation)}
@@ -116,16 +117,31 @@ def _name(one: Waiting) -> tuple[str, str, str, int]:
     return one.actor, one.request.kind, one.request.path, one.number
 
 
-def every_order(faults: int = 0) -> Iterator[Order]:
-    """Orders, one after the other: start the same actors anew for each, and let it run them.
+Begin = Callable[[Simulation], Callable[[], object]]
+"""Starts the actors, and returns what is to be done when all of them have come to an end."""
 
-    Up to `faults` swaps in each are not answered: they took effect, or may do so later.
+
+def play_in_every_order(begin: Begin, faults: int = 0) -> int:
+    """Play a history in every order of its requests that makes a difference. How many there are.
+
+    `begin` starts the same actors in a new simulation for each, and what it returns checks what came of it. Up to
+    `faults` swaps in each order are not answered: they took effect, or may do so later. Any error ends it all, with a
+    note of the steps that led there.
     """
     path: list[_Node] = []
+    count = 0
     while True:
-        order = Order(path, faults)
-        yield order
+        order = _Order(path, faults)
+        with closing(Simulation()) as simulation:
+            try:
+                check = begin(simulation)
+                if order.run(simulation):
+                    check()
+                    count += 1
+            except Exception as error:
+                error.add_note("in this order: " + ", ".join(" ".join(map(str, step)) for step in order.steps))
+                raise
         while path and not path[-1].next():
             path.pop()
         if not path:
-            return
+            return count

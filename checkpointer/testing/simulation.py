@@ -95,7 +95,7 @@ class Simulation:
         self.late: list[Waiting] = []
         """Writes whose senders believe them lost, and that may still land."""
         self.steps = 0
-        self._watch = watch
+        self.watch = watch
         self._step: Callable[[], None] = lambda: None
         self._loop = _Loop(self._idle)
         self._tasks: dict[asyncio.Task[Any], str] = {}
@@ -223,7 +223,7 @@ class Simulation:
         except Exception as refusal:
             return None, refusal
         changed = one.request.kind == "delete" or self.store.objects.get(one.request.path) is not before
-        self._watch(Effect(one.actor, one.request, changed, one.context))
+        self.watch(Effect(one.actor, one.request, changed, one.context))
         return answer, None
 
     async def _until_done(self) -> None:

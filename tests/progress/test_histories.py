@@ -15,7 +15,7 @@ from checkpointer.errors import CheckpointError, LeaseLostError
 from checkpointer.progress import leases
 from checkpointer.progress.lease import Lease, Value
 from checkpointer.store import memory
-from checkpointer.testing.orders import every_order
+from checkpointer.testing.orders import play_in_every_order
 from checkpointer.testing.simulation import Effect, Simulation
 from manifests.progress import Position, decode_position
 from tests.progress.world import FOLDER, LEASE, Worker
@@ -55,9 +55,9 @@ def number(value: Value | None) -> int:
 class Scene:
     """A simulated store with workers on it, whose time is moved by hand."""
 
-    def __init__(self) -> None:
-        self.judge = Judge()
-        self.simulation = Simulation(self.judge)
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.judge = simulation.watch = Judge()
         self.now = 1000.0
         self.workers: dict[str, Worker] = {}
         self.outcomes: Counter[str] = Counter()
@@ -97,21 +97,17 @@ Script = Callable[[Scene, Worker], Coroutine[Any, Any, None]]
 
 def explore(lives: dict[str, Script], prepare: Callable[[Scene], None], faults: int = 0) -> tuple[int, Counter[str]]:
     """Run every order of the requests of these that makes a difference. How many there are, and what came of them."""
-    count, outcomes = 0, Counter[str]()
-    for order in every_order(faults):
-        scene = Scene()
-        try:
-            workers = {name: scene.worker(name) for name in lives}
-            prepare(scene)
-            for name, script in lives.items():
-                scene.simulation.start(name, script(scene, workers[name]))
-            order.run(scene.simulation)
-        finally:
-            scene.simulation.close()
-        if not order.redundant:
-            count += 1
-            outcomes += scene.outcomes
-    return count, outcomes
+    outcomes = Counter[str]()
+
+    def begin(simulation: Simulation) -> Callable[[], object]:
+        scene = Scene(simulation)
+        workers = {name: scene.worker(name) for name in lives}
+        prepare(scene)
+        for name, script in lives.items():
+            simulation.start(name, script(scene, workers[name]))
+        return lambda: outcomes.update(scene.outcomes)
+
+    return play_in_every_order(begin, faults), outcomes
 
 
 def created(scene: Scene) -> None:
@@ -209,7 +205,7 @@ class Walk(Scene):
     """Workers that do what they like, served in any order; some requests are lost, some land late, some workers die."""
 
     def __init__(self, seed: int, steps: int) -> None:
-        super().__init__()
+        super().__init__(Simulation())
         self.steps = steps
         self.chance = random.Random(seed)
         self.names = [f"w{number}" for number in range(self.chance.choice((2, 3)))]

@@ -233,11 +233,9 @@ def _token(checkpoint: CheckpointId) -> bytes:
 class Stage:
     """A simulated store with a judge, and the actors on it. `grace` is that of every retention policy."""
 
-    def __init__(self, seed: int = 0, grace: timedelta = timedelta(0)) -> None:
-        self.seed, self.grace = seed, grace
-        self.judge = Judge()
-        self.simulation = Simulation(self.judge)
-        self.judge.attach(self.simulation)
+    def __init__(self, simulation: Simulation, seed: int = 0, grace: timedelta = timedelta(0)) -> None:
+        self.simulation, self.seed, self.grace = simulation, seed, grace
+        self.judge = Judge(simulation)
         self.told: Counter[str] = Counter()
         """What became of the deeds: acknowledged, refused, and the errors."""
         self._actors = 0

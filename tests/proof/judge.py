@@ -57,9 +57,11 @@ DEED: ContextVar[Deed] = ContextVar("deed")
 
 
 class Judge:
-    """Watches one store."""
+    """Watches one store, from now on."""
 
-    def __init__(self) -> None:
+    def __init__(self, simulation: Simulation) -> None:
+        simulation.watch = self
+        self._reader = Reader(simulation.store.objects)
         self.versions: list[Version] = [Version(None)]
         self.refused: dict[CheckpointId, str] = {}
         self.committed: dict[CheckpointId, bytes] = {}
@@ -68,9 +70,6 @@ class Judge:
         self._owner: object = None
         """The session that took over last."""
         self._fenced: set[object] = set()
-
-    def attach(self, simulation: Simulation) -> None:
-        self._reader = Reader(simulation.store.objects)
 
     @property
     def now(self) -> Version:
@@ -155,6 +154,8 @@ class Judge:
         manifest = self._reader.manifest(ref)
         self._must(manifest.parent == old.committed, f"{ref.id} stands on {manifest.parent}, not on {old.committed}")
         self._must(ref.id not in self.refused, f"{ref.id} was committed, and refused: {self.refused.get(ref.id)}")
+        meant = deed.kind == "promote" and deed.name == str(ref.id)
+        self._must(ref != old.prepared or meant, f"{deed.actor} ({deed.kind} {deed.name}) promoted {ref.id}")
         content = self._content(manifest)
         if deed.kind == "rollback":
             kept = {self.committed[one.id] for one in old.live}

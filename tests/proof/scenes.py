@@ -1,11 +1,13 @@
 """Small histories, to be played in every order of their requests."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from unittest import mock
 
 from checkpointer.store import swap
-from checkpointer.testing.orders import every_order
+from checkpointer.testing.orders import play_in_every_order
+from checkpointer.testing.simulation import Simulation
 from tests.proof.actors import Act, Actor, Stage
 
 
@@ -128,23 +130,15 @@ SCENES = (
 
 def play(scene: Scene) -> int:
     """Play a scene in every order. How many there were; raises at the first that breaks a rule."""
-    count = 0
+
+    def begin(simulation: Simulation) -> Callable[[], object]:
+        stage = Stage(grace=scene.grace, simulation=simulation)
+        for actor, act in zip(_prepare(stage, scene), scene.parts.values(), strict=True):
+            simulation.start(actor.name, actor.live([act]))
+        return stage.finish
+
     with mock.patch.object(swap, "SENDS", 1):  # a swap without an answer is given up at once
-        for order in every_order(scene.faults):
-            stage = Stage(grace=scene.grace)
-            try:
-                for actor, act in zip(_prepare(stage, scene), scene.parts.values(), strict=True):
-                    stage.simulation.start(actor.name, actor.live([act]))
-                order.run(stage.simulation)
-                if not order.redundant:
-                    stage.finish()
-                    count += 1
-            except Exception as error:
-                error.add_note(f"{scene.name}: {[' '.join(map(str, step)) for step in order.steps]}")
-                raise
-            finally:
-                stage.simulation.close()
-    return count
+        return play_in_every_order(begin, scene.faults)
 
 
 def _prepare(stage: Stage, scene: Scene) -> list[Actor]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from checkpointer.errors import CheckpointError
+from checkpointer.testing.simulation import Simulation
 from tests.proof.actors import Actor, Stage
 from tests.proof.effort import SUMMARY
 from tests.proof.planted import NO_SEQUENCE_RULE, PLANTED, PREPARED_UNPROTECTED, Planted
@@ -86,7 +87,7 @@ def test_a_rule_taken_out_is_noticed(bug: Planted, figures: Counter[str]) -> Non
 
 def test_what_is_prepared_is_spared_by_two_rules() -> None:
     def history() -> None:
-        stage = Stage()
+        stage = Stage(Simulation())
         try:
             writer, cleaner = stage.actor("writer"), stage.actor("cleaner")
             stage.play(writer, Actor.restore, Actor.commit, Actor.prepare)

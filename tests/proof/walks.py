@@ -10,7 +10,7 @@ from unittest import mock
 
 from checkpointer.store import swap
 from checkpointer.testing.requests import WRITES
-from checkpointer.testing.simulation import Waiting
+from checkpointer.testing.simulation import Simulation, Waiting
 from manifests import segments
 from tests.proof.actors import Act, Actor, Stage
 
@@ -72,7 +72,7 @@ class Walk(Stage):
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        super().__init__(seed, self.dice.choice((timedelta(0), timedelta(hours=1))))
+        super().__init__(Simulation(), seed, self.dice.choice((timedelta(0), timedelta(hours=1))))
         self._deletes = self.dice.random() < 0.5
         self._lossy = self.dice.choice((0.0, 0.0, 0.02, 0.1, 0.5))
         self._refused = self.dice.choice((0.0, 0.3))

@@ -10,7 +10,7 @@ import pytest
 
 from checkpointer.errors import DependencyError
 from checkpointer.store.base import PreconditionFailedError, Store
-from checkpointer.testing.orders import every_order
+from checkpointer.testing.orders import play_in_every_order
 from checkpointer.testing.requests import CrashError
 from checkpointer.testing.simulation import Effect, Simulation, StuckError
 
@@ -20,14 +20,14 @@ Life = Callable[[Store, list[str]], object]
 def histories(*lives: Life, faults: int = 0) -> Counter[str]:
     """What can come out, and in how many orders."""
     found: Counter[str] = Counter()
-    for order in every_order(faults):
-        simulation, told = Simulation(), []
+
+    def begin(simulation: Simulation) -> Callable[[], object]:
+        told: list[str] = []
         for number, life in enumerate(lives):
             simulation.start(str(number), life(simulation.store_of(str(number)), told))
-        order.run(simulation)
-        if not order.redundant:
-            found[" ".join(told)] += 1
-        simulation.close()
+        return lambda: found.update([" ".join(told)])
+
+    assert play_in_every_order(begin, faults) == sum(found.values())
     return found
 
 
@@ -83,6 +83,20 @@ def test_what_is_not_decided_here_is_told() -> None:
 
 def test_the_same_decisions_are_the_same_history() -> None:
     assert histories(swaps, lists, faults=1) == histories(swaps, lists, faults=1)
+
+
+def test_an_error_says_in_which_order_it_came() -> None:
+    async def trusts(store: Store) -> None:
+        await store.get("x")
+
+    def begin(simulation: Simulation) -> Callable[[], object]:
+        simulation.start("writer", writes("x")(simulation.store_of("writer"), []))
+        simulation.start("reader", trusts(simulation.store_of("reader")))
+        return list
+
+    with pytest.raises(LookupError) as raised:
+        play_in_every_order(begin)
+    assert raised.value.__notes__ == ["in this order: reader get x 1 serve"]
 
 
 # ---- the simulation --------------------------------------------------------------------------------------------------
