@@ -5,7 +5,9 @@ So the same is checked here before: sizes, types, and nothing that our files do 
 Thrift's compact protocol; fields have the numbers of Parquet's own definition.
 """
 
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _ROW_GROUPS, _CHUNKS, _CHUNK = 4, 1, 3
 _ENCRYPTED = {8, 9}
@@ -25,23 +27,30 @@ def check_footer(data: bytes, schema: Any) -> None:
     length = int.from_bytes(data[-8:-4], "little")
     footer = _Compact(data[-8 - length : -8]).struct(0)
     columns = [schema.column(index) for index in range(len(schema))]
-    for group in footer.get(_ROW_GROUPS, []):
-        for chunk, column in zip(group[_CHUNKS], columns, strict=True):
-            _check_chunk(chunk, column)
+    for group in _expect(list, footer.get(_ROW_GROUPS, [])):
+        for chunk, column in zip(_expect(list, _expect(dict, group)[_CHUNKS]), columns, strict=True):
+            _check_chunk(_expect(dict, chunk), column)
 
 
 def _check_chunk(chunk: dict[int, Any], column: Any) -> None:
-    described = chunk[_CHUNK]
-    statistics, sizes = described.get(_STATISTICS, {}), described.get(_SIZES, {})
+    described = _expect(dict, chunk[_CHUNK])
+    statistics, sizes = _expect(dict, described.get(_STATISTICS, {})), _expect(dict, described.get(_SIZES, {}))
     kind, number = column.physical_type, described[_TYPE]
     if type(number) is not int or number != _TYPES.index(kind) or _ENCRYPTED & chunk.keys() or _GEOSPATIAL in described:
         raise ValueError(f"column {column.path!r:.80}: a chunk of another type")
     width = column.length if kind == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(kind)
-    if width is not None and any(len(statistics[bound]) != width for bound in _BOUNDS if bound in statistics):
+    bounds = [_expect(bytes, statistics[bound]) for bound in _BOUNDS if bound in statistics]
+    if width is not None and any(len(bound) != width for bound in bounds):
         raise ValueError(f"column {column.path!r:.80}: bounds that are not of its type")
     levels = {_REPETITIONS: column.max_repetition_level, _DEFINITIONS: column.max_definition_level}
-    if any(len(sizes[number]) not in (0, level + 1) for number, level in levels.items() if number in sizes):
+    if any(len(_expect(list, sizes.get(number, []))) not in (0, level + 1) for number, level in levels.items()):
         raise ValueError(f"column {column.path!r:.80}: a histogram of another size")
+
+
+def _expect(kind: type[T], found: Any) -> T:
+    if not isinstance(found, kind):
+        raise ValueError("a footer with a value of another type than its field has")
+    return found
 
 
 class _Compact:

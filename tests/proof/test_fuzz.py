@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import random
+import shlex
 import subprocess
 import sys
 import tracemalloc
@@ -31,6 +32,11 @@ Effort = Callable[[int, int], int]
 ROOT = Path(__file__).parents[2]
 BY_NAME = {decoder.name: decoder for decoder in TABLE}
 EACH = pytest.mark.parametrize("decoder", TABLE, ids=lambda decoder: decoder.name)
+
+
+def replay(decoder: Decoder, data: bytes) -> str:
+    """The command that decodes it again."""
+    return shlex.join(["python", "-m", "tests.proof.guided", decoder.name, repr(data)])
 
 
 def test_no_decoder_is_forgotten() -> None:
@@ -60,7 +66,7 @@ def test_any_value_in_the_place_of_another_gives_no_more_than_an_error(
         try:
             figures["values out" if examine(decoder, data) else "errors out"] += 1
         except Exception as error:
-            error.add_note(f"python -m tests.proof.guided {decoder.name!r} {repr(data)!a}")
+            error.add_note(replay(decoder, data))
             raise
     figures["inputs tried"] += min(len(tried), effort(700, len(tried)))
 
@@ -193,6 +199,14 @@ def test_no_table_of_an_attacker_does_more_than_raise(effort: Effort, figures: C
 
 # ---- coverage-guided -------------------------------------------------------------------------------------------------
 
+
+def test_the_command_that_replays_an_input_does() -> None:
+    decoder = BY_NAME["row groups"]
+    command = shlex.split(replay(decoder, b"'\"\\\x00" + decoder.seeds[0]))
+    done = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "an error of the tree\n"
+
+
 HAS_WHEEL = sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 14)
 GUIDED = [decoder for decoder in TABLE if SUMMARY is not None or decoder.name in ("manifest", "journal")]
 
@@ -214,7 +228,7 @@ def test_guided_by_coverage(decoder: Decoder, effort: Effort, figures: Counter[s
     done = subprocess.run([*command, *limits, str(corpus)], cwd=ROOT, capture_output=True, text=True, errors="replace")
     crashes = [path.read_bytes() for path in tmp_path.glob("*-*") if path.is_file()]
     if done.returncode or crashes:
-        replays = [f"python -m tests.proof.guided {decoder.name!r} {repr(data)!a}" for data in crashes]
+        replays = [replay(decoder, data) for data in crashes]
         pytest.fail("\n".join([*replays, done.stderr[-3000:]]), pytrace=False)
     for name, count in json.loads(counts.read_text()).items():
         figures[f"{name} guided by coverage"] += count

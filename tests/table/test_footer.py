@@ -67,6 +67,24 @@ def test_a_footer_that_contradicts_itself_is_refused(old: bytes, new: bytes, why
         opened(with_footer(snapshot(), old, new))
 
 
+@pytest.mark.parametrize("kind", range(16))
+def test_a_field_of_any_other_type_is_refused_or_passed_over(kind: int) -> None:
+    """Some of these bytes are the header of a field, whose low half is the type of what follows."""
+    whole = snapshot()
+    length = int.from_bytes(whole[-8:-4], "little")
+    opens = refused = 0
+    for at in range(-8 - length, -8):
+        data = bytearray(whole)
+        data[at] = data[at] & 0xF0 | kind
+        try:
+            opened(bytes(data)).of_keys(pa.table({"k": pa.array([KEY], pa.int64())}))
+            opens += 1
+        except MalformedError:
+            refused += 1
+    assert opens
+    assert refused
+
+
 def test_digests_of_row_groups_that_are_no_list_are_refused() -> None:
     sink = io.BytesIO()
     rows = snapshot_rows(SCHEMA, [ROW]).replace_schema_metadata({"checkpointer.row_groups": "[" * 100_000})
