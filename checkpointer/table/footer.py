@@ -5,15 +5,37 @@ So the same is checked here before: sizes, types, and nothing that our files do 
 Thrift's compact protocol; fields have the numbers of Parquet's own definition.
 """
 
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-T = TypeVar("T")
+_I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
+"""Types of Thrift's compact protocol."""
 
 _ROW_GROUPS, _CHUNKS, _CHUNK = 4, 1, 3
 _ENCRYPTED = {8, 9}
 _TYPE, _STATISTICS, _SIZES, _GEOSPATIAL = 1, 12, 16, 17
 _BOUNDS = (1, 2, 5, 6)
 _REPETITIONS, _DEFINITIONS = 2, 3
+
+_Shape: TypeAlias = "Mapping[int, _Shape] | Sequence[_Shape] | int | None"
+"""A struct by its fields, a list of what its one item says, a type, or None for anything."""
+
+_COLUMN: _Shape = {
+    _TYPE: _I32,
+    2: [_I32],
+    3: [_BINARY],
+    8: [{}],
+    _STATISTICS: dict.fromkeys(_BOUNDS, _BINARY),
+    13: [{}],
+    _SIZES: {_REPETITIONS: [_I64], _DEFINITIONS: [_I64]},
+}
+_FOOTER: Mapping[int, _Shape] = {
+    2: [{}],
+    _ROW_GROUPS: [{_CHUNKS: [{_CHUNK: _COLUMN}], 4: [{}]}],
+    5: [{}],
+    7: [{}],
+}
+"""All that is looked at here, and every list: Arrow reads a list as what it should be, whatever it says that it is."""
 
 _TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
@@ -25,42 +47,52 @@ _DEEPEST = 16
 def check_footer(data: bytes, schema: Any) -> None:
     """Raise `ValueError` unless the footer at the end of `data` is sound; `schema` is Arrow's reading of it."""
     length = int.from_bytes(data[-8:-4], "little")
-    footer = _Compact(data[-8 - length : -8]).struct(0)
+    footer = _Compact(data[-8 - length : -8]).struct(_FOOTER, 0)
     columns = [schema.column(index) for index in range(len(schema))]
-    for group in _expect(list, footer.get(_ROW_GROUPS, [])):
-        for chunk, column in zip(_expect(list, _expect(dict, group)[_CHUNKS]), columns, strict=True):
-            _check_chunk(_expect(dict, chunk), column)
+    for group in footer.get(_ROW_GROUPS, []):
+        for chunk, column in zip(group[_CHUNKS], columns, strict=True):
+            _check_chunk(chunk, column)
 
 
 def _check_chunk(chunk: dict[int, Any], column: Any) -> None:
-    described = _expect(dict, chunk[_CHUNK])
-    statistics, sizes = _expect(dict, described.get(_STATISTICS, {})), _expect(dict, described.get(_SIZES, {}))
-    kind, number = column.physical_type, described[_TYPE]
-    if type(number) is not int or number != _TYPES.index(kind) or _ENCRYPTED & chunk.keys() or _GEOSPATIAL in described:
+    described = chunk[_CHUNK]
+    statistics, sizes = described.get(_STATISTICS, {}), described.get(_SIZES, {})
+    kind = column.physical_type
+    if described[_TYPE] != _TYPES.index(kind) or _ENCRYPTED & chunk.keys() or _GEOSPATIAL in described:
         raise ValueError(f"column {column.path!r:.80}: a chunk of another type")
     width = column.length if kind == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(kind)
-    bounds = [_expect(bytes, statistics[bound]) for bound in _BOUNDS if bound in statistics]
-    if width is not None and any(len(bound) != width for bound in bounds):
+    if width is not None and any(len(statistics[bound]) != width for bound in _BOUNDS if bound in statistics):
         raise ValueError(f"column {column.path!r:.80}: bounds that are not of its type")
     levels = {_REPETITIONS: column.max_repetition_level, _DEFINITIONS: column.max_definition_level}
-    if any(len(_expect(list, sizes.get(number, []))) not in (0, level + 1) for number, level in levels.items()):
+    if any(len(sizes[number]) not in (0, level + 1) for number, level in levels.items() if number in sizes):
         raise ValueError(f"column {column.path!r:.80}: a histogram of another size")
 
 
-def _expect(kind: type[T], found: Any) -> T:
-    if not isinstance(found, kind):
-        raise ValueError("a footer with a value of another type than its field has")
-    return found
+def _check_type(kind: int, shape: _Shape) -> None:
+    match shape:
+        case None:
+            return
+        case int():
+            wanted = shape
+        case Mapping():
+            wanted = _STRUCT
+        case _:
+            wanted = _LIST
+    if kind != wanted:
+        raise ValueError(f"a footer with a value of type {kind} in the place of one of type {wanted}")
 
 
 class _Compact:
-    """Reads Thrift's compact protocol: structs as dicts by the numbers of their fields, lists as lists."""
+    """Reads Thrift's compact protocol: structs as dicts by the numbers of their fields, lists as lists.
+
+    What has a place in the shape has to be of its type; the rest may be anything.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
-    def struct(self, depth: int) -> dict[int, Any]:
+    def struct(self, shape: Mapping[int, _Shape], depth: int) -> dict[int, Any]:
         if depth > _DEEPEST:
             raise ValueError("a footer with too many levels")
         fields: dict[int, Any] = {}
@@ -68,12 +100,14 @@ class _Compact:
         while header := self._byte():
             kind, step = header & 15, header >> 4
             number = number + step if step else self._integer()
-            if number in fields:
-                raise ValueError("a footer that says something twice")
-            fields[number] = kind == 1 if kind in (1, 2) else self._value(kind, depth + 1)
+            if number in fields or not 0 < number < 2**15:
+                raise ValueError(f"a footer with a field {number} that stands twice, or nowhere")
+            wanted = shape.get(number)
+            _check_type(kind, wanted)
+            fields[number] = kind == 1 if kind in (1, 2) else self._value(kind, wanted, depth + 1)
         return fields
 
-    def _value(self, kind: int, depth: int) -> Any:
+    def _value(self, kind: int, shape: _Shape, depth: int) -> Any:
         match kind:
             case 1 | 2 | 3:
                 return self._byte()
@@ -84,18 +118,19 @@ class _Compact:
             case 8:
                 return self._take(self._varint())
             case 9:
-                return self._list(depth)
+                return self._list(shape[0] if isinstance(shape, Sequence) else None, depth)
             case 12:
-                return self.struct(depth)
+                return self.struct(shape if isinstance(shape, Mapping) else {}, depth)
         raise ValueError(f"a footer with a value of type {kind}")
 
-    def _list(self, depth: int) -> list[Any]:
+    def _list(self, item: _Shape, depth: int) -> list[Any]:
         header = self._byte()
         kind, size = header & 15, header >> 4
         size = self._varint() if size == 15 else size
         if depth > _DEEPEST or size > len(self._data):
             raise ValueError("a footer with a list that is too long or too deep")
-        return [self._value(kind, depth + 1) for _ in range(size)]
+        _check_type(kind, item)
+        return [self._value(kind, item, depth + 1) for _ in range(size)]
 
     def _integer(self) -> int:
         found = self._varint()

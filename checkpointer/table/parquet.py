@@ -101,12 +101,16 @@ def decode_pack(
         return _read(file, _groups_of(file.metadata, partitions), schema, columns, [PARTITION, CHANGE])
 
 
+def _paths(metadata: pq.FileMetaData) -> list[str]:
+    """The path of each column chunk of a row group, as the schema has it: what a chunk says itself is its writer's."""
+    return [metadata.schema.column(index).path for index in range(len(metadata.schema))]
+
+
 def _groups_of(metadata: pq.FileMetaData, partitions: Sequence[int]) -> list[int]:
     """The row groups of a pack that may hold rows of some partitions, by the bounds of the column that says so."""
-    leaves = [metadata.schema.column(index).path for index in range(len(metadata.schema))]
-    wanted, groups = sorted(partitions), []
+    at, wanted, groups = _paths(metadata).index(PARTITION), sorted(partitions), []
     for group in range(metadata.num_row_groups):
-        bounds = metadata.row_group(group).column(leaves.index(PARTITION)).statistics
+        bounds = metadata.row_group(group).column(at).statistics
         if (
             bounds is None
             or not bounds.has_min_max
@@ -140,16 +144,16 @@ class RowGroups:
 
     def of_keys(self, keys: pa.Table) -> list[int]:
         """The row groups that may hold one of `keys`, by the bounds of their key columns."""
-        names = _names_by_id(self.metadata.schema.to_arrow_schema(), self._schema)
-        key = self._schema.key
-        wanted = {path: _sorted(keys[name]) for path, name in names.items() if name in key}
-        return [group for group in range(len(self.ranges)) if self._may_hold(group, wanted)]
+        with _explaining(self._name):
+            names = _names_by_id(self.metadata.schema.to_arrow_schema(), self._schema)
+            key = self._schema.key
+            wanted = {path: _sorted(keys[name]) for path, name in names.items() if name in key}
+            return [group for group in range(len(self.ranges)) if self._may_hold(group, wanted)]
 
     def _may_hold(self, group: int, wanted: dict[str, list[Any] | None]) -> bool:
         described = self.metadata.row_group(group)
-        for index in range(described.num_columns):
-            column = described.column(index)
-            bounds, values = column.statistics, wanted.get(column.path_in_schema)
+        for index, path in enumerate(_paths(self.metadata)):
+            bounds, values = described.column(index).statistics, wanted.get(path)
             inside = self.metadata.schema.column(index).max_definition_level > 1  # of a struct, as a.b is of a
             if inside or values is None or bounds is None or not bounds.has_min_max:
                 continue
