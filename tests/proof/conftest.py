@@ -1,12 +1,20 @@
 """What several proofs need."""
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 
 import pytest
 
 from checkpointer import pointer
 from manifests import wire
+from tests.servers import Server
+
+
+@pytest.fixture
+def server_of(request: pytest.FixtureRequest) -> Callable[[str], Server | None]:
+    """The server of a kind of store, which is started with the first use; None for a local folder."""
+    return lambda kind: None if kind == "local" else request.getfixturevalue(f"{kind}_server")
 
 
 @pytest.fixture

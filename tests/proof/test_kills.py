@@ -50,9 +50,9 @@ def new_slot() -> Iterator[NewSlot]:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, server_of: Callable[[str], Server | None], tmp_path: Path) -> Place:
     """A root of the kind that the test is parametrised with, with a first checkpoint."""
-    return new_place(tmp_path, None if request.param == "local" else request.getfixturevalue(f"{request.param}_server"))
+    return new_place(tmp_path, server_of(request.param))
 
 
 @pytest.mark.parametrize("seed", [1])
