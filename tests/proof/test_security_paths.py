@@ -22,7 +22,7 @@ from manifests import layout
 from manifests.fields import dump_sealed
 from manifests.model import CheckpointId, Json
 from tests.proof.forgery import Key, Way, copy, forge, putting, read, snapshot, texts, untouched
-from tests.proof.verbs import COMMITTED, READING, WRITING, command, do_everything, every_command
+from tests.proof.verbs import COMMITTED, CONSUMERS, READING, WRITING, command, do_everything, every_command
 
 ID = CheckpointId(1, "0c5442af")
 D = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -152,15 +152,16 @@ def test_a_forged_record_can_at_worst_raise(
 
 @pytest.mark.usefixtures("careless")
 @pytest.mark.parametrize("record", ["ownership.json", "positions/0.json"])
+@pytest.mark.parametrize("consumer", CONSUMERS)
 def test_a_forged_owner_or_position_can_at_worst_raise(
-    record: str, tmp_path: Path, effort: Callable[..., int], figures: Counter[str]
+    consumer: str, record: str, tmp_path: Path, effort: Callable[..., int], figures: Counter[str]
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     root = copy(tmp_path / "root")
-    with Checkpointer(root) as ck:
-        WRITING["record"](ck, tmp_path)
-    (file,) = root.glob(f"progress/*/*/*/*/{record}")
+    reads, writes = CONSUMERS[consumer]
+    writes(str(root))
+    (file,) = root.glob(f"progress/{consumer}/**/{record}")
     honest = json.loads(file.read_bytes())
     for at in texts(honest):
         for lie in ("../outside/secret", str(outside / "secret"), "..")[: effort(1, 3)]:
@@ -169,9 +170,9 @@ def test_a_forged_owner_or_position_can_at_worst_raise(
             forged.pop("digest", None)
             file.write_bytes(dump_sealed(forged))
             with untouched(outside):
-                for verb in (READING["positions"], WRITING["record"]):
-                    with Checkpointer(root) as ck, suppress(CheckpointError):
-                        verb(ck, tmp_path)
+                for use in (reads, writes):
+                    with suppress(CheckpointError):
+                        use(str(root))
                 assert "unexpected" not in command("progress", root).err
             figures["forged records"] += 1
 

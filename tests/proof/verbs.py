@@ -15,7 +15,9 @@ from checkpointer import Checkpointer, RetentionPolicy
 from checkpointer.cli.app import checkpointer
 from checkpointer.errors import CheckpointError
 from checkpointer.progress.eventhub import CheckpointStore
+from checkpointer.progress.eventprocessorhost import CheckpointInfo, CheckpointManager
 from checkpointer.progress.journal import Journal
+from checkpointer.progress.kinesis import ShardLeases
 from checkpointer.retention.plan import Plan
 from checkpointer.spark.frames import struct_of
 from checkpointer.spark.read import version_of
@@ -72,6 +74,54 @@ def _record(ck: Checkpointer, aside: Path) -> object:
     with CheckpointStore(ck.root) as store:
         store.update_checkpoint(partition | {"offset": "1", "sequence_number": 1})
         return store.claim_ownership([partition | {"owner_id": "me"}])
+
+
+def _read_as_host(root: str) -> None:
+    with CheckpointManager(root) as manager, manager.leases("me") as hosts:
+        hosts.get_all_leases()
+        manager.get_checkpoint("0")
+
+
+def _write_as_host(root: str) -> None:
+    with CheckpointManager(root) as manager, manager.leases("me") as hosts:
+        manager.create_checkpoint_store_if_not_exists()
+        hosts.create_lease_store_if_not_exists()
+        manager.create_all_checkpoints_if_not_exists(["0"])
+        hosts.create_all_leases_if_not_exists(["0"])
+        lease = hosts.get_lease("0")
+        assert lease is not None
+        hosts.acquire_lease(lease)
+        manager.update_checkpoint(lease, CheckpointInfo("0", "7", 7))
+
+
+def _read_as_worker(root: str) -> None:
+    with ShardLeases(root, "app", "me") as leases:
+        leases.balance()
+
+
+def _write_as_worker(root: str) -> None:
+    with ShardLeases(root, "app", "me") as leases:
+        leases.create(["0"])
+        held = leases.take("0", force=True)
+        assert held is not None
+        leases.deliver(held, [{"SequenceNumber": "7"}])
+        held.prepare_checkpoint(application_state=b"state").checkpoint()
+
+
+def _with_client(verb: Callable[[Checkpointer, Path], object]) -> Callable[[str], object]:
+    def use(root: str) -> object:
+        with Checkpointer(root) as ck:
+            return verb(ck, Path())
+
+    return use
+
+
+CONSUMERS: dict[str, tuple[Callable[[str], object], ...]] = {
+    "eventhub": (_with_client(_positions), _with_client(_record)),
+    "eventprocessorhost": (_read_as_host, _write_as_host),
+    "kinesis": (_read_as_worker, _write_as_worker),
+}
+"""How each of them reads its records, and how it writes them."""
 
 
 def _journal(ck: Checkpointer, aside: Path) -> object:
