@@ -9,10 +9,12 @@ from checkpointer.errors import IllegalArgumentError
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 
+_EXAMPLE = "s3://bucket/path"
+
 _CLOUD = ("s3", "s3a", "s3n", "abfs", "abfss", "az")
 _ACCOUNTS = ("abfs", "abfss", "az")
 
-_BUCKET = re.compile(r"[^:]*|arn:.*")
+_BUCKET = re.compile(r"[^:%]*|arn:.*")
 _HOST = re.compile(r"([^:]*|\[.*\])(:[0-9]+)?")
 
 
@@ -37,14 +39,16 @@ class Location:
 def parse(url: str | os.PathLike[str]) -> Location:
     """The location that `url` names. Raises `IllegalArgumentError`; its message never repeats a password."""
     if not isinstance(url, str | os.PathLike):
-        raise IllegalArgumentError(f"the root: expected a folder or a URL such as s3://bucket/path, got {url!r:.40}")
+        raise IllegalArgumentError(f"the root: expected a folder or a URL such as {_EXAMPLE}, got {url!r:.40}")
     text = os.fspath(url)
     if not isinstance(text, str) or not text.strip() or "\0" in text:
-        raise IllegalArgumentError("the root is empty: give a folder or a URL such as s3://bucket/path")
+        raise IllegalArgumentError(f"the root is empty: give a folder or a URL such as {_EXAMPLE}")
     match = _SCHEME.match(text)
     if match is None:
         if "://" in text:
             raise IllegalArgumentError(f"{text.partition(':')[0]!r:.40}: not the protocol of a URL")
+        if text.partition(":")[0].lower() in _CLOUD and ":" in text:
+            raise IllegalArgumentError(f"{text.partition(':')[0]}:…: write it with two slashes, as {_EXAMPLE}")
         return _local(text)
     scheme = match["scheme"].lower()
     if scheme in ("file", "local"):

@@ -60,6 +60,7 @@ def test_roots_are_understood(url: Any, location: Location) -> None:
         ("file://host/path", "names a host"),
         ("s3://name@bucket/x", "must not hold credentials"),
         ("s3://bucke[t/x", "not a URL"),
+        ("S3:bucket/x", "S3:…: write it with two slashes, as s3://bucket/path"),
         ("s3://a\u2100b/x", "not a URL"),
         ("x y://bucket", "not the protocol of a URL"),
         ("simplecache::s3://bucket", "not the protocol of a URL"),
@@ -89,6 +90,8 @@ def test_roots_are_refused_with_a_reason(url: Any, reason: str) -> None:
         "s3://AKIAKEY:hunter22#x@bucket",
         "s3:/AKIAKEY:hunter22@bucket/x",
         "sftp://user:hunter22/x@host/x",
+        "s3:AKIAKEY:hunter22@bucket",
+        "s3://AKIAKEY%3Ahunter22%40bucket/x",
     ],
 )
 def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
