@@ -138,9 +138,7 @@ def until(what: Callable[[], bool]) -> None:
     [
         ("sync", "local", 2),
         ("sync", "local", 8),
-        ("sync", "s3", 2),
         ("sync", "s3", 8),
-        ("sync", "azure", 2),
         ("sync", "azure", 8),
         ("aio", "local", 8),
         ("aio", "azure", 2),

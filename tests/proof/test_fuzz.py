@@ -76,7 +76,7 @@ def test_bad_bytes_give_a_value_or_an_error_of_the_tree(
     decoder: Decoder, effort: Effort, figures: Counter[str]
 ) -> None:
     @settings(
-        max_examples=effort(200, 20_000),
+        max_examples=effort(200, 10_000),
         deadline=None,
         database=None,
         derandomize=True,
@@ -184,7 +184,7 @@ def hostile_tables(draw: st.DrawFn) -> bytes:
 
 
 def test_no_table_of_an_attacker_does_more_than_raise(effort: Effort, figures: Counter[str]) -> None:
-    @settings(max_examples=effort(100, 20_000), deadline=None, database=None, derandomize=True)
+    @settings(max_examples=effort(100, 10_000), deadline=None, database=None, derandomize=True)
     @given(hostile_tables(), hostile_tables(), st.booleans(), st.integers(0, 5), st.integers(0, 5))
     def check(base: bytes, pack: bytes, whole: bool, rows: int, records: int) -> None:
         figures["inputs tried"] += 1
