@@ -22,18 +22,23 @@ _Shape: TypeAlias = "Mapping[int, _Shape] | Sequence[_Shape] | int | None"
 
 _COLUMN: _Shape = {
     _TYPE: _I32,
-    2: [_I32],
-    3: [_BINARY],
-    8: [{}],
+    2: [_I32],  # encodings
+    3: [_BINARY],  # the path in the schema
+    8: [{}],  # keys and values
     _STATISTICS: dict.fromkeys(_BOUNDS, _BINARY),
-    13: [{}],
+    13: [{}],  # pages of each encoding
     _SIZES: {_REPETITIONS: [_I64], _DEFINITIONS: [_I64]},
 }
 _FOOTER: Mapping[int, _Shape] = {
-    2: [{}],
-    _ROW_GROUPS: [{_CHUNKS: [{_CHUNK: _COLUMN}], 4: [{}]}],
-    5: [{}],
-    7: [{}],
+    2: [{}],  # the schema
+    _ROW_GROUPS: [
+        {
+            _CHUNKS: [{_CHUNK: _COLUMN}],
+            4: [{}],  # columns it is sorted by
+        }
+    ],
+    5: [{}],  # keys and values
+    7: [{}],  # orders of columns
 }
 """All that is looked at here, and every list: Arrow reads a list as what it should be, whatever it says that it is."""
 
