@@ -19,7 +19,7 @@ from checkpointer.errors import (
 )
 from checkpointer.history import find_savepoint, is_live, read_entries, read_history, refuse_lost
 from checkpointer.metering import Meter, written
-from checkpointer.pointer import Head, advance, read_head, reading
+from checkpointer.pointer import Head, advance, read_head, reading, reread
 from checkpointer.prepared import refuse_prepared
 from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
@@ -196,7 +196,14 @@ async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, 
             raise CheckpointNotFoundError(
                 f"{session.store.url}: no manifest of {checkpoint}: save_manifest() first"
             ) from None
-        manifest = await objects.load_operators(session.store, session.host, found)
+        try:
+            manifest = await objects.load_operators(session.store, session.host, found)
+        except ObjectNotFoundError as error:
+            await reread(session.store, base.head, error)
+            raise ConflictError(
+                f"{session.store.url}: what {checkpoint} names was cleaned up, as others moved on meanwhile: "
+                f"it was not committed ({error}); call restore() and go on from there"
+            ) from None
         _check_attempt(session, base.parent, base.manifest, manifest)
 
         async def plan(head: Head, pointer: Pointer) -> Pointer:

@@ -104,7 +104,7 @@ async def advance(store: Store, head: Head, step: Step) -> Head:
             try:
                 planned = await step(head)
             except ObjectNotFoundError as error:
-                head = await _reread(store, head, error)
+                head = await reread(store, head, error)
                 continue
         except (*NOT_TOLD, CorruptionError) as error:
             if sent is None:
@@ -153,10 +153,10 @@ async def reading(store: Store, read: Callable[[Head], Awaitable[T]]) -> T:
         try:
             return await read(head)
         except ObjectNotFoundError as error:
-            head = await _reread(store, head, error)
+            head = await reread(store, head, error)
 
 
-async def _reread(store: Store, head: Head, missing: ObjectNotFoundError) -> Head:
+async def reread(store: Store, head: Head, missing: ObjectNotFoundError) -> Head:
     """A newer version of `_latest` than the one that names a missing object; without one, the store is damaged."""
     now = await read_head(store)
     if now.version == head.version:

@@ -86,6 +86,11 @@ class Prepared:
             self._session.stand_on(Base(head, self.base.manifest))
             self._decided("aborted", None)
 
+    def found_committed(self) -> None:
+        """Somebody else has committed it, and took over with that."""
+        self._session.must_restore(f"another writer committed {self.id}, which was prepared: call restore() first")
+        self._decided("committed", self.manifest)
+
     def _check_undecided(self) -> None:
         if self.outcome is not None:
             raise InvalidStateError(f"{self._session.store.url}: {self.id} was {self.outcome} already: see rollback()")

@@ -249,8 +249,11 @@ class Draft:
             except StoreRefusedError as error:
                 await self._make_room(error)
                 raise
-            self._prepared.base = Base(head, base.manifest)
-            self._session.stand_on(self._prepared.base)
+            if head.prepared == ref:
+                self._prepared.base = Base(head, base.manifest)
+                self._session.stand_on(self._prepared.base)
+            else:  # and what may be committed on top of it was never restored here
+                self._prepared.found_committed()
             return self._prepared
 
     async def abort(self) -> None:

@@ -103,11 +103,11 @@ class Session:
         self._base, self._must_restore, self._viewed = None, None, checkpoint
 
     def stand_on_commit(self, head: Head, ref: Ref, manifest: Manifest) -> None:
-        """Go on from a checkpoint that was committed, unless more was committed on top of it since."""
-        if head.committed == ref:
+        """Go on from a checkpoint that was committed, unless somebody else has taken over since."""
+        if head.committed == ref and self._owns(head):
             self.stand_on(Base(head, manifest))
         else:
-            self.must_restore(f"{ref.id} was committed, and more on top of it: call restore() first")
+            self.must_restore(f"{ref.id} was committed, and another writer took over since: call restore() first")
 
     def must_restore(self, why: str) -> None:
         """From now on every write is refused until restore() was called."""

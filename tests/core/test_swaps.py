@@ -19,6 +19,7 @@ from checkpointer.errors import (
     StoreRefusedError,
 )
 from checkpointer.store.swap import SENDS
+from checkpointer.sync_handles import Prepared
 from manifests.model import Manifest
 from tests.core.world import Actor, World, attempt, got, latest, line, put
 
@@ -644,3 +645,43 @@ def test_two_attempts_of_one_session_cannot_both_be_committed(world: World) -> N
         two.commit()
     put(writer, b"3")
     assert latest(world.actor()) == b"3"
+
+
+def prepared_and_overtaken(world: World, more: bool) -> tuple[Actor, Prepared]:
+    """Who prepared, was not answered, and finds it promoted by another, with or without `more` on top."""
+    client, other = world.actor(retries=False), world.actor()
+    line(client, 1)
+    cp = attempt(client, b"2")
+    client.faults.drop_answer("swap")
+
+    def promote(_: object) -> None:
+        restored = other.restore()
+        assert restored is not None
+        assert restored.prepared is not None
+        restored.prepared.commit()
+        if more:
+            put(other, b"3")
+
+    client.faults.call(promote, "get", path="_latest")
+    return client, cp.prepare()
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_who_prepared_what_another_promoted_commits_nothing_before_it_was_restored(world: World, more: bool) -> None:
+    client, prepared = prepared_and_overtaken(world, more)
+    before = world.latest()
+    with pytest.raises((FencedError, InvalidStateError)):
+        put(client, b"a lost update")
+    with pytest.raises(InvalidStateError, match="was committed already"):
+        prepared.abort()
+    assert world.latest() == before, "and nobody was fenced"
+    assert latest(world.actor()) == (b"3" if more else b"2")
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_who_prepared_what_another_promoted_is_told_that_it_is_committed(world: World, more: bool) -> None:
+    client, prepared = prepared_and_overtaken(world, more)
+    prepared.commit()
+    with pytest.raises((FencedError, InvalidStateError)):
+        put(client, b"a lost update")
+    assert latest(world.actor()) == (b"3" if more else b"2")
