@@ -5,7 +5,8 @@ This leaves out most histories and not one state of the store (sleep sets, after
 the time, which counts every request, or by which of several requests made at once is answered first.
 """
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,10 +39,13 @@ class _Option:
 def _meet(one: Request, other: Request) -> bool:
     if one.kind not in WRITES:
         return False
-    touched = one.path.split(" ")
     if other.kind == "list":
-        return any(path.startswith(other.path) for path in touched)
-    return bool({*touched} & {*other.path.split(" ")})
+        return any(path.startswith(other.path) for path in _touched(one))
+    return bool(_touched(one) & _touched(other))
+
+
+def _touched(request: Request) -> set[str]:
+    return {*request.path.split(" ")} if request.kind == "delete" else {request.path}
 
 
 @dataclass(slots=True)
@@ -78,13 +82,15 @@ class _Order:
     def run(self, simulation: Simulation) -> bool:
         """Run what was started in `simulation`, in this order. Whether it makes a difference."""
         try:
-            simulation.run(lambda: self._step(simulation))
+            simulation.run(lambda: self._choose(self._options(simulation)))
+            while simulation.late:
+                self._choose(self._ends(simulation, simulation.late[0]))
         except _RedundantError:
             return False
         return True
 
-    def _step(self, simulation: Simulation) -> None:
-        options = {option.key: option for option in self._options(simulation)}
+    def _choose(self, found: Iterable[_Option]) -> None:
+        options = {option.key: option for option in found}
         if self._depth == len(self._path):
             asleep = self._path[-1].asleep_after() if self._path else {}
             awake = [key for key in options if key not in asleep]
@@ -108,6 +114,11 @@ class _Order:
         for one in simulation.late:
             yield _option(one, "land", partial(simulation.land, one))
 
+    def _ends(self, simulation: Simulation, one: Waiting) -> Iterator[_Option]:
+        """What may become of a write that is under way when all have come to an end."""
+        yield _option(one, "land", partial(simulation.land, one))
+        yield _option(one, "vanish", partial(simulation.late.remove, one))
+
 
 def _option(one: Waiting, what: str, act: Callable[[], None], costs: bool = False) -> _Option:
     return _Option((*_name(one), what), one.request, act, costs)
@@ -125,8 +136,8 @@ def play_in_every_order(begin: Begin, faults: int = 0) -> int:
     """Play a history in every order of its requests that makes a difference. How many there are.
 
     `begin` starts the same actors in a new simulation for each, and what it returns checks what came of it. Up to
-    `faults` swaps in each order are not answered: they took effect, or may do so later. Any error ends it all, with a
-    note of the steps that led there.
+    `faults` swaps in each order are not answered: they took effect, or do so later, at the very end, or never. Any
+    error ends it all, with a note of the steps that led there.
     """
     path: list[_Node] = []
     count = 0
@@ -136,7 +147,8 @@ def play_in_every_order(begin: Begin, faults: int = 0) -> int:
             try:
                 check = begin(simulation)
                 if order.run(simulation):
-                    check()
+                    if asyncio.iscoroutine(check()):
+                        raise TypeError("what `begin` returned is a coroutine function, and was not awaited")
                     count += 1
             except Exception as error:
                 error.add_note("in this order: " + ", ".join(" ".join(map(str, step)) for step in order.steps))

@@ -134,6 +134,7 @@ class Simulation:
 
     def close(self) -> None:
         """Forget what did not come to an end, and the store."""
+        self._dead.update(self._tasks.values())  # what they still ask for, to tidy up, would wait for ever
         for task in self._tasks:
             task.cancel()
         self._step = lambda: None

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from checkpointer import history, lineage, objects, pointer, prepared, session, uploads
+from checkpointer import history, lineage, objects, pointer, prepared, save, session, uploads
 from checkpointer.retention import delete, index, plan, retire, sweep
 from checkpointer.store import memory, swap
 
@@ -133,6 +133,13 @@ PLANTED = (
         "raise _unknown(store, planned) from error.__cause__",
         "raise ConflictError('gave up') from error.__cause__",
         scene="two takeovers",
+    ),
+    Planted(
+        "what another promoted taken as prepared still",
+        save.Draft._prepare,
+        "if head.prepared == ref:\n            self._prepared.base",
+        "if True:\n            self._prepared.base",
+        scene="prepared and dropped here, promoted and built on there",
     ),
     Planted(
         "an abort that swaps only where there is something to clear",
@@ -267,7 +274,7 @@ PLANTED = (
     ),
     Planted(
         "whoever finds nothing does not look again",
-        pointer._reread,
+        pointer.reread,
         "if now.version == head.version:",
         "if True:",
     ),

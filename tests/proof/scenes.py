@@ -73,6 +73,11 @@ async def retain(actor: Actor) -> None:
     await actor.retain(1)
 
 
+async def prepare_and_drop(actor: Actor) -> None:
+    if prepared := await actor.prepare():
+        await actor.decide(prepared, promote=False)
+
+
 async def promote(actor: Actor) -> None:
     await actor.restore(promote=True)
 
@@ -110,6 +115,11 @@ SCENES = (
     Scene("a rollback beside a commit", {"one": roll_back, "two": commit}),
     Scene("a prepared checkpoint withdrawn", {"one": prepare, "reader": read}, faults=2),
     Scene("a prepared checkpoint beside a commit", {"one": prepare, "two": commit}),
+    Scene(
+        "prepared and dropped here, promoted and built on there",
+        {"one": prepare_and_drop, "two": in_turn(restore, commit)},
+        faults=1,
+    ),
     Scene("promoted and dropped", {"one": promote, "two": drop}, setup=prepare),
     Scene("promoted beside a rollback", {"one": promote, "two": roll_back}, setup=prepare),
     Scene("a reader beside a commit and a cleanup", {"reader": read, "one": in_turn(rewrite, clean)}),

@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 
@@ -97,6 +97,57 @@ def test_an_error_says_in_which_order_it_came() -> None:
     with pytest.raises(LookupError) as raised:
         play_in_every_order(begin)
     assert raised.value.__notes__ == ["in this order: reader get x 1 serve"]
+
+
+def test_a_swap_may_land_when_all_have_come_to_an_end_or_never() -> None:
+    ends: set[tuple[str, bool]] = set()
+
+    def begin(simulation: Simulation) -> Callable[[], object]:
+        told: list[str] = []
+        simulation.start("a", swaps(simulation.store_of("a"), told))
+        return lambda: ends.add((told[0], "x" in simulation.store.objects))
+
+    assert play_in_every_order(begin, faults=1) == 4
+    assert ends == {("won", True), ("unknown", True), ("unknown", False)}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_tidies_up_after_the_end_holds_up_nobody(fails: bool) -> None:
+    """Also where an order is left early, since all that follows is looked at in another."""
+
+    async def tidies(store: Store) -> None:
+        try:
+            await store.put("x", b"1")
+        finally:
+            await store.delete(["x"])
+
+    async def works(store: Store) -> None:
+        await store.put("y", b"1")
+        assert not fails
+
+    def begin(simulation: Simulation) -> Callable[[], object]:
+        simulation.start("a", works(simulation.store_of("a")))
+        simulation.start("z", tidies(simulation.store_of("z")))
+        simulation.start("w", writes("w")(simulation.store_of("w"), []))
+        return list
+
+    with pytest.raises(AssertionError) if fails else nullcontext():
+        assert play_in_every_order(begin) == 1
+
+
+def test_paths_with_spaces_are_one_path() -> None:
+    async def looks(store: Store, told: list[str]) -> None:
+        told.append(str(len((await store.list_page("a b/")).entries)))
+
+    assert set(histories(writes("a b/x"), looks)) == {"+a b/x 1", "0 +a b/x"}
+
+
+def test_a_check_that_nobody_awaits_is_refused() -> None:
+    async def check() -> None:
+        raise AssertionError
+
+    with pytest.raises(TypeError, match="coroutine"), pytest.warns(RuntimeWarning, match="never awaited"):
+        play_in_every_order(lambda simulation: check)
 
 
 # ---- the simulation --------------------------------------------------------------------------------------------------
