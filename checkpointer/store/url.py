@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+import fsspec
+
 from checkpointer.errors import IllegalArgumentError
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=/)")
@@ -14,7 +16,10 @@ _EXAMPLE = "s3://bucket/path"
 _CLOUD = ("s3", "s3a", "s3n", "abfs", "abfss", "az")
 _ACCOUNTS = ("abfs", "abfss", "az")
 
-_BUCKET = re.compile(r"[^:%]*|arn:.*")
+_PROTOCOLS = {*_CLOUD, *fsspec.available_protocols(), "wasb", "wasbs"}
+
+_BUCKET = re.compile(r"[A-Za-z0-9._$-]*|arn:.*")
+_CONTAINER = re.compile(r"[A-Za-z0-9$-]*")
 _HOST = re.compile(r"([^:]*|\[.*\])(:[0-9]+)?")
 
 
@@ -39,7 +44,7 @@ class Location:
 def parse(url: str | os.PathLike[str]) -> Location:
     """The location that `url` names. Raises `IllegalArgumentError`; its message never repeats a password."""
     if not isinstance(url, str | os.PathLike):
-        raise IllegalArgumentError(f"the root: expected a folder or a URL such as {_EXAMPLE}, got {url!r:.40}")
+        raise IllegalArgumentError(f"the root: expected a folder or a URL such as {_EXAMPLE}, got {type(url).__name__}")
     text = os.fspath(url)
     if not isinstance(text, str) or not text.strip() or "\0" in text:
         raise IllegalArgumentError(f"the root is empty: give a folder or a URL such as {_EXAMPLE}")
@@ -47,8 +52,11 @@ def parse(url: str | os.PathLike[str]) -> Location:
     if match is None:
         if "://" in text:
             raise IllegalArgumentError(f"{text.partition(':')[0]!r:.40}: not the protocol of a URL")
-        if text.partition(":")[0].lower() in _CLOUD and ":" in text:
-            raise IllegalArgumentError(f"{text.partition(':')[0]}:…: write it with two slashes, as {_EXAMPLE}")
+        prefix, colon, _ = text.partition(":")
+        if colon and prefix.lower() in _PROTOCOLS:
+            raise IllegalArgumentError(
+                f"{prefix}:…: a URL has two slashes, as {_EXAMPLE}; for a folder of this name write ./{prefix}:…"
+            )
         return _local(text)
     scheme = match["scheme"].lower()
     if scheme in ("file", "local"):
@@ -84,7 +92,10 @@ def _remote(scheme: str, text: str) -> Location:
     # A key before an @ may hold slashes, and then its beginning looks like the name of a bucket.
     clean = (_BUCKET if scheme in _CLOUD else _HOST).fullmatch(host) is not None
     shown = f"{scheme}://{host}{split.path}" if clean and host else f"{scheme}://…"
-    if not clean or ":" in user or (at and scheme not in _ACCOUNTS):
+    hidden = not split.netloc and "@" in text  # where one slash is missing, or too many, all of it is a path
+    if hidden:
+        shown = f"{scheme}://…"
+    if not clean or hidden or not _CONTAINER.fullmatch(user) or (at and scheme not in _ACCOUNTS):
         raise IllegalArgumentError(
             f"{shown}: a URL must not hold credentials; pass them in storage_options or in the environment"
         )

@@ -15,7 +15,7 @@ _ROW_GROUPS, _CHUNKS, _CHUNK = 4, 1, 3
 _ENCRYPTED = {8, 9}
 _TYPE, _STATISTICS, _SIZES, _GEOSPATIAL = 1, 12, 16, 17
 _BOUNDS = (1, 2, 5, 6)
-_REPETITIONS, _DEFINITIONS = 2, 3
+_UNENCODED, _REPETITIONS, _DEFINITIONS = 1, 2, 3
 
 _Shape: TypeAlias = "Mapping[int, _Shape] | Sequence[_Shape] | int | None"
 """A struct by its fields, a list of what its one item says, a type, or None for anything."""
@@ -27,7 +27,7 @@ _COLUMN: _Shape = {
     8: [{}],  # keys and values
     _STATISTICS: dict.fromkeys(_BOUNDS, _BINARY),
     13: [{}],  # pages of each encoding
-    _SIZES: {_REPETITIONS: [_I64], _DEFINITIONS: [_I64]},
+    _SIZES: {_UNENCODED: _I64, _REPETITIONS: [_I64], _DEFINITIONS: [_I64]},
 }
 _FOOTER: Mapping[int, _Shape] = {
     2: [{}],  # the schema
@@ -71,6 +71,8 @@ def _check_chunk(chunk: dict[int, Any], column: Any) -> None:
     levels = {_REPETITIONS: column.max_repetition_level, _DEFINITIONS: column.max_definition_level}
     if any(len(sizes[number]) not in (0, level + 1) for number, level in levels.items() if number in sizes):
         raise ValueError(f"column {column.path!r:.80}: a histogram of another size")
+    if _UNENCODED in sizes and kind != "BYTE_ARRAY":
+        raise ValueError(f"column {column.path!r:.80}: a size of texts, where there are none")
 
 
 def _check_type(kind: int, shape: _Shape) -> None:

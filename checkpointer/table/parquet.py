@@ -120,6 +120,15 @@ def _groups_of(metadata: pq.FileMetaData, partitions: Sequence[int]) -> list[int
     return groups
 
 
+def _range(size: int, start: object, length: object, digest: object) -> tuple[int, int, str]:
+    """Where a row group stands in a file of this size, and its digest."""
+    if type(start) is not int or type(length) is not int or type(digest) is not str:
+        raise TypeError("a row group without a place or a digest")
+    if not 0 <= start < start + length <= size:
+        raise ValueError(f"a row group from byte {start}, {length} bytes long, in a file of {size}"[:200])
+    return start, length, digest
+
+
 class RowGroups:
     """A file of which only the footer was read, and verified; its row groups are verified as they come."""
 
@@ -130,10 +139,7 @@ class RowGroups:
         with _explaining(name):
             self.metadata = pq.read_metadata(pa.BufferReader(tail))
             check_footer(tail, self.metadata.schema)
-            self.ranges = [
-                (int(start), int(length), str(digest))
-                for start, length, digest in json.loads(self.metadata.metadata[_GROUPS.encode()])
-            ]
+            self.ranges = [_range(size, *row) for row in json.loads(self.metadata.metadata[_GROUPS.encode()])]
             if len(self.ranges) != self.metadata.num_row_groups:
                 raise ValueError(f"{len(self.ranges)} digests of {self.metadata.num_row_groups} row groups")
 

@@ -60,7 +60,7 @@ def test_roots_are_understood(url: Any, location: Location) -> None:
         ("file://host/path", "names a host"),
         ("s3://name@bucket/x", "must not hold credentials"),
         ("s3://bucke[t/x", "not a URL"),
-        ("S3:bucket/x", "S3:…: write it with two slashes, as s3://bucket/path"),
+        ("S3:bucket/x", "S3:…: a URL has two slashes, as s3://bucket/path"),
         ("s3://a\u2100b/x", "not a URL"),
         ("x y://bucket", "not the protocol of a URL"),
         ("simplecache::s3://bucket", "not the protocol of a URL"),
@@ -91,10 +91,20 @@ def test_roots_are_refused_with_a_reason(url: Any, reason: str) -> None:
         "s3:/AKIAKEY:hunter22@bucket/x",
         "sftp://user:hunter22/x@host/x",
         "s3:AKIAKEY:hunter22@bucket",
+        "gs:AKIAKEY:hunter22@bucket/x",
+        "wasbs:AKIAKEY:hunter22@bucket",
+        "https:/user:hunter22@host/x",
+        "ftp:///user:hunter22@host/x",
+        Path("sftp://user:hunter22@host/x"),
+        "abfss://user%3Ahunter22@account.dfs.core.windows.net/x",
+        "az://hunter22==@container/x",
+        "abfss://container@account;sig=hunter22/x",
+        b"s3://AKIAKEY:hunter22@bucket/x",
+        ["s3://AKIAKEY:hunter22@bucket/x"],
         "s3://AKIAKEY%3Ahunter22%40bucket/x",
     ],
 )
-def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
+def test_a_password_in_a_url_is_refused_and_not_repeated(url: Any) -> None:
     with pytest.raises(IllegalArgumentError) as raised:
         open_store(url)
     assert "hunter22" not in str(raised.value)

@@ -16,6 +16,8 @@ KEY = 0x1122334455667788
 ROW = (KEY, 1.5, "x", [1, 2])
 BOUND = b"\x18\x08" + KEY.to_bytes(8, "little")
 """A field of eight bytes: a bound of the key."""
+SIZES = b"\x29\x06\x19\x26\x00\x02"
+"""What the sizes of a column begin with: a second field, and no first."""
 GROUPS = b"\x19\x1c\x19"
 """The row groups, a list of one struct, and in it the list of column chunks."""
 
@@ -62,12 +64,11 @@ def test_a_pack_whose_own_columns_are_others_is_refused(name: str, values: pa.Ar
         (BOUND, b"\x18\x07" + BOUND[2:-1], "bounds that are not of its type"),
         (BOUND, b"\x18\x00", "bounds that are not of its type"),
         (b"\x19\x26\x00\x02", b"\x19\x36\x00\x00\x02", "a histogram of another size"),
-        (
-            GROUPS,
-            b"\x19\x11" + GROUPS[2:],
-            "of type 1 in the place of one of type 12",
-        ),  # Arrow reads structs all the same
-        (GROUPS, b"\x09\x88\x80\x08" + GROUPS[1:], "a field 65540"),  # Arrow reads 16 bits of it: row groups
+        (SIZES, b"\x16\x0a\x19" + SIZES[1:], "a size of texts, where there are none"),
+        # Arrow reads structs all the same
+        (GROUPS, b"\x19\x11" + GROUPS[2:], "of type 1 in the place of one of type 12"),
+        # Arrow reads 16 bits of the number, and they are those of the row groups
+        (GROUPS, b"\x09\x88\x80\x08" + GROUPS[1:], "a field 65540"),
     ],
 )
 def test_a_footer_that_contradicts_itself_is_refused(old: bytes, new: bytes, why: str) -> None:
