@@ -68,10 +68,9 @@ class Actor:
         self.content: bytes | None = None
 
     @contextmanager
-    def deed(self, kind: str, name: str = "") -> Iterator[Deed]:
-        deed = Deed(
-            self.name, kind, name, self.session, self.host.name, self.host.drawn, len(self.stage.judge.versions) - 1
-        )
+    def deed(self, kind: str, name: str = "", **meant: Any) -> Iterator[Deed]:
+        begun = len(self.stage.judge.versions) - 1
+        deed = Deed(self.name, kind, name, self.session, self.host.name, self.host.drawn, begun, **meant)
         token = DEED.set(deed)
         try:
             yield deed
@@ -148,7 +147,7 @@ class Actor:
             await self._attempt(checkpoint, lineage.update_latest(self.session, checkpoint))
 
     async def roll_back(self, to: CheckpointId | str) -> None:
-        with self.deed("rollback"):
+        with self.deed("rollback", target=to):
             self.content = None
             self.stage.acknowledge(await lineage.rollback(self.session, to))
 
@@ -187,29 +186,32 @@ class Actor:
 
     async def keep(self, name: str, which: CheckpointId | None) -> None:
         """Make a savepoint."""
-        with self.deed("savepoint", name):
+        with self.deed("savepoint", name, target=which) as deed:
             try:
                 await lineage.savepoint(self.session, name, which)
             except IllegalArgumentError as error:
                 if "is taken" not in str(error):
                     raise
+            else:
+                self.stage.judge.done(deed)
 
     async def forget(self, name: str) -> None:
         """Delete a savepoint."""
-        with self.deed("delete_savepoint", name):
+        with self.deed("delete_savepoint", name) as deed:
             await lineage.delete_savepoint(self.session, name)
+            self.stage.judge.done(deed)
 
     async def delete(self, which: CheckpointId) -> None:
         with self.deed("delete", str(which)):
             await delete_checkpoint(self.session, which)
 
     async def clean(self, keep_last: int) -> None:
-        with self.deed("clean"):
+        with self.deed("clean", keep_last=keep_last):
             await clean(self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace))
 
     async def retain(self, keep_last: int) -> None:
         """A plan that was made before, and is applied when others have moved on."""
-        with self.deed("retain"):
+        with self.deed("retain", keep_last=keep_last):
             plan = await make_plan(self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace))
             await apply_plan(self.session, plan)
 
@@ -217,6 +219,7 @@ class Actor:
         with self.deed("read") as deed:
             found = await restore.restore(self.session, None, None, None)
             if found is None or found.manifest is None:
+                self.stage.judge.found_nothing(deed)
                 return
             try:
                 content = b"".join(await found.partition("log", 0))

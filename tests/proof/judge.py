@@ -3,10 +3,12 @@
 It reads the bytes with the decoders of the format, and shares nothing else with what it judges. The rules it keeps:
 
 * the committed sequence and the boundary never go back, and no value of `_latest` comes twice;
-* a new committed checkpoint stands on the one before it, and holds what that one held and its own token;
+* a new committed checkpoint stands on the one before it, and holds what that one held and its own token, or it is a
+  rollback to what was asked for;
 * only objects become live that were live in the version before, or that this very attempt wrote;
-* all that is live or prepared is there, byte for byte, after every single effect;
+* all that is live or prepared is there, with the bytes that were written first, after every single effect;
 * nothing stops being live but by those who may end it: savepoints by name, checkpoints by deletion or retention;
+* a savepoint keeps what was asked for, and nobody else makes one;
 * what was acknowledged happened, and what was refused never happens, however late a request lands.
 """
 
@@ -37,6 +39,10 @@ class Deed:
     """How many tokens its host had drawn before: what it draws itself comes after them."""
     begun: int = 0
     """The number of the version that was the last one when it began."""
+    target: CheckpointId | str | None = None
+    """What a savepoint is to keep, or a rollback to bring back: None for the newest, the name of a savepoint."""
+    keep_last: int = 0
+    """How many of the newest checkpoints retention leaves."""
     meant: CatalogEntry | None = None
     """What had the name of the savepoint when the deed first looked."""
 
@@ -67,6 +73,7 @@ class Judge:
         self.committed: dict[CheckpointId, bytes] = {}
         """Every checkpoint that ever was committed, with its content."""
         self._values: set[bytes] = set()
+        self._written: dict[str, bytes] = {}
         self._owner: object = None
         """The session that took over last."""
         self._fenced: set[object] = set()
@@ -90,6 +97,9 @@ class Judge:
             version = self._reader.version(decode_pointer(bytes(request.data)))
             self._compare(effect.context[DEED], self.now, version)
             self.versions.append(version)
+        else:
+            same = self._written.setdefault(request.path, bytes(request.data)) == request.data
+            self._must(same or request.path not in self.now.paths, f"{effect.actor} wrote over {request.path}")
 
     def _look(self, deed: Deed) -> None:
         if deed.kind == "delete_savepoint" and deed.meant is None:
@@ -110,9 +120,29 @@ class Judge:
     def restored(self, deed: Deed, checkpoint: CheckpointId, content: bytes) -> None:
         """A reader got this, as the latest."""
         self._must(content == self.committed.get(checkpoint), f"{checkpoint} was restored as {content!r}")
-        since = self.versions[deed.begun :]
-        known = any(version.committed is not None and version.committed.id == checkpoint for version in since)
+        known = any(
+            version.committed is not None and version.committed.id == checkpoint for version in self._since(deed)
+        )
         self._must(known, f"{checkpoint} was restored, and not committed at any moment of that")
+
+    def found_nothing(self, deed: Deed) -> None:
+        """A reader was told that nothing is committed."""
+        empty = any(version.committed is None for version in self._since(deed))
+        self._must(empty, f"{deed.actor} was told that nothing is committed")
+
+    def done(self, deed: Deed) -> None:
+        """A savepoint, or its deletion, was acknowledged."""
+        found = [version.savepoints.get(deed.name) for version in self._since(deed)]
+        if deed.kind == "delete_savepoint":
+            gone = deed.meant is not None and any(entry != deed.meant for entry in found)
+            self._must(gone, f"{deed.actor}: {deed.name} was not deleted")
+        else:
+            kept = any(entry is not None and deed.target in (None, entry.ref.id) for entry in found)
+            self._must(kept, f"{deed.actor}: {deed.name} does not keep {deed.target}")
+
+    def _since(self, deed: Deed) -> list[Version]:
+        """All versions at any moment of a deed."""
+        return self.versions[deed.begun :]
 
     # ---- the rules -----------------------------------------------------------------------------------------------
 
@@ -158,12 +188,15 @@ class Judge:
         self._must(ref != old.prepared or meant, f"{deed.actor} ({deed.kind} {deed.name}) promoted {ref.id}")
         content = self._content(manifest)
         if deed.kind == "rollback":
-            kept = {self.committed[one.id] for one in old.live}
-            self._must(content in kept, f"{ref.id} rolled back to {content!r}, which nothing live held")
+            named = {e.ref for v in self._since(deed) for e in v.savepoints.values() if e.name == deed.target}
+            asked = {self.committed[one.id] for one in old.live if one.id == deed.target or one in named}
+            self._must(content in asked, f"{ref.id} rolled back to {content!r}, and not to {deed.target}")
         else:
             parent = b"" if old.committed is None else self.committed[old.committed.id]
-            one_more = content.startswith(parent) and content.count(END) == parent.count(END) + 1
+            one_more = content == parent + str(ref.id).encode() + END
             self._must(one_more, f"{ref.id} holds {content!r} on top of {parent!r}")
+            before = set() if old.committed is None else {*self._reader.manifest(old.committed).operators}
+            self._must(before <= manifest.operators.keys(), f"{ref.id} has lost one of {before}")
         self.committed[ref.id] = content
 
     def _compare_kept(self, deed: Deed, old: Version, new: Version) -> None:
@@ -172,6 +205,14 @@ class Judge:
             not gone or deed.kind in ENDS_CHECKPOINTS or deed.kind == "delete_savepoint",
             f"{deed.actor} ({deed.kind}) ended {sorted(ref.id for ref in gone)}",
         )
+        made = {name: entry for name, entry in new.savepoints.items() if old.savepoints.get(name) != entry}
+        for name, entry in made.items():
+            newest = {version.committed for version in self._since(deed)}
+            asked = entry.ref in newest if deed.target is None else entry.ref.id == deed.target
+            own = deed.kind == "savepoint" and name == deed.name
+            self._must(own and asked, f"{deed.actor} ({deed.kind} {deed.name}) made {name} keep {entry.ref.id}")
+        newest_kept = gone & {*old.chain[: deed.keep_last]}
+        self._must(not newest_kept, f"{deed.actor} ended {newest_kept}, of the newest {deed.keep_last}")
         named = {entry.ref for entry in old.savepoints.values()}
         taken = {name for name, entry in old.savepoints.items() if new.savepoints.get(name) != entry}
         if deed.kind == "delete_savepoint":

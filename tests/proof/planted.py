@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from checkpointer import history, lineage, objects, pointer, prepared, save, session, uploads
-from checkpointer.retention import delete, index, plan, retire, sweep
+from checkpointer import history, lineage, objects, pointer, prepared, restore, save, session, uploads
+from checkpointer.retention import delete, index, plan, policies, retire, sweep
 from checkpointer.store import memory, swap
 
 
@@ -295,5 +295,58 @@ PLANTED = (
         retire.decide,
         "elif ref in live.savepoints:",
         "elif False:",
+    ),
+    Planted(
+        "a savepoint of another checkpoint than was asked for",
+        lineage.savepoint,
+        "kept = head.committed if checkpoint is None else await is_live(session.store, head, checkpoint)",
+        "kept = head.committed",
+        scene="a savepoint beside a deletion",
+    ),
+    Planted(
+        "a savepoint whose swap was refused keeps the newest",
+        lineage.savepoint,
+        "elif await is_live(session.store, head, kept.id) != kept:",
+        "elif (kept := head.committed) is None:",
+        scene="a savepoint beside a commit",
+    ),
+    Planted(
+        "a savepoint that is acknowledged and not made",
+        lineage.savepoint,
+        "await advance(session.store, await read_head(session.store), step)",
+        "await step(await read_head(session.store))",
+        scene="a savepoint beside a commit",
+    ),
+    Planted(
+        "a savepoint whose deletion is acknowledged and not made",
+        lineage.delete_savepoint,
+        "await advance(session.store, await read_head(session.store), step)",
+        "pass",
+        scene="a savepoint made and another deleted",
+    ),
+    Planted(
+        "a rollback to another checkpoint than was asked for",
+        lineage._rollback,
+        "find_target(session, head, to))",
+        "find_target(session, head, None))",
+        scene="a rollback beside a commit",
+    ),
+    Planted(
+        "operators that were not touched are lost",
+        save.Draft._manifest,
+        "operators = dict(self._operators)",
+        "operators = {name: one for name, one in self._operators.items() if name == 'log'}",
+    ),
+    Planted(
+        "retention leaves fewer than it was told",
+        policies.RetentionPolicy._rules,
+        "index < self.keep_last",
+        "index < 1",
+    ),
+    Planted(
+        "whoever restores is told that nothing is there",
+        restore._restore_latest,
+        "return _go_on(session, *await reading(session.store, read))",
+        "return None",
     ),
 )
