@@ -9,6 +9,7 @@ A fault stands between a request and the store, and decides what is sent and wha
 """
 
 import asyncio
+import inspect
 import random
 import threading
 from collections import Counter
@@ -20,6 +21,9 @@ from typing import Any
 from checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, ThrottlingError
 from checkpointer.store.base import Blob, Entry, Page
 from checkpointer.testing.requests import KINDS, WRITES, CrashError, Fault, Gate, LateWrite, Request, Send
+
+RATE = 0.1
+"""The share of requests that a seed lets fail unless told otherwise."""
 
 FAILURES = ("fail", "drop_answer", "throttle", "delay", "stale_listing")
 """What a seed chooses from unless told otherwise: all that a sound client gets over."""
@@ -59,11 +63,13 @@ class Faults:
     and `times - 1` more. With a seed each request meets one of `failures` by chance, with probability `rate`.
     """
 
-    def __init__(self, *, seed: int | None = None, rate: float = 0.1, failures: Sequence[str] = FAILURES) -> None:
+    def __init__(self, *, seed: int | None = None, rate: float = RATE, failures: Sequence[str] = FAILURES) -> None:
         if not failures or set(failures) - {*FAILURES, *DAMAGE}:
             raise IllegalArgumentError(f"failures={failures!r}: expected some of {', '.join(FAILURES + DAMAGE)}")
         if not 0 <= rate <= 1:
             raise IllegalArgumentError(f"rate={rate}: expected a probability")
+        if seed is None and (rate, failures) != (RATE, FAILURES):
+            raise IllegalArgumentError("rate and failures are of random faults: give a seed")
         self.requests: list[Request] = []
         self._rules: list[_Rule] = []
         self.dead = False
@@ -109,6 +115,8 @@ class Faults:
         times: int = 1,
     ) -> None:
         """Run `action`, in a thread, at the nth matching request; what it raises, the request raises."""
+        if inspect.iscoroutinefunction(action):
+            raise IllegalArgumentError("a coroutine function would not be awaited: give a function")
         self.apply(_calling(action, after), kind, nth, path=path, times=times)
 
     def fail(
@@ -143,6 +151,8 @@ class Faults:
         times: int = 1,
     ) -> None:
         """Hold the nth matching request up, or (`after`) its answer: later ones overtake it."""
+        if not seconds >= 0:
+            raise IllegalArgumentError(f"seconds={seconds}: expected 0 or more")
         self.apply(_slow(0.0 if after else seconds, seconds if after else 0.0), kind, nth, path=path, times=times)
 
     def late(self, kind: str = "swap", nth: int = 1, *, path: str = "", times: int = 1) -> list[LateWrite]:
@@ -170,12 +180,12 @@ class Faults:
 
         Of the stores only those without fencing (any fsspec URL with `fencing="none"`) can do that.
         """
-
+        if not 0 <= share < 1:
+            raise IllegalArgumentError(f"share={share}: expected a part of the bytes, and not all of them")
         self.apply(_tearing(share), "put", nth, path=path)
 
     def flip(self, kind: str = "get", nth: int = 1, *, path: str = "", bit: int = 0, times: int = 1) -> None:
         """Let one bit of the nth matching answer be wrong: bit 0 is the lowest of the first byte."""
-
         if kind not in ("get", "get_range"):
             raise IllegalArgumentError(f"{kind!r} is answered with no bytes: flip those of a get or get_range")
         self.apply(_flipping(bit), kind, nth, path=path, times=times)

@@ -150,6 +150,11 @@ def test_a_stale_listing_does_not_know_what_a_swap_made(plain: FaultyStore) -> N
         lambda: Faults(seed=7, failures=["explode"]),
         lambda: Faults(seed=7, failures=[]),
         lambda: Faults(seed=7, rate=7),
+        lambda: Faults(rate=1.0),
+        lambda: Faults(failures=("fail",)),
+        lambda: Faults().delay(-1),
+        lambda: Faults().tear(share=1.0),
+        lambda: Faults().call(asyncio.sleep),  # type: ignore[arg-type]
     ],
 )
 def test_a_script_of_what_cannot_happen_is_refused(script: Callable[[], object]) -> None:
