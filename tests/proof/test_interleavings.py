@@ -25,7 +25,7 @@ WALKS = 5000
 """Walks in which a planted bug must show."""
 
 
-pytestmark = pytest.mark.usefixtures("decoded_once")
+pytestmark = pytest.mark.usefixtures("decoded_once", "rarely_collected")
 
 
 @pytest.fixture(autouse=True)
