@@ -139,6 +139,7 @@ class RowGroups:
         with _explaining(name):
             self.metadata = pq.read_metadata(pa.BufferReader(tail))
             check_footer(tail, self.metadata.schema)
+            self._paths = _paths(self.metadata)
             self.ranges = [_range(size, *row) for row in json.loads(self.metadata.metadata[_GROUPS.encode()])]
             if len(self.ranges) != self.metadata.num_row_groups:
                 raise ValueError(f"{len(self.ranges)} digests of {self.metadata.num_row_groups} row groups")
@@ -158,7 +159,7 @@ class RowGroups:
 
     def _may_hold(self, group: int, wanted: dict[str, list[Any] | None]) -> bool:
         described = self.metadata.row_group(group)
-        for index, path in enumerate(_paths(self.metadata)):
+        for index, path in enumerate(self._paths):
             bounds, values = described.column(index).statistics, wanted.get(path)
             inside = self.metadata.schema.column(index).max_definition_level > 1  # of a struct, as a.b is of a
             if inside or values is None or bounds is None or not bounds.has_min_max:

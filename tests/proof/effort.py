@@ -62,6 +62,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     part = {"deselected", "skipped"} & terminalreporter.stats.keys() or any(
         "::" in a for a in terminalreporter.config.args
     )
+    part = part or hasattr(terminalreporter.config, "workerinput")  # one of several processes, with what it ran itself
     if SUMMARY is not None and exitstatus == pytest.ExitCode.OK and not part:
         write_summary(Path(SUMMARY), counts)
 
