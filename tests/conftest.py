@@ -12,12 +12,15 @@ from typing import Any
 import fsspec
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from tests.servers import Server, ServerUnavailableError, start_azurite, start_minio
 
 pytest_plugins = ["pytester", "checkpointer.testing.plugin", "tests.proof.effort"]
 
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark would take any python3
+# Every Java here lives for seconds: compiling it well costs a third of the time of what it does.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 if "CI" not in os.environ:  # Hypothesis brings a profile of its own for CI
     settings.register_profile("shared-machine", deadline=None)
@@ -33,6 +36,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((n for n, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG))
 
     items.sort(key=place)
+
+
+IN_PARTS = "test_nothing_breaks_in_random_histories"
+"""One test that takes minutes, in parts that need nothing of each other."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """With `--dist loadfile` a process is given a file at a time, or a part of what takes minutes."""
+
+    class ByFileOrPart(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if IN_PARTS in nodeid else super()._split_scope(nodeid)
+
+    return ByFileOrPart(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @dataclass(frozen=True, slots=True)
