@@ -1,10 +1,13 @@
 """Alternating repetitions, medians and spread: machines are noisy, so only ratios of one run are reported."""
 
 import gc
+import math
+import re
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,37 @@ class Target:
         return self.limit is None or self.ratio <= self.limit
 
 
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table of contenders, or of whatever else stands side by side."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Lines of measured points. `name` is that of its files."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+    logarithmic: bool = field(default=True, kw_only=True)
+
+    def slope(self, line: str) -> float:
+        """Of the straight line that fits best; of logarithms, it is the power of x with which y grows."""
+        points = self.lines[line]
+        if self.logarithmic:
+            points = [(math.log(x), math.log(y)) for x, y in points]
+        return statistics.linear_regression(*zip(*points, strict=True)).slope
+
+
+Finding = Target | Grid | Plot
+
+
 def alternate(repetitions: int, **contenders: Callable[[], float]) -> dict[str, Times]:
     """Run each contender in turn, again and again. A contender returns the seconds it measured."""
     found: dict[str, list[float]] = {name: [] for name in contenders}
@@ -51,3 +85,10 @@ def timed(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
+
+
+def written() -> int:
+    """Bytes that this process has handed to the operating system to write, since it began."""
+    found = re.search(r"wchar: (\d+)", Path("/proc/self/io").read_text())
+    assert found is not None
+    return int(found[1])

@@ -1,0 +1,340 @@
+"""What one would use instead of a keyed state, each as its users would: a dict of records, kept in a folder.
+
+Each is durable when a call returns. Where a library does not sync what it wrote, that is done for it, inside the time
+that is measured. Records are packed with msgpack where bytes are wanted, and come back as a dict of dicts.
+"""
+
+import asyncio
+import hashlib
+import os
+import pickle
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import msgpack
+import pyarrow as pa
+import zstandard
+from deltalake import DeltaTable, write_deltalake
+from rocksdict import Checkpoint, Options, Rdict, WriteBatch, WriteOptions
+from slatedb import uniffi as slatedb
+
+from checkpointer import Checkpointer, KeyedState
+from checkpointer.codecs.keyed_codec import LEVEL
+
+State = dict[str, dict[str, Any]]
+
+
+class Contender(Protocol):
+    name: ClassVar[str]
+    verifies: ClassVar[bool]
+    """Whether a restore checks all the bytes that it returns."""
+
+    def __init__(self, folder: Path) -> None: ...
+
+    def save(self, state: State) -> None:
+        """Everything, for the first time."""
+
+    def change(self, changes: State) -> None:
+        """These records are new, or have new values."""
+
+    def restore(self) -> State:
+        """What a process that was started anew gets: every record, as Python objects."""
+
+    def close(self) -> None: ...
+
+
+class Ours:
+    name = "checkpointer"
+    verifies = True
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._client = Checkpointer(folder)
+        self._state = KeyedState()
+
+    def save(self, state: State) -> None:
+        self._state = KeyedState(state)
+        self._commit()
+
+    def change(self, changes: State) -> None:
+        self._state.update(changes)
+        self._commit()
+
+    def _commit(self) -> None:
+        with self._client.begin() as checkpoint:
+            checkpoint.save("state", self._state)
+
+    def restore(self) -> State:
+        with Checkpointer(self._folder) as client:
+            restored = client.restore()
+            assert restored is not None
+            return dict(restored.keyed("state").items())
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class ByHand:
+    """The limit: pack, compress, hash, write and sync in one thread, with no name for what is whole and newest."""
+
+    name = "msgpack + zstd + SHA-256 by hand"
+    verifies = True
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._count = folder, 0
+
+    def save(self, state: State) -> None:
+        data = zstandard.ZstdCompressor(level=LEVEL).compress(msgpack.packb(state))
+        write_synced(self._folder / f"{self._count:06d}", hashlib.sha256(data).digest() + data)
+        self._count += 1
+
+    change = save
+
+    def restore(self) -> State:
+        state: State = {}
+        for path in sorted(self._folder.iterdir()):
+            stored = memoryview(path.read_bytes())
+            if hashlib.sha256(stored[32:]).digest() != stored[:32]:
+                raise ValueError(f"{path}: digest")
+            state |= msgpack.unpackb(zstandard.ZstdDecompressor().decompress(stored[32:]))
+        return state
+
+    def close(self) -> None:
+        pass
+
+
+class Pickle:
+    """All of it each time: a pickle has no deltas."""
+
+    name = "pickle"
+    verifies = False
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._state: State = {}
+
+    def save(self, state: State) -> None:
+        self._state = state
+        self.change({})
+
+    def change(self, changes: State) -> None:
+        self._state |= changes
+        write_synced(self._folder / "state.new", pickle.dumps(self._state, pickle.HIGHEST_PROTOCOL))
+        os.replace(self._folder / "state.new", self._folder / "state")
+        sync_folder(self._folder)
+
+    def restore(self) -> State:
+        with (self._folder / "state").open("rb") as file:
+            state: State = pickle.load(file)
+            return state
+
+    def close(self) -> None:
+        pass
+
+
+class RocksDB:
+    """A synced write, then a checkpoint, which is what a restart opens."""
+
+    name = "RocksDB"
+    verifies = True
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._count = folder, 0
+        self._db = Rdict(str(folder / "db"), _raw())
+        self._synced = WriteOptions()
+        self._synced.sync = True
+
+    def save(self, state: State) -> None:
+        self.change(state)
+
+    def change(self, changes: State) -> None:
+        pack = msgpack.Packer().pack
+        for some in _pieces(changes, 100_000):
+            batch = WriteBatch(raw_mode=True)
+            for key, value in some:
+                batch.put(key.encode(), pack(value))
+            self._db.write(batch, self._synced)
+        self._count += 1
+        Checkpoint(self._db).create_checkpoint(str(self._folder / f"checkpoint-{self._count}"))
+
+    def restore(self) -> State:
+        db = Rdict(str(self._folder / f"checkpoint-{self._count}"), _raw())
+        state = {key.decode(): msgpack.unpackb(value) for key, value in db.items()}  # type: ignore[union-attr]
+        db.close()
+        return state
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class SlateDB:
+    """Its own objects in a local folder. It says that a write is durable before it is synced: done here."""
+
+    name = "SlateDB"
+    verifies = True
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._loop = asyncio.new_event_loop()
+        self._db = self._loop.run_until_complete(self._open())
+        self._sync = Synced(folder)
+
+    async def _open(self) -> Any:
+        return await slatedb.DbBuilder(str(self._folder), slatedb.ObjectStore.resolve("file:///")).build()
+
+    def save(self, state: State) -> None:
+        self.change(state)
+
+    def change(self, changes: State) -> None:
+        self._loop.run_until_complete(self._change(changes))
+        self._sync()
+
+    async def _change(self, changes: State) -> None:
+        pack = msgpack.Packer().pack
+        handle = None
+        for some in _pieces(changes, 100_000):
+            batch = slatedb.WriteBatch()
+            for key, value in some:
+                batch.put(key.encode(), pack(value))
+            handle = await self._db.write(batch)
+        assert handle is not None
+        await self._db.flush()
+
+    def restore(self) -> State:
+        return self._loop.run_until_complete(self._restore())
+
+    async def _restore(self) -> State:
+        reader = await slatedb.DbReaderBuilder(str(self._folder), slatedb.ObjectStore.resolve("file:///")).build()
+        everything = slatedb.KeyRange(start=None, start_inclusive=True, end=None, end_inclusive=False)
+        rows = await reader.scan(everything)
+        state: State = {}
+        while some := await rows.next_batch(10_000):
+            state.update((row.key.decode(), msgpack.unpackb(row.value)) for row in some)
+        await reader.shutdown()
+        return state
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._db.shutdown())
+        self._loop.close()
+
+
+class SQLite:
+    name = "SQLite"
+    verifies = False
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "state.db"
+        self._db = sqlite3.connect(self._path)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("CREATE TABLE state (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID")
+
+    def save(self, state: State) -> None:
+        self.change(state)
+
+    def change(self, changes: State) -> None:
+        pack = msgpack.Packer().pack
+        with self._db:
+            rows = ((key, pack(value)) for key, value in changes.items())
+            self._db.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", rows)
+
+    def restore(self) -> State:
+        db = sqlite3.connect(self._path)
+        state = {key: msgpack.unpackb(value) for key, value in db.execute("SELECT key, value FROM state")}
+        db.close()
+        return state
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class DeltaRs:
+    """A lakehouse table, with a column for each field, and a merge."""
+
+    name = "delta-rs"
+    verifies = False
+
+    def __init__(self, folder: Path) -> None:
+        self._path = str(folder)
+        self._sync = Synced(folder)
+
+    def save(self, state: State) -> None:
+        write_deltalake(self._path, _columns(state))
+        self._sync()
+
+    def change(self, changes: State) -> None:
+        merge = DeltaTable(self._path).merge(_columns(changes), "t.key = s.key", source_alias="s", target_alias="t")
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        self._sync()
+
+    def restore(self) -> State:
+        columns = pa.table(DeltaTable(self._path).to_pyarrow_table()).to_pydict()
+        keys = columns.pop("key")
+        names = list(columns)
+        return {
+            key: dict(zip(names, row, strict=True))
+            for key, row in zip(keys, zip(*columns.values(), strict=True), strict=True)
+        }
+
+    def close(self) -> None:
+        pass
+
+
+CONTENDERS: tuple[type[Contender], ...] = (Ours, ByHand, Pickle, RocksDB, SlateDB, SQLite, DeltaRs)
+
+
+class Synced:
+    """Syncs what a library wrote into a folder since the last time, and left to the operating system."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[Path, tuple[int, int]] = {}
+
+    def __call__(self) -> None:
+        folders = set()
+        for path in self._folder.rglob("*"):
+            if not path.is_file():
+                continue
+            found = path.stat()
+            now = (found.st_size, found.st_mtime_ns)
+            if self._known.get(path) != now:
+                self._known[path] = now
+                folders.add(path.parent)
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        for folder in folders:
+            sync_folder(folder)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _raw() -> Options:
+    return Options(raw_mode=True)
+
+
+def _pieces(state: State, size: int) -> Iterable[list[tuple[str, dict[str, Any]]]]:
+    """A batch with everything in it would hold it a second time."""
+    items = list(state.items())
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _columns(state: State) -> pa.Table:
+    rows = state.values()
+    names = next(iter(rows))
+    return pa.table({"key": list(state)} | {name: [row[name] for row in rows] for name in names})

@@ -1,0 +1,110 @@
+"""Driver-side state beside everything that one would use instead: full save, deltas, restore, and bytes.
+
+Each begins with the records as a Python dict and ends with them durable; and back, with every record as Python objects.
+What a restore gives is compared with what was saved, each time.
+"""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.contenders import CONTENDERS, ByHand, Contender, Ours, State
+from benchmarks.driver_state import plain, value
+from benchmarks.measure import Finding, Grid, Target, written
+from benchmarks.stores import folder
+
+T = TypeVar("T")
+
+SHARES = {"1 %": 100, "0.1 %": 1000}
+"""Every how many keys one is changed."""
+
+ROUNDS = 5
+"""Deltas of each size in a row."""
+
+STEPS = ("full save", *(f"delta {share}" for share in SHARES), "restore")
+
+LIMITS = {"full save": 1.0, "delta 1 %": 1.0, "delta 0.1 %": 1.0, "restore": 1.0}
+
+
+class Found:
+    """Seconds and bytes of each step of a contender."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {step: [] for step in STEPS}
+        self.bytes: dict[str, list[int]] = {step: [] for step in STEPS}
+
+    def measure(self, step: str, work: Callable[[], T]) -> T:
+        gc.collect()
+        before, start = written(), time.perf_counter()
+        result = work()
+        self.seconds[step].append(time.perf_counter() - start)
+        self.bytes[step].append(written() - before)
+        return result
+
+    def median(self, step: str) -> float:
+        return statistics.median(self.seconds[step])
+
+    def spread(self, step: str) -> float:
+        seconds = self.seconds[step]
+        return (max(seconds) - min(seconds)) / self.median(step)
+
+
+def run(quick: bool) -> list[Finding]:
+    sizes = {100_000: 1} if quick else {1_000_000: 3, 10_000_000: 1}
+    findings: list[Finding] = []
+    for keys, repetitions in sizes.items():
+        state = plain(keys)
+        found = {contender: Found() for contender in CONTENDERS}
+        for _ in range(repetitions):
+            for contender in CONTENDERS:
+                with folder() as base:
+                    _measure(contender, base, state, found[contender])
+        findings += _findings(keys, found)
+    return findings
+
+
+def _measure(contender: type[Contender], base: Path, state: State, found: Found) -> None:
+    with closing(contender(base)) as one:
+        found.measure("full save", lambda: one.save(state))
+        for share, every in SHARES.items():
+            for changes in _changes(state, every):
+                found.measure(f"delta {share}", partial(one.change, changes))
+                state |= changes
+        restored = found.measure("restore", one.restore)
+        if restored != state:
+            raise AssertionError(f"{contender.name}: what was restored is not what was saved")
+
+
+def _changes(state: State, every: int) -> Iterator[State]:
+    for step in range(ROUNDS):
+        yield {f"N{number:07d}": value(number + step + every) for number in range(step, len(state), every)}
+
+
+def _findings(keys: int, found: dict[type[Contender], Found]) -> list[Finding]:
+    ours = found[Ours]
+    rows = []
+    for contender, one in found.items():
+        times = [f"{one.median(step) / ours.median(step):.2f}" for step in STEPS]
+        sizes = [f"{statistics.median(one.bytes[step]) / keys:.2f}" for step in STEPS[:-1]]
+        rows.append([contender.name, *times, "yes" if contender.verifies else "no", *sizes])
+    columns = ["contender", *STEPS, "verified", *(f"bytes: {step}" for step in STEPS[:-1])]
+    grid = Grid(f"{keys:,} records: time as a multiple of ours, and bytes written for each record", columns, rows)
+    targets = []
+    for step, limit in LIMITS.items():
+        peers = [
+            contender
+            for contender in found
+            if contender not in (Ours, ByHand) and (contender.verifies or step.startswith("delta"))
+        ]
+        best = min(peers, key=lambda contender: found[contender].median(step))
+        detail = f"{best.name}; spread {ours.spread(step):.0%} / {found[best].spread(step):.0%}"
+        others = "the fastest other" if step.startswith("delta") else "the fastest other that verifies"
+        targets.append(
+            Target(f"{keys:,} records: {step} / {others}", ours.median(step) / found[best].median(step), limit, detail)
+        )
+    return [grid, *targets]
