@@ -70,7 +70,7 @@ class Ours:
         with Checkpointer(self._folder) as client:
             restored = client.restore()
             assert restored is not None
-            return dict(restored.keyed("state").items())
+            return restored.keyed("state").to_dict()
 
     def close(self) -> None:
         self._client.close()

@@ -7,7 +7,7 @@ What a restore gives is compared with what was saved, each time.
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -58,31 +58,31 @@ def run(quick: bool) -> list[Finding]:
     sizes = {100_000: 1} if quick else {1_000_000: 3, 10_000_000: 1}
     findings: list[Finding] = []
     for keys, repetitions in sizes.items():
-        state = plain(keys)
         found = {contender: Found() for contender in CONTENDERS}
         for _ in range(repetitions):
             for contender in CONTENDERS:
                 with folder() as base:
-                    _measure(contender, base, state, found[contender])
+                    _measure(contender, base, plain(keys), found[contender])
         findings += _findings(keys, found)
     return findings
 
 
 def _measure(contender: type[Contender], base: Path, state: State, found: Found) -> None:
     with closing(contender(base)) as one:
-        found.measure("full save", lambda: one.save(state))
+        given = plain(len(state))  # which nobody holds any more once it was taken over
+        found.measure("full save", partial(one.save, given))
+        del given
         for share, every in SHARES.items():
-            for changes in _changes(state, every):
-                found.measure(f"delta {share}", partial(one.change, changes))
-                state |= changes
+            for step in range(ROUNDS):
+                found.measure(f"delta {share}", partial(one.change, _changes(len(state), every, step)))
+                state |= _changes(len(state), every, step)
         restored = found.measure("restore", one.restore)
         if restored != state:
             raise AssertionError(f"{contender.name}: what was restored is not what was saved")
 
 
-def _changes(state: State, every: int) -> Iterator[State]:
-    for step in range(ROUNDS):
-        yield {f"N{number:07d}": value(number + step + every) for number in range(step, len(state), every)}
+def _changes(keys: int, every: int, step: int) -> State:
+    return {f"N{number:07d}": value(number + step + every) for number in range(step, keys, every)}
 
 
 def _findings(keys: int, found: dict[type[Contender], Found]) -> list[Finding]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Target, Times, alternate, timed
-from benchmarks.stores import backend, fill, folder, history, move_away, s3_server
+from benchmarks.stores import backend, fill, folder, history, move_away, random_bytes, s3_server
 from checkpointer import Checkpointer
 from checkpointer.retention.verify import AT_ONCE
 from checkpointer.runtime import run_sync
@@ -45,7 +45,8 @@ def run(quick: bool) -> list[Target]:
 
 def _verify_local(size: int, count: int, limit: float | None, repetitions: int) -> list[Target]:
     with folder() as base, Checkpointer(base / "root") as client:
-        contents = fill(client, [size] * count)
+        contents = random_bytes([size] * count)
+        fill(client, contents)
         files = list(base.rglob("*.raw"))
         times = alternate(
             repetitions,
@@ -86,7 +87,7 @@ def _in_threads(work: Callable[[Any], object], items: Iterable[Any]) -> float:
 def _verify_s3(root: str, options: dict[str, Any], count: int, repetitions: int) -> Target:
     size = MIB + MIB // 10
     with Checkpointer(root, options) as client:
-        fill(client, [size] * count)
+        fill(client, random_bytes([size] * count))
         files = run_sync(backend(client)._connection.get())  # s3fs, with the very connections that verify uses
         paths = [path for path in files.find(root) if path.endswith(".raw")]
         times = alternate(

@@ -46,14 +46,16 @@ def azure_server() -> Iterator[Server]:
             server.stop()
 
 
-def fill(client: Checkpointer, sizes: Sequence[int]) -> list[bytes]:
-    """Commit a checkpoint of one operator, with an object of random bytes for each size above 256 KiB. Those bytes."""
+def random_bytes(sizes: Sequence[int]) -> list[bytes]:
     source = random.Random(0)
-    contents = [source.randbytes(size) for size in sizes]
+    return [source.randbytes(size) for size in sizes]
+
+
+def fill(client: Checkpointer, contents: Sequence[bytes]) -> None:
+    """Commit a checkpoint of one operator, with a partition for each of these; above 256 KiB it is an object."""
     with client.begin() as checkpoint:
         for partition, content in enumerate(contents):
             checkpoint.snapshot("operator", partition, content)
-    return contents
 
 
 def history(url: str, options: dict[str, Any] | None, checkpoints: int) -> None:

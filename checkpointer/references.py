@@ -6,20 +6,22 @@ CPython counts references, so the question has an exact answer there. Elsewhere 
 import sys
 from typing import Any
 
+_references = getattr(sys, "getrefcount", lambda value: 0)
+
 _CHANGEABLE = frozenset({dict, list, set})
 _CONTAINERS = _CHANGEABLE | {tuple}
 
 
-def is_held(value: Any) -> bool:
-    """Whether anything but one local variable of the caller refers to `value` or to something changeable in it."""
-    alone, inside = _counts(value)
-    if type(value) is tuple and not inside:
-        return False
-    return alone > _ALONE or inside > _INSIDE
+def is_held(value: Any, besides: int = 0) -> bool:
+    """Whether anything refers to `value`, or to something changeable in it, but one local variable of the caller.
 
-
-def _counts(value: Any) -> tuple[int, int]:
-    return sys.getrefcount(value), _inside(value)
+    `besides` is how many more references to `value` the caller knows of.
+    """
+    alone = _ALONE + besides
+    if type(value) is not tuple and _references(value) > alone:
+        return True
+    inside = _inside(value)
+    return inside > _INSIDE or (inside > 0 and _references(value) > alone)
 
 
 def _inside(value: Any) -> int:
@@ -31,18 +33,17 @@ def _inside(value: Any) -> int:
     highest = 0
     for child in children:
         if type(child) in _CHANGEABLE:
-            highest = max(highest, sys.getrefcount(child), _inside(child))
+            highest = max(highest, _references(child), _inside(child))
         elif type(child) is tuple and (within := _inside(child)):
-            highest = max(highest, sys.getrefcount(child), within)
+            highest = max(highest, _references(child), within)
     return highest
 
 
 def _baseline() -> tuple[int, int]:
-    """What `_counts` says of values that nobody else holds: the lowest of each, so that a doubt means held."""
+    """The counts of values that nobody else holds, and of what is in them: the lowest, so that a doubt means held."""
 
     def seen(value: Any) -> tuple[int, int]:  # stands where is_held stands
-        alone, inside = _counts(value)
-        return alone, inside
+        return _references(value), _inside(value)
 
     samples = []
     value: Any = [[]]

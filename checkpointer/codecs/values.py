@@ -8,7 +8,7 @@ come back as something else.
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -28,6 +28,9 @@ UNCHECKED = 1024
 
 PIECE = 1 << 20
 """Bytes that an unpacker is fed at once."""
+
+AT_ONCE = 32
+"""Values that are packed in one go."""
 
 TUPLE, INTEGER, DECIMAL, DATETIME, TIME, DURATION, SET, FROZENSET, DATE, UUID = range(1, 11)
 
@@ -51,6 +54,24 @@ def pack(value: Any) -> bytes:
         raise UnsupportedValueError(f"a value that msgpack refuses: {error}") from None
 
 
+def pack_some(values: Sequence[Any]) -> list[bytes]:
+    """The first of these values as `pack` packs each, in less than half of its time: about `PIECE` bytes of them.
+
+    `UnsupportedValueError` if any of them cannot be stored; `pack` says which and why.
+    """
+    packed: list[bytes] = []
+    size = 0
+    try:
+        while len(packed) < len(values) and size < PIECE:
+            more = list(map(_packers.packer.pack, values[len(packed) : len(packed) + AT_ONCE]))
+            packed += more
+            size += sum(map(len, more))
+    except (RecursionError, ValueError, OverflowError) as error:
+        raise UnsupportedValueError(f"a value that msgpack refuses: {error}") from None
+    _refuse_lookalikes([value for value, one in zip(values, packed, strict=False) if _MARKERS.search(one)])
+    return packed
+
+
 def pack_checked(members: list[Any]) -> bytes:
     """An array of keys, or of values that are packed already: each of them was checked when it was set."""
     return _packers.packer.pack(members)  # type: ignore[no-any-return]
@@ -66,6 +87,29 @@ def unpack(data: bytes) -> Any:
         raise
     except Exception as error:  # whatever bad bytes make of msgpack or of a constructor
         raise MalformedError(f"expected a msgpack value, found {data[:40]!r}: {error}") from None
+
+
+def unpack_some(packed: Sequence[bytes]) -> list[Any]:
+    """Each of the values that `pack` was given, in half of the time that `unpack` takes for each."""
+    values: list[Any] = []
+    if packed and max(map(len, packed)) <= UNCHECKED:
+        joined = b"".join(packed)
+        unpacker = msgpack.Unpacker(
+            ext_hook=from_extension,
+            strict_map_key=False,
+            max_buffer_size=len(joined),
+            max_array_len=UNCHECKED,  # as much as one of them alone may claim to hold
+            max_map_len=UNCHECKED,
+        )
+        end = 0
+        with suppress(Exception):  # such as a value that reaches into the next one: `unpack` says which
+            unpacker.feed(joined)
+            for data, value in zip(packed, unpacker, strict=True):
+                end += len(data)
+                if unpacker.tell() != end:
+                    break
+                values.append(value)
+    return values if len(values) == len(packed) else [unpack(data) for data in packed]
 
 
 def check_whole(data: bytes) -> None:

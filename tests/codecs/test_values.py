@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointer.codecs.values import PIECE, UnsupportedValueError, pack, unpack
+from checkpointer.codecs.values import AT_ONCE, PIECE, UnsupportedValueError, pack, pack_some, unpack, unpack_some
 from checkpointer.errors import MalformedError
 from tests.codecs.names import shown
 
@@ -209,6 +209,8 @@ def test_a_value_that_would_change_is_refused_by_name(value: Any, named: str, pl
     }
     with pytest.raises(UnsupportedValueError, match=named):
         pack(places[place])
+    with pytest.raises(UnsupportedValueError):
+        pack_some([1.5, places[place], "text"])
 
 
 @pytest.mark.parametrize(
@@ -325,6 +327,10 @@ BAD: dict[str, bytes] = {
 def test_bad_bytes_are_malformed(data: bytes) -> None:
     with pytest.raises(MalformedError, match="msgpack"):
         unpack(data)
+    for beside in (b"\x01", b"\x92\x01\x02", b"\xa1a", b"\xc0" * 8):
+        for some in ([data, beside], [beside, data], [beside, data, beside]):
+            with pytest.raises(MalformedError, match="msgpack"):
+                unpack_some(some)
 
 
 def test_no_room_is_made_for_what_is_not_there() -> None:
@@ -332,6 +338,8 @@ def test_no_room_is_made_for_what_is_not_there() -> None:
     try:
         with pytest.raises(MalformedError):
             unpack(BAD["arrays that claim more than is there"])
+        with pytest.raises(MalformedError):
+            unpack_some([b"\xdd\x00\x00\x20\x00" * 100] * 200)  # small alone, and together as much as they claim
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -341,6 +349,12 @@ def test_no_room_is_made_for_what_is_not_there() -> None:
 @pytest.mark.parametrize("value", [[b"x" * PIECE, ["y"] * 10], ["y" * 99] * (PIECE // 40)])
 def test_a_value_of_several_pieces_comes_back(value: Any) -> None:
     assert unpack(pack(value)) == value
+
+
+def test_large_values_are_packed_a_few_at_a_time() -> None:
+    large = ["x" * (PIECE // AT_ONCE)] * (3 * AT_ONCE)
+    assert pack_some(large) == list(map(pack, large[:AT_ONCE]))
+    assert unpack_some(pack_some(large)) == large[:AT_ONCE]
 
 
 @given(st.binary(max_size=200))
@@ -376,3 +390,21 @@ values = st.recursive(
 @given(values)
 def test_every_value_comes_back_as_itself(value: Any) -> None:
     assert same(unpack(pack(value)), value)
+
+
+@given(st.lists(values, max_size=6))
+def test_many_values_are_packed_and_unpacked_as_each_alone(some: list[Any]) -> None:
+    packed = pack_some(some)
+    assert packed == list(map(pack, some))
+    assert same(unpack_some(packed), some)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=4))
+def test_many_pieces_of_any_bytes_are_what_each_of_them_is(data: list[bytes]) -> None:
+    try:
+        alone = list(map(unpack, data))
+    except MalformedError:
+        with pytest.raises(MalformedError):
+            unpack_some(data)
+    else:
+        assert same(unpack_some(data), alone)

@@ -45,6 +45,10 @@ def saved(world: World) -> dict[Any, Any]:
     return dict(restored.keyed("s"))
 
 
+def live_keys(state: KeyedState) -> list[Any]:
+    return [key for live in state._live for key in live]
+
+
 def kinds(client: Checkpointer, partition: int = 0) -> list[str]:
     restored = client.restore()
     assert restored is not None
@@ -244,6 +248,13 @@ class Histories(RuleBasedStateMachine):
         assert dict(self.state) == self.model
 
     @rule()
+    def take_out(self) -> None:
+        taken = self.state.to_dict()
+        assert taken == self.model
+        for value in taken.values():
+            change(value, "no part of the state")
+
+    @rule()
     def look_up(self) -> None:
         for key in [*self.model, "nowhere"]:
             assert self.state.get(key) == self.model.get(key)
@@ -391,7 +402,7 @@ def test_more_values_than_are_kept_alive_are_all_saved(world: World, monkeypatch
         state[number] = [number]
         if number % 7 == 0:
             held.append(state[number])
-    assert len(state._live) < 200
+    assert len(live_keys(state)) < 200
     for value in held:
         value.append("held")
     save(client, state)
@@ -403,12 +414,38 @@ def test_values_nobody_holds_are_put_to_rest_by_a_save(world: World) -> None:
     state = KeyedState({n: {"n": n, "list": [n]} for n in range(50)})
     mine = state[7]
     save(client, state)
-    assert list(state._live) == [7]
+    assert live_keys(state) == [7]
     assert mine is state[7]
     del mine
     state["x"] = 1
     save(client, state)
-    assert not state._live
+    assert live_keys(state) == []
+
+
+def test_a_dict_of_everything_is_no_part_of_the_state(world: World) -> None:
+    client = world.actor()
+    state = KeyedState({n: {"n": n, "list": [n]} for n in range(700)} | {"large": ["x" * 2000], "plain": 3})
+    held = state[7]
+    held["list"].append("changed")
+    taken = state.to_dict()
+    assert taken == dict(state)
+    taken[7]["list"].append("in the copy alone")
+    taken["large"].append(1)
+    assert state[7] is held
+    assert held == {"n": 7, "list": [7, "changed"]}
+    save(client, state)
+    assert saved(world) == dict(state) == state.to_dict()
+
+
+def test_what_cannot_be_stored_is_named_among_many_that_can(world: World) -> None:
+    state = KeyedState({n: {"n": n * 0.7} for n in range(2000)})
+    state[1234] = wrong = {"inside": [bytearray(b"x")]}
+    for work in (state.to_dict, lambda: save(world.actor(), state)):
+        with pytest.raises(IllegalArgumentError, match=r"key 1234: a value of type bytearray"):
+            work()
+    wrong["inside"] = [b"x"]
+    save(world.actor(), state)
+    assert saved(world) == {n: {"n": n * 0.7} for n in range(2000)} | {1234: {"inside": [b"x"]}}
 
 
 def test_reading_a_value_writes_nothing(world: World) -> None:
