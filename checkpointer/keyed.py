@@ -7,16 +7,16 @@ checkpoint that is being written holds bytes that no later change can reach.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from checkpointer.capture import Capture, PartitionChange
 from checkpointer.codecs.fold import fold_start
-from checkpointer.codecs.keyed_codec import Records, partition_of
-from checkpointer.codecs.values import UnsupportedValueError, pack, pack_some, unpack, unpack_some
+from checkpointer.codecs.keyed_codec import partition_of, partitions_of
+from checkpointer.codecs.values import UnsupportedValueError, pack, pack_some, unpack
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.references import is_held
-from manifests.model import DELTA, SNAPSHOT, Chain, Kind
+from checkpointer.references import unheld
+from manifests.model import DELTA, SNAPSHOT, Chain
 
 PARTITIONS = 8
 """Partitions of a state unless told otherwise: enough for every core of a small driver to encode at once."""
@@ -25,7 +25,7 @@ LIVE = 256
 """Live objects of all partitions that are let be before those that nobody holds any more are put to rest."""
 
 TOGETHER = 256
-"""Values that are packed or unpacked together."""
+"""Values that are set or packed together."""
 
 _PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 """Types whose values cannot change and hold nothing that can."""
@@ -36,58 +36,24 @@ _UNPACKED = b""
 _MISSING: Any = object()
 
 
-@dataclass(slots=True, eq=False)
-class PartitionChange:
-    """What one partition writes: a delta above the first `keep` artifacts of its chain, or a snapshot."""
-
-    partition: int
-    kind: Kind
-    keep: int
-    records: Records
-    size: int
-    owner: "KeyedState"
-
-    def release(self) -> None:
-        """The records are written: the state may change them in place again."""
-        self.owner._unshare(self)
-        self.records = {}
-
-
-@dataclass(slots=True, eq=False)
-class Capture:
-    """A state as it was at one moment, as far as it has to be written; later changes do not reach it."""
-
-    partitions: int
-    changes: list[PartitionChange]
-    dirty: list[dict[Any, bytes | None]]
-    levels: dict[int, set[Any]]
-    outcome: Mapping[int, Chain] | None = field(default=None)
-
-    def settle(self, chains: Mapping[int, Chain] | None) -> None:
-        """What became of it: the chains it was committed in, or None."""
-        self.outcome = chains
-        if chains is not None:
-            self.dirty = []
-
-
 def _packed(
     values: dict[Any, Any], keys: list[Any], refused: dict[Any, UnsupportedValueError]
-) -> Iterator[tuple[Any, bytes]]:
-    """The packed values of these keys; why one cannot be stored is added to `refused` instead."""
+) -> Iterator[tuple[list[Any], list[bytes]]]:
+    """Some keys, and their values packed, until all are through; why one cannot be stored is added to `refused`."""
     done = 0
     while some := keys[done : done + TOGETHER]:
         try:
             packed = pack_some([values[key] for key in some])
         except UnsupportedValueError:
+            packed = []
             for key in some:
                 try:
-                    yield key, pack(values[key])
+                    yield [key], [pack(values[key])]
                 except UnsupportedValueError as error:
                     refused[key] = error
-            done += len(some)
         else:
-            yield from zip(some, packed, strict=False)
-            done += len(packed)
+            yield some[: len(packed)], packed
+        done += len(packed) or len(some)
 
 
 def _check_key(key: Any) -> None:
@@ -170,6 +136,42 @@ class KeyedState(MutableMapping[Any, Any]):
             self._writable(partition)[key] = _UNPACKED
         self._hold(partition, key, value)
 
+    def update(self, other: Any = (), /, **more: Any) -> None:
+        """As of a dict."""
+        if isinstance(other, Mapping):
+            pairs: Iterable[tuple[Any, Any]] = other.items()
+        elif hasattr(other, "keys"):
+            pairs = ((key, other[key]) for key in other.keys())  # noqa: SIM118
+        else:
+            pairs = other
+        for each in (iter(pairs), iter(more.items())):
+            while self._set_some(each):
+                pass
+
+    def _set_some(self, pairs: Iterator[tuple[Any, Any]]) -> bool:
+        """Set the next ones. Whether there may be more."""
+        some: list[tuple[Any, Any]] = []
+        try:
+            some.extend(islice(pairs, TOGETHER))
+        finally:  # as in a dict, those before an error are set
+            self._set(some)
+        return len(some) == TOGETHER
+
+    def _set(self, pairs: list[tuple[Any, Any]]) -> None:
+        """Set one after the other; keys and values as most are, all in one go."""
+        keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+        if not _PLAIN.issuperset(map(type, keys)) or not _PLAIN.isdisjoint(map(type, values)) or any(self._shared):
+            for key, value in pairs:
+                self[key] = value
+            return
+        numbers = partitions_of(keys, self.partitions)
+        for number, key, value in zip(numbers, keys, values, strict=True):
+            self._live[number][key] = value
+            self._data[number].setdefault(key, _UNPACKED)
+        for number in set(numbers):
+            if len(self._live[number]) > self._live_limits[number]:
+                self._put_to_rest(number)
+
     def __delitem__(self, key: Any) -> None:
         partition = partition_of(key, len(self._data))
         if key not in self._data[partition]:
@@ -203,12 +205,7 @@ class KeyedState(MutableMapping[Any, Any]):
         Takes half of the time of `dict(state)`. Raises `IllegalArgumentError` for a value that cannot be stored.
         """
         self._pack_all()
-        found: dict[Any, Any] = {}
-        for part in self._data:
-            left, rest = iter(part), iter(part.values())
-            while keys := list(islice(left, TOGETHER)):
-                found.update(zip(keys, unpack_some(list(islice(rest, TOGETHER))), strict=True))
-        return found
+        return {key: unpack(data) for part in self._data for key, data in part.items()}
 
     def __repr__(self) -> str:
         return f"KeyedState({len(self):,} keys in {self.partitions} partitions)"
@@ -219,38 +216,39 @@ class KeyedState(MutableMapping[Any, Any]):
         live = self._live[partition]
         live[key] = value
         if len(live) > self._live_limits[partition]:
-            free = self._free(partition)
-            refused = self._pack(partition, free)
-            for one in free:
-                if one not in refused:
-                    del live[one]
-            self._live_limits[partition] = max(LIVE // len(self._live), 2 * len(live), 1)
-
-    def _free(self, partition: int) -> list[Any]:
-        """The keys of the live values that nobody else holds."""
-        live, keys = self._live[partition], []
-        for key in live:
-            value = live[key]
-            if not is_held(value, besides=1):
-                keys.append(key)
-        return keys
+            self._put_to_rest(partition)
 
     def _pack(self, partition: int, keys: list[Any]) -> dict[Any, UnsupportedValueError]:
         """Take in what live values have become. Returns what could not be packed."""
         refused: dict[Any, UnsupportedValueError] = {}
         data, dirty = self._data[partition], self._dirty[partition]
-        for key, packed in _packed(self._live[partition], keys, refused):
-            if data.get(key) != packed:
+        for some, packed in _packed(self._live[partition], keys, refused):
+            before = list(map(data.get, some))
+            if before == packed:
+                continue
+            changed = {key: new for key, old, new in zip(some, before, packed, strict=True) if new != old}
+            if self._shared[partition]:
                 data = self._writable(partition)
-                data[key] = dirty[key] = packed
+            data.update(changed)
+            dirty.update(changed)
         return refused
+
+    def _put_to_rest(self, partition: int) -> None:
+        """Let go of the live values that nobody else holds, unless they cannot be packed."""
+        live = self._live[partition]
+        keys = unheld(live, live)
+        refused = self._pack(partition, keys)
+        for key in keys:
+            if key not in refused:
+                del live[key]
+        self._live_limits[partition] = max(LIVE // len(self._live), 2 * len(live), 1)
 
     def _pack_all(self) -> None:
         """Take in what every live value has become, and let go of those that nobody else holds."""
         for partition, live in enumerate(self._live):
             for key, error in self._pack(partition, list(live)).items():
                 raise IllegalArgumentError(f"key {key!r:.80}: {error}")
-            for key in self._free(partition):
+            for key in unheld(live, live):
                 del live[key]
 
     def _rest(self, partition: int, key: Any, packed: bytes) -> None:
@@ -299,9 +297,9 @@ class KeyedState(MutableMapping[Any, Any]):
                 older = set().union(*self._levels[partition][first:]).difference(dirty)
                 records = {key: data.get(key) for key in older} | dirty if older else dirty
                 capture.levels[partition] = set(records)
-                return PartitionChange(partition, DELTA, 1 + first, records, size, self)
+                return PartitionChange(partition, DELTA, 1 + first, records, size, self._unshare)
         size = chain[0].raw_size if chain else 32 * len(data)
-        change = PartitionChange(partition, SNAPSHOT, 0, data, size, self)
+        change = PartitionChange(partition, SNAPSHOT, 0, data, size, self._unshare)
         self._shared[partition].add(change)
         return change
 
@@ -318,6 +316,3 @@ class KeyedState(MutableMapping[Any, Any]):
             self._chains[partition] = capture.outcome.get(partition, ())
             kept = self._levels[partition][: max(change.keep - 1, 0)]
             self._levels[partition] = [*kept, capture.levels[partition]] if change.kind == DELTA else []
-
-
-__all__ = ["Capture", "KeyedState", "PartitionChange"]

@@ -4,6 +4,7 @@ CPython counts references, so the question has an exact answer there. Elsewhere 
 """
 
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _references = getattr(sys, "getrefcount", lambda value: 0)
@@ -12,16 +13,17 @@ _CHANGEABLE = frozenset({dict, list, set})
 _CONTAINERS = _CHANGEABLE | {tuple}
 
 
-def is_held(value: Any, besides: int = 0) -> bool:
-    """Whether anything refers to `value`, or to something changeable in it, but one local variable of the caller.
-
-    `besides` is how many more references to `value` the caller knows of.
-    """
-    alone = _ALONE + besides
-    if type(value) is not tuple and _references(value) > alone:
-        return True
-    inside = _inside(value)
-    return inside > _INSIDE or (inside > 0 and _references(value) > alone)
+def unheld(values: Mapping[Any, Any], keys: Iterable[Any]) -> list[Any]:
+    """Those of the keys to whose values nothing refers but `values`, nor to anything changeable in them."""
+    found = []
+    for key in keys:
+        value = values[key]
+        alone = _references(value) <= _ALONE
+        if alone or type(value) is tuple:
+            inside = _inside(value)
+            if inside <= _INSIDE and (alone or not inside):
+                found.append(key)
+    return found
 
 
 def _inside(value: Any) -> int:
@@ -41,20 +43,13 @@ def _inside(value: Any) -> int:
 
 def _baseline() -> tuple[int, int]:
     """The counts of values that nobody else holds, and of what is in them: the lowest, so that a doubt means held."""
-
-    def seen(value: Any) -> tuple[int, int]:  # stands where is_held stands
-        return _references(value), _inside(value)
-
-    samples = []
-    value: Any = [[]]
-    samples.append(seen(value))
-    value = {"a": []}
-    samples.append(seen(value))
-    value = ([],)
-    samples.append(seen(value))
-    value = [([],)]
-    samples.append(seen(value))
-    return min(alone for alone, _ in samples), min(inside for _, inside in samples)
+    values: dict[int, Any] = {0: [[]], 1: {"a": []}, 2: ([],), 3: [([],)]}
+    alone, inside = [], []
+    for key in values:  # stands where `unheld` stands
+        value = values[key]
+        alone.append(_references(value))
+        inside.append(_inside(value))
+    return min(alone), min(inside)
 
 
 _ALONE, _INSIDE = _baseline() if sys.implementation.name == "cpython" else (-1, -1)

@@ -11,10 +11,11 @@ from copy import deepcopy
 from dataclasses import replace
 
 from checkpointer import objects
+from checkpointer.capture import Capture, PartitionChange
 from checkpointer.changes import EXPLICIT, Change, Plan, split_for_fold
 from checkpointer.codecs import keyed_codec
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
-from checkpointer.keyed import Capture, KeyedState, PartitionChange
+from checkpointer.keyed import KeyedState
 from checkpointer.metering import Meter, written
 from checkpointer.pointer import Head
 from checkpointer.prepared import Prepared, refuse_prepared

@@ -89,29 +89,6 @@ def unpack(data: bytes) -> Any:
         raise MalformedError(f"expected a msgpack value, found {data[:40]!r}: {error}") from None
 
 
-def unpack_some(packed: Sequence[bytes]) -> list[Any]:
-    """Each of the values that `pack` was given, in half of the time that `unpack` takes for each."""
-    values: list[Any] = []
-    if packed and max(map(len, packed)) <= UNCHECKED:
-        joined = b"".join(packed)
-        unpacker = msgpack.Unpacker(
-            ext_hook=from_extension,
-            strict_map_key=False,
-            max_buffer_size=len(joined),
-            max_array_len=UNCHECKED,  # as much as one of them alone may claim to hold
-            max_map_len=UNCHECKED,
-        )
-        end = 0
-        with suppress(Exception):  # such as a value that reaches into the next one: `unpack` says which
-            unpacker.feed(joined)
-            for data, value in zip(packed, unpacker, strict=True):
-                end += len(data)
-                if unpacker.tell() != end:
-                    break
-                values.append(value)
-    return values if len(values) == len(packed) else [unpack(data) for data in packed]
-
-
 def check_whole(data: bytes) -> None:
     """Raise unless everything that arrays claim to hold is there: msgpack makes room for all of it beforehand.
 

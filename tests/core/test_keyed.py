@@ -18,7 +18,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multi
 from checkpointer import Checkpointer, KeyedState, keyed
 from checkpointer.errors import DependencyError, IllegalArgumentError, InvalidStateError
 from checkpointer.host import SystemHost
-from checkpointer.references import is_held
+from checkpointer.references import unheld
 from manifests import layout
 from manifests.model import DELTA, SNAPSHOT
 from tests.core.world import Actor, World, put
@@ -420,6 +420,70 @@ def test_values_nobody_holds_are_put_to_rest_by_a_save(world: World) -> None:
     state["x"] = 1
     save(client, state)
     assert live_keys(state) == []
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_an_update_is_that_of_a_dict(held: bool) -> None:
+    class Keyed:
+        """Not a mapping, but what `dict.update` takes for one."""
+
+        def keys(self) -> list[Any]:
+            return ["a", 1, (2, 3)]
+
+        def __getitem__(self, key: Any) -> Any:
+            return {"value": key}
+
+    def failing(pairs: int) -> Iterator[tuple[str, Any]]:
+        for number in range(pairs):
+            yield f"f{number}", {"n": number}
+        raise ConnectionError
+
+    kept = [{"n": [n]} for n in range(1000)]
+    others: list[Callable[[], Any]] = [
+        lambda: {f"k{n}": kept[n] if held else {"n": [n]} for n in range(1000)},
+        lambda: {f"k{n}": n if n % 7 else [n] for n in range(900)},
+        lambda: [(f"k{n}", kept[n]) for n in range(0, 1000, 3)] + [("k9", 9), ("k9", [9]), ("\xe4", [1])],
+        lambda: KeyedState({n: [n] for n in range(300)}),
+        Keyed,
+        dict,
+    ]
+    state, model = KeyedState(), {}
+    for other in others:
+        state.update(other(), more=[1], self=2)
+        model.update(other(), more=[1], self=2)
+        assert dict(state) == model
+    for number in (0, 255, 256, 300):
+        for mapping in (state, model):
+            with pytest.raises(ConnectionError):
+                mapping.update(failing(number))
+        assert dict(state) == model
+    kept[3]["n"].append("later")
+    assert state.to_dict() == dict(state) == model
+    with pytest.raises(IllegalArgumentError, match="Unicode"):
+        state.update({"fine": [1], "\ud800": [2]})
+    with pytest.raises(IllegalArgumentError, match="list"):
+        state.update([("also fine", [1]), ([], [2])])
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_what_was_captured_does_not_follow_the_state(partitions: int) -> None:
+    def changes(state: KeyedState) -> Iterator[Callable[[], object]]:
+        held = [state[f"bulk {n}"] for n in range(BULK)]
+        yield lambda: state.update({f"new {n}": [n] for n in range(BULK)})
+        yield lambda: [value.append("changed") for value in held]
+        yield lambda: state.update({f"bulk {n}": "text" for n in range(BULK)})
+        yield lambda: [state.pop(f"bulk {n}") for n in range(10)]
+        yield state.clear
+
+    for number in range(5):
+        state = KeyedState({f"bulk {n}": [n] for n in range(BULK)}, partitions=partitions)
+        change = list(changes(state))[number]
+        capture = state._capture({}, 10)
+        before = [dict(change.records) for change in capture.changes]
+        assert sum(map(len, before)) == BULK
+        change()
+        state.to_dict()  # which packs what is live
+        assert [dict(change.records) for change in capture.changes] == before
 
 
 def test_a_dict_of_everything_is_no_part_of_the_state(world: World) -> None:
@@ -891,37 +955,39 @@ INNER = [
 ]
 
 
+def is_held(values: dict[str, Any]) -> bool:
+    return unheld(values, values) == []
+
+
 @pytest.mark.parametrize("make", [list, dict, set, lambda: [[]], lambda: {"a": [{}]}, lambda: ([],), lambda: ((), 1)])
 def test_a_value_nobody_else_has_is_not_held(make: Callable[[], Any]) -> None:
-    value = make()
-    assert not is_held(value)
+    assert not is_held({"v": make()})
 
 
 @pytest.mark.parametrize("make", [list, dict, set, lambda: [[]], lambda: {"a": [{}]}])
 def test_a_value_somebody_else_has_is_held(make: Callable[[], Any]) -> None:
-    value = make()
-    other = [value]
-    assert is_held(value)
+    values = {"v": make()}
+    other = [values["v"]]
+    assert is_held(values)
     other.clear()
-    assert not is_held(value)
+    assert not is_held(values)
 
 
 @pytest.mark.parametrize(("value", "reach"), INNER)
 def test_a_value_is_held_by_whoever_has_something_inside_it(value: Any, reach: Callable[[Any], Any]) -> None:
-    value = copy.deepcopy(value)
-    assert not is_held(value)
-    inner = reach(value)
-    assert is_held(value)
+    values = {"v": copy.deepcopy(value)}
+    assert not is_held(values)
+    inner = reach(values["v"])
+    assert is_held(values)
     del inner
-    assert not is_held(value)
+    assert not is_held(values)
 
 
 def test_what_cannot_change_does_not_count_as_held() -> None:
     text, pair = "x" * 50, (1, "y")
-    value = [text, pair, 1, None]
+    assert not is_held({"v": [text, pair, 1, None]})
     assert text
     assert pair
-    assert not is_held(value)
 
 
 def test_the_layout_of_a_saved_state_is_one_chain_for_each_partition(world: World) -> None:

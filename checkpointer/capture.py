@@ -1,0 +1,42 @@
+"""A keyed state as it was at one moment: what of it has to be written, and what became of that."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from checkpointer.codecs.keyed_codec import Records
+from manifests.model import Chain, Kind
+
+
+@dataclass(slots=True, eq=False)
+class PartitionChange:
+    """What one partition writes: a delta above the first `keep` artifacts of its chain, or a snapshot."""
+
+    partition: int
+    kind: Kind
+    keep: int
+    records: Records
+    size: int
+    unshare: "Callable[[PartitionChange], None]"
+
+    def release(self) -> None:
+        """The records are written: the state may change them in place again."""
+        self.unshare(self)
+        self.records = {}
+
+
+@dataclass(slots=True, eq=False)
+class Capture:
+    """A state as it was at one moment, as far as it has to be written; later changes do not reach it."""
+
+    partitions: int
+    changes: list[PartitionChange]
+    dirty: list[dict[Any, bytes | None]]
+    levels: dict[int, set[Any]]
+    outcome: Mapping[int, Chain] | None = field(default=None)
+
+    def settle(self, chains: Mapping[int, Chain] | None) -> None:
+        """What became of it: the chains it was committed in, or None."""
+        self.outcome = chains
+        if chains is not None:
+            self.dirty = []
