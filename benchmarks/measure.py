@@ -75,7 +75,7 @@ def grows(plot: Plot, line: str, limit: float | None) -> Target:
     """With which power of x a line may grow."""
     points = plot.lines[line]
     values = [f"{y * 1000:,.2f} ms" if "(s)" in plot.y else f"{y:,.0f} B" for _, y in points]
-    detail = ", ".join(f"{value} at {x:,g}" for (x, _), value in zip(points, values, strict=True))
+    detail = ", ".join(f"{value} at {x:,.10g}" for (x, _), value in zip(points, values, strict=True))
     return Target(f"{line}, over {plot.x}: power", plot.slope(line), limit, detail)
 
 
