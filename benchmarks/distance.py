@@ -108,8 +108,9 @@ class Job:
         return dict(zip(self._saved, await asyncio.gather(*(read(*place) for place in self._saved)), strict=True))
 
     def close(self) -> dict[str, int]:
-        """Compare once more. Requests of the last commit, and of the last restore."""
-        self.restore()
+        """Requests of the last commit, and of the last restore. What was never restored is, and compared."""
+        if "restore" not in self._case.verbs:
+            self.restore()
         self._writer.close()
         asyncio.run(self._reader.close())
         commits = [record.requests.total for record in self._records if isinstance(record, CommitMetrics)]
