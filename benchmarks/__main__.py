@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import cleanup, driver_peers, driver_state, limits, operations, progress, table_state
+from benchmarks import cleanup, distance, driver_peers, driver_state, growth, limits, operations, progress, table_state
 from benchmarks.draw import draw, grid_table, plots_table, targets_table
 from benchmarks.measure import Finding, Grid, Plot, Target
 
@@ -24,6 +24,8 @@ PARTS = {
     "cleanup": cleanup.run,
     "operations": operations.run,
     "progress": progress.run,
+    "distance": distance.run,
+    "growth": growth.run,
     "limits": limits.run,
 }
 

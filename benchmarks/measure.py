@@ -71,6 +71,14 @@ class Plot:
 Finding = Target | Grid | Plot
 
 
+def grows(plot: Plot, line: str, limit: float | None) -> Target:
+    """With which power of x a line may grow."""
+    points = plot.lines[line]
+    values = [f"{y * 1000:,.2f} ms" if "(s)" in plot.y else f"{y:,.0f} B" for _, y in points]
+    detail = ", ".join(f"{value} at {x:,.10g}" for (x, _), value in zip(points, values, strict=True))
+    return Target(f"{line}, over {plot.x}: power", plot.slope(line), limit, detail)
+
+
 def alternate(repetitions: int, **contenders: Callable[[], float]) -> dict[str, Times]:
     """Run each contender in turn, again and again. A contender returns the seconds it measured."""
     found: dict[str, list[float]] = {name: [] for name in contenders}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpointer import Checkpointer
+from checkpointer.client import Client
 from checkpointer.runtime import run_sync
 from checkpointer.store import Store, open_store
 from tests.servers import Server, start_azurite, start_minio
@@ -92,15 +93,15 @@ class Far:
         return request
 
 
-def backend(client: Checkpointer) -> Any:
+def backend(client: Client) -> Any:
     """The store behind a client's retries and turns."""
     return _turns(client)._inner
 
 
-def move_away(client: Checkpointer, seconds: float) -> None:
+def move_away(client: Client, seconds: float) -> None:
     """Let every request of a client take `seconds` longer, once it has its turn."""
     _turns(client)._inner = Far(backend(client), seconds)
 
 
-def _turns(client: Checkpointer) -> Any:
+def _turns(client: Client) -> Any:
     return client._session.store._inner  # type: ignore[attr-defined]  # RetryingStore, then LimitedStore

@@ -1,0 +1,161 @@
+"""How far may a store be: how much longer do a commit and a restore take where each request takes longer?
+
+The slope of time over added latency, seconds by seconds, is the number of round trips that wait for one another. A
+commit of 200 partitions and a restore of them may have four, wherever the store is: it takes three, one after the
+other, to write objects, a manifest and the pointer, and as many to read them.
+
+An object of its own is what a partition above 256 KiB becomes. Here it is a small one that is kept out of packs, so
+that the line is measured, not the server. All partitions are read at once, by the asynchronous face.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from benchmarks.measure import Finding, Plot, Target, Times, alternate, timed
+from benchmarks.stores import azure_server, folder, move_away, s3_server
+from checkpointer import AsyncCheckpointer, Checkpointer, uploads
+from checkpointer.metrics import CommitMetrics, Metrics, RestoreMetrics
+from checkpointer.store.traffic import Traffic, counted
+from tests.servers import ServerUnavailableError
+
+LATENCIES = (0.0, 0.01, 0.05)
+"""Seconds that each request takes longer. The one in the middle is left out of a quick run."""
+
+ROUND_TRIPS = 4.0
+"""Most round trips one after the other, of a commit and of a restore."""
+
+Place = tuple[int, int]
+"""An operator's number, and a partition's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a checkpoint is made of: so many partitions of each operator, each in an object of its own or packed."""
+
+    name: str
+    what: str
+    verbs: tuple[str, ...]
+    operators: int
+    partitions: int
+    alone: bool = False
+    concurrency: int = 16
+
+
+CASES = (
+    Case("packed", "200 small partitions", ("commit", "restore"), 1, 200),
+    Case("operators", "200 small partitions of 8 operators", ("commit",), 8, 25),
+    Case("objects", "200 objects", ("commit", "restore"), 1, 200, alone=True),
+    Case("objects-at-once", "200 objects, concurrency=256", ("commit",), 1, 200, alone=True, concurrency=256),
+)
+"""A quick run has those that are packed: two hundred requests keep a processor busy for long."""
+
+
+class Job:
+    """A writer and a reader of one root, both so many seconds away from it."""
+
+    def __init__(self, case: Case, root: str, options: dict[str, Any] | None, seconds: float) -> None:
+        self._case = case
+        self._records: list[Metrics] = []
+        self._loaded = Traffic()
+        told = self._records.append
+        self._writer = Checkpointer(root, options, concurrency=case.concurrency, metrics=told)
+        self._reader = AsyncCheckpointer(root, options, concurrency=case.concurrency, metrics=told)
+        for client in (self._writer, self._reader):
+            move_away(client, seconds)
+        self._commits = 0
+        self._saved: dict[Place, bytes] = {}
+        self.commit()  # which creates the root
+        if "restore" in case.verbs:
+            self.restore()
+
+    def commit(self) -> float:
+        case = self._case
+        self._commits += 1
+        places = [(o, p) for o in range(case.operators) for p in range(case.partitions)]
+        self._saved = {(o, p): b"%d, partition %d of %d" % (self._commits, p, o) for o, p in places}
+        with patch.object(uploads, "SMALL", 0 if case.alone else uploads.SMALL):
+            return timed(self._commit)
+
+    def _commit(self) -> None:
+        with self._writer.begin() as checkpoint:
+            for (operator, partition), data in self._saved.items():
+                checkpoint.snapshot(f"operator-{operator}", partition, data)
+
+    def restore(self) -> float:
+        self._loaded = Traffic()
+        with counted(self._loaded):  # but for what the restore counts itself
+            start = time.perf_counter()
+            found = asyncio.run(self._restore())
+            seconds = time.perf_counter() - start
+        if found != self._saved:
+            raise AssertionError("what was restored is not what was saved")
+        return seconds
+
+    async def _restore(self) -> dict[Place, bytes]:
+        restored = await self._reader.restore()
+        assert restored is not None
+
+        async def read(operator: int, partition: int) -> bytes:
+            (data,) = await restored.operator(f"operator-{operator}").partition(partition)
+            return data
+
+        return dict(zip(self._saved, await asyncio.gather(*(read(*place) for place in self._saved)), strict=True))
+
+    def close(self) -> dict[str, int]:
+        """Requests of the last commit, and of the last restore. What was never restored is, and compared."""
+        if "restore" not in self._case.verbs:
+            self.restore()
+        self._writer.close()
+        asyncio.run(self._reader.close())
+        commits = [record.requests.total for record in self._records if isinstance(record, CommitMetrics)]
+        restores = [record.requests.total for record in self._records if isinstance(record, RestoreMetrics)]
+        return {"commit": commits[-1], "restore": restores[-1] + sum(self._loaded.requests.values())}
+
+
+def run(quick: bool) -> list[Finding]:
+    cases, latencies = (CASES[:2], LATENCIES[::2]) if quick else (CASES, LATENCIES)
+    with ExitStack() as stack:
+        stores: dict[str, tuple[str, dict[str, Any] | None]] = {"local": (str(stack.enter_context(folder())), None)}
+        for name, serve in (("S3", s3_server), ("Azure", azure_server)):
+            try:
+                server = stack.enter_context(serve())
+            except ServerUnavailableError as unavailable:
+                print(f"{unavailable}: no distance was measured on {name}", file=sys.stderr)
+            else:
+                stores[name] = (server.url, server.storage_options)
+        return [finding for case in cases for finding in _measure(case, stores, latencies, 3 if quick else 5)]
+
+
+def _measure(
+    case: Case,
+    stores: Mapping[str, tuple[str, dict[str, Any] | None]],
+    latencies: Sequence[float],
+    repetitions: int,
+) -> list[Finding]:
+    times: dict[str, dict[str, Times]] = {}
+    requests: dict[str, dict[str, int]] = {}
+    for name, (url, options) in stores.items():
+        jobs = {s: Job(case, f"{url}/{case.name}-{s}", options, s) for s in latencies}
+        work = {f"{verb} {s}": getattr(job, verb) for s, job in jobs.items() for verb in case.verbs}
+        times[name] = alternate(repetitions, **work)
+        (requests[name], *_) = [job.close() for job in jobs.values()]
+    findings: list[Finding] = []
+    for verb in case.verbs:
+        lines = {name: [(s, times[name][f"{verb} {s}"].median) for s in latencies] for name in stores}
+        title = f"{verb} of {case.what}"
+        plot = Plot(f"distance-{verb}-{case.name}", title, "added latency (s)", "time (s)", lines, logarithmic=False)
+        findings.append(plot)
+        for name, points in lines.items():
+            seconds = " / ".join(f"{y * 1000:.0f}" for _, y in points)
+            added = " / ".join(f"{x * 1000:.0f}" for x, _ in points)
+            spread = max(times[name][f"{verb} {s}"].spread for s in latencies)
+            detail = f"{requests[name][verb]} requests; {seconds} ms with {added} ms more for each, spread {spread:.0%}"
+            question = f"{title}, {name}: round trips in a row"
+            findings.append(Target(question, plot.slope(name), ROUND_TRIPS, detail))
+    return findings

@@ -1,0 +1,209 @@
+"""What grows with what, as the power of x with which y grows: 1 is in proportion, 0 is not at all.
+
+A delta commit must not grow with the state, nor a commit or a restore with the history. A full save and a restore may
+grow in proportion to the state, a delta in proportion to what changed. All is in memory, where no disk adds the same
+to each point and so hides what grows; but chains are in a local folder, since there it matters how many objects are
+read. Whatever is restored is compared with what was saved.
+"""
+
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+
+from benchmarks import growth_keys
+from benchmarks.growth_keys import LINEAR, STEADY
+from benchmarks.measure import Finding, Plot, Target, Times, alternate, grows, timed
+from benchmarks.stores import backend, folder
+from checkpointer import Checkpointer
+from checkpointer.metrics import Metrics
+from checkpointer.store.memory import forget
+from checkpointer.sync_handles import Restored
+
+STILL = 0.1
+"""Power of what must not grow with the history: over a thousandfold, it doubles."""
+
+METADATA = 0.2
+"""Power of the bytes of metadata of a commit over the number of partitions."""
+
+AMORTISED = 2048
+"""Bytes of metadata for a partition that a commit touches, the mean of many commits."""
+
+TOUCHED = 10
+"""Partitions that a commit changes."""
+
+CHAIN = 10
+"""Deltas above a snapshot, after which the caller writes a snapshot again."""
+
+DELTA = 16 << 10
+"""Bytes of a delta of a chain."""
+
+
+def run(quick: bool) -> list[Finding]:
+    partitions, commits = ((10, 100, 500, 1000, 10_000), 100) if quick else ((10, 100, 500, 1000, 10_000, 100_000), 640)
+    return [
+        *_partitions(partitions, commits),
+        *_chains(3 if quick else 9),
+        *_history((10, 100, 1000) if quick else (10, 100, 1000, 10_000), 15 if quick else 51),
+        *growth_keys.keys((10_000, 100_000, 300_000) if quick else (10_000, 100_000, 1_000_000, 10_000_000)),
+        *growth_keys.shares(100_000 if quick else 1_000_000),
+    ]
+
+
+def _restored(client: Checkpointer) -> Restored:
+    found = client.restore()
+    assert found is not None
+    return found
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------
+
+
+def _partitions(counts: Sequence[int], commits: int) -> Iterator[Finding]:
+    """A commit that changes ten partitions at random, a delta each, or a snapshot where the chain is long; and a
+    restore as far as the operator with all its chains, no artifact read.
+
+    A commit by a client that goes on reads no metadata; what a restore reads is what a new client's first one does.
+    """
+    commit, restore, wrote, read = {}, {}, {}, {}
+    for count in counts:
+        url = f"memory://growth-partitions-{count}"
+        with Checkpointer(url) as client:
+            commit[count], restore[count], wrote[count], read[count] = _of_partitions(client, count, commits)
+        forget(url)
+    times = {f"commit of {TOUCHED} changed partitions": [*commit.items()], "restore of all chains": [*restore.items()]}
+    plot = Plot("growth-partitions", "Many partitions, in memory", "partitions", "time (s)", times)
+    lines = {f"metadata written, {TOUCHED} partitions changed": [*wrote.items()], "metadata read": [*read.items()]}
+    metadata = Plot("growth-metadata", "Metadata of many partitions", "partitions", "metadata (bytes)", lines)
+    written, _ = lines
+    worst = max(wrote, key=lambda count: wrote[count])
+    yield plot
+    yield metadata
+    yield from map(grows, (plot, plot, metadata, metadata), (*times, *lines), (STEADY, LINEAR, METADATA, LINEAR))
+    yield Target(
+        f"{written}: bytes for each of them / {AMORTISED:,}",
+        wrote[worst] / TOUCHED / AMORTISED,
+        1.0,
+        f"the most: {wrote[worst] / TOUCHED:,.0f} B, of {worst:,} partitions",
+    )
+
+
+def _of_partitions(client: Checkpointer, count: int, commits: int) -> tuple[float, float, float, float]:
+    """Seconds of a commit and of a restore; bytes of metadata that a commit writes, and that a restore reads."""
+    source = random.Random(count)
+    saved = {partition: [b"%064d" % partition] for partition in range(count)}
+    with client.begin() as checkpoint:
+        for partition, (data,) in saved.items():
+            checkpoint.snapshot("op", partition, data)
+    stored = backend(client).objects
+    before, seconds = _metadata(client), []
+
+    def change(number: int) -> None:
+        with client.begin() as checkpoint:
+            for partition in source.sample(range(count), TOUCHED):
+                data, chain = b"%032d%032d" % (partition, number), saved[partition]
+                if len(chain) > CHAIN:
+                    chain.clear()
+                (checkpoint.delta if chain else checkpoint.snapshot)("op", partition, data)
+                chain.append(data)
+
+    for number in range(commits):
+        seconds.append(timed(lambda number=number: change(number)))  # type: ignore[misc]
+    wrote = (_metadata(client) - before) / commits + len(stored["_latest"].data)
+    if count > 2 * TOUCHED * commits:  # all is written anew once half of it has changed: its share of that
+        whole = max(len(blob.data) for path, blob in stored.items() if path.startswith("manifests/segments/"))
+        wrote += whole * 2 * TOUCHED / count
+    restores = Times(tuple(timed(lambda: _restored(client.copy()).operator("op")) for _ in range(5)))
+    _check_partitions(_restored(client.copy()), saved, source)
+    records: list[Metrics] = []
+    with Checkpointer(client.root, metrics=records.append) as reader:
+        reader.restore()
+    return statistics.median(seconds), restores.median, wrote, records[0].bytes_read
+
+
+def _metadata(client: Checkpointer) -> int:
+    return sum(len(blob.data) for path, blob in backend(client).objects.items() if not path.startswith("artifacts/"))
+
+
+def _check_partitions(restored: Restored, saved: dict[int, list[bytes]], source: random.Random) -> None:
+    operator = restored.operator("op")
+    changed = [partition for partition, chain in saved.items() if len(chain) > 1]
+    some = source.sample(changed, min(len(changed), 500)) + source.sample(range(len(saved)), min(len(saved), 500))
+    if any(operator.partition(partition) != saved[partition] for partition in some):
+        raise AssertionError("what was restored is not what was saved")
+
+
+# ---- history ---------------------------------------------------------------------------------------------------------
+
+
+def _chains(repetitions: int) -> Iterator[Finding]:
+    """Deltas of equal size on one partition. The time of a commit is the mean of those since the point before."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for max_chain in (10, 64):
+        runs = [_chain(max_chain) for _ in range(repetitions)]
+        for verb, number in (("commit", 0), ("restore", 1)):
+            points = [(float(length), statistics.median(run[length][number] for run in runs)) for length in runs[0]]
+            lines[f"{verb}, max_chain={max_chain}"] = points
+    plot = Plot("growth-chain", "Long chains, local folder", "deltas of a chain", "time (s)", lines)
+    yield plot
+    for line in lines:
+        yield grows(plot, line, STILL if line.startswith("commit") else LINEAR)
+
+
+def _chain(max_chain: int, lengths: Sequence[int] = (1, 2, 5, 10, 20, 50)) -> dict[int, tuple[float, float]]:
+    """For each length of the chain, seconds of a commit and of a restore."""
+    source, found, since = random.Random(0), {}, []
+    saved = [source.randbytes(DELTA)]
+    with folder() as base, Checkpointer(base / "root", max_chain=max_chain) as client:
+        with client.begin() as checkpoint:
+            checkpoint.snapshot("op", 0, saved[0])
+
+        def commit() -> None:
+            with client.begin() as checkpoint:
+                checkpoint.delta("op", 0, saved[-1])
+
+        def restore() -> None:
+            if _restored(client.copy()).operator("op").partition(0) != saved:
+                raise AssertionError("what was restored is not what was saved")
+
+        for length in range(1, lengths[-1] + 1):
+            saved.append(source.randbytes(DELTA))
+            since.append(timed(commit))
+            if length in lengths:
+                found[length] = (statistics.mean(since), timed(restore))
+                since.clear()
+    return found
+
+
+def _history(counts: Sequence[int], repetitions: int) -> Iterator[Finding]:
+    """Roots with a short and a long history, each commit and restore in turn."""
+    roots = {count: Checkpointer(f"memory://growth-history-{count}") for count in counts}
+
+    def commit(client: Checkpointer) -> None:
+        with client.begin() as checkpoint:
+            checkpoint.snapshot("op", 0, str(checkpoint.id).encode())
+
+    def restore(client: Checkpointer) -> None:
+        restored = _restored(client.copy())
+        if restored.operator("op").partition(0) != [str(restored.id).encode()]:
+            raise AssertionError("what was restored is not what was saved")
+
+    for count, client in roots.items():
+        for _ in range(count):
+            commit(client)
+    verbs = {"commit": commit, "restore": restore}
+    times = alternate(
+        repetitions,
+        **{
+            f"{name} {count}": lambda verb=verb, client=client: timed(lambda: verb(client))
+            for count, client in roots.items()
+            for name, verb in verbs.items()
+        },
+    )
+    for client in roots.values():
+        client.close()
+        forget(client.root)
+    lines = {name: [(count, times[f"{name} {count}"].median) for count in counts] for name in verbs}
+    plot = Plot("growth-history", "A long history, in memory", "checkpoints", "time (s)", lines)
+    yield plot
+    for line in lines:
+        yield grows(plot, line, STILL)

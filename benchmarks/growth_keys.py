@@ -1,0 +1,117 @@
+"""What grows with the keys of a mapping, and with the share of them that changes. All in memory, see `growth`."""
+
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+
+from benchmarks.measure import Finding, Plot, Target, alternate, grows, timed
+from checkpointer import Checkpointer, KeyedState
+from checkpointer.metrics import CommitMetrics, Metrics
+from checkpointer.store.memory import forget
+
+STEADY = 0.15
+"""Power of a delta commit over the size of the state."""
+
+LINEAR = 1.1
+"""Power of what may grow in proportion."""
+
+CHANGED = 1000
+"""Keys that a delta changes, however many there are."""
+
+DELTAS = 9
+SHARES = (0.0001, 0.001, 0.01, 0.1, 0.3, 1.0)
+
+
+def keyed(keys: int) -> KeyedState:
+    return KeyedState((f"N{number:08d}", f"{number:032d}") for number in range(keys))
+
+
+def change(state: KeyedState, keys: int, changed: int, turn: int) -> None:
+    """Give so many of the keys, spread over all, another value in each turn, from the first on."""
+    for number in range(changed):
+        state[f"N{(number * keys // changed + turn) % keys:08d}"] = f"{turn:012d}{number:020d}"
+
+
+def save(client: Checkpointer, state: KeyedState) -> None:
+    with client.begin() as checkpoint:
+        checkpoint.save("state", state)
+
+
+def restore(client: Checkpointer) -> KeyedState:
+    found = client.copy().restore()
+    assert found is not None
+    return found.keyed("state")
+
+
+def check(client: Checkpointer, state: KeyedState) -> None:
+    if restore(client)._data != state._data:  # packed values: millions of them need not be unpacked
+        raise AssertionError("what was restored is not what was saved")
+
+
+def keys(counts: Sequence[int]) -> Iterator[Finding]:
+    """Mappings of more and more keys. The largest is saved and restored once."""
+    full, delta, whole = "full save of a mapping", f"delta of {CHANGED:,} keys", "restore of a mapping"
+    lines: dict[str, list[tuple[float, float]]] = {full: [], delta: [], whole: []}
+    for count in counts:
+        for line, seconds in zip(lines, _of_keys(count, max(1, min(7, 3_000_000 // count))), strict=True):
+            lines[line].append((count, seconds))
+    plot = Plot("growth-keys", "Many keys, in memory", "keys", "time (s)", lines)
+    yield plot
+    yield from (grows(plot, full, LINEAR), grows(plot, delta, STEADY), grows(plot, whole, LINEAR))
+
+
+def _of_keys(count: int, repetitions: int) -> tuple[float, float, float]:
+    """Seconds of a full save, of a delta, and of a restore."""
+    state, saves, deltas, restores = keyed(count), [], [], []
+    for number in range(repetitions):
+        client = Checkpointer(f"memory://growth-keys-{count}-{number}")
+        saves.append(timed(lambda client=client: save(client, state)))  # type: ignore[misc]
+        if number < repetitions - 1:
+            forget(client.root)
+    for turn in range(1, DELTAS + 1):
+        change(state, count, CHANGED, turn)
+        deltas.append(timed(lambda: save(client, state)))
+    check(client, state)
+    for _ in range(repetitions):
+        restores.append(timed(lambda: restore(client)))
+    forget(client.root)
+    return statistics.median(saves), statistics.median(deltas), statistics.median(restores)
+
+
+def shares(count: int) -> Iterator[Finding]:
+    """The first save after a full one, of a mapping whose keys have changed in part, or all of them."""
+    state, turns, wrote = keyed(count), itertools.count(1), dict[float, int]()
+
+    def full() -> float:
+        with Checkpointer(f"memory://growth-shares-{next(turns)}") as client:
+            seconds = timed(lambda: save(client, state))
+        forget(client.root)
+        return seconds
+
+    def delta(share: float) -> float:
+        turn, records = next(turns), list[Metrics]()
+        with Checkpointer(f"memory://growth-shares-{turn}", metrics=records.append) as client:
+            save(client, state)
+            change(state, count, round(count * share), turn)
+            seconds = timed(lambda: save(client, state))
+            check(client, state)
+        forget(client.root)
+        _, last = (record for record in records if isinstance(record, CommitMetrics))
+        wrote[share] = last.bytes_written
+        return seconds
+
+    deltas = {f"{share}": lambda share=share: delta(share) for share in SHARES}
+    times = alternate(3, full=full, **deltas)
+    what = f"delta of {count:,} keys"
+    took = {f"{what}, time": [(share, times[f"{share}"].median) for share in SHARES]}
+    stored = {f"{what}, bytes": [*wrote.items()]}
+    plots = (
+        Plot("growth-share-time", "A changed share, in memory", "changed share", "time (s)", took),
+        Plot("growth-share-bytes", "A changed share, in memory", "changed share", "stored (bytes)", stored),
+    )
+    for plot in plots:
+        yield plot
+        yield from (grows(plot, line, LINEAR) for line in plot.lines)
+    all_of_them, from_nothing = times[f"{SHARES[-1]}"], times["full"]
+    spread = f"spread {all_of_them.spread:.0%} / {from_nothing.spread:.0%}"
+    yield Target(f"{what} that all changed / full save", all_of_them.median / from_nothing.median, LINEAR, spread)
