@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import cleanup, driver_peers, driver_state, operations, progress, table_peers, table_state
+from benchmarks import cleanup, driver_peers, driver_state, operations, progress, streaming, table_peers, table_state
 from benchmarks.draw import draw, grid_table, plots_table, targets_table
 from benchmarks.measure import Finding, Grid, Plot, Target
 
@@ -22,6 +22,7 @@ PARTS = {
     "driver-peers": driver_peers.run,
     "table": table_state.run,
     "table-peers": table_peers.run,
+    "streaming": streaming.run,
     "cleanup": cleanup.run,
     "operations": operations.run,
     "progress": progress.run,

@@ -19,7 +19,7 @@ FILES = 2
 WARM = 1
 """Batches at the beginning of each turn that do not count: a query that starts again has to open what it left."""
 
-FIRST = 4
+FIRST = 3
 """Batches of a turn before all others, of which none counts: all that runs for the first time runs slowly."""
 
 SETTINGS = {
