@@ -11,7 +11,19 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import cleanup, distance, driver_peers, driver_state, growth, limits, operations, progress, table_state
+from benchmarks import (
+    cleanup,
+    distance,
+    driver_peers,
+    driver_state,
+    growth,
+    limits,
+    operations,
+    progress,
+    streaming,
+    table_peers,
+    table_state,
+)
 from benchmarks.draw import draw, grid_table, plots_table, targets_table
 from benchmarks.measure import Finding, Grid, Plot, Target
 
@@ -21,6 +33,8 @@ PARTS = {
     "driver": driver_state.run,
     "driver-peers": driver_peers.run,
     "table": table_state.run,
+    "table-peers": table_peers.run,
+    "streaming": streaming.run,
     "cleanup": cleanup.run,
     "operations": operations.run,
     "progress": progress.run,

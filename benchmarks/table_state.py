@@ -1,7 +1,6 @@
-"""Table state on the local store: what do a full write, a change, a micro-batch and a read cost?
+"""Table state on the local store: what do a full write, a change and a read cost?
 
-Peers in the same run: Spark's own Parquet writer and reader (which verify nothing), a merge by delta-rs, a foreachBatch
-that only aggregates, and Spark's own aggregation on RocksDB with changelog checkpoints.
+Peers in the same run: Spark's own Parquet writer and reader (which verify nothing), and a merge by delta-rs.
 """
 
 import os
@@ -10,7 +9,6 @@ import shutil
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -27,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from benchmarks.measure import Target, Times, alternate, timed
 from checkpointer import Checkpointer
 from checkpointer.runtime import run_sync
-from checkpointer.spark import State, TableState, read_state, stateful
+from checkpointer.spark import TableState, read_state
 from checkpointer.spark.read import version_of
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.opening import key_table
@@ -37,7 +35,6 @@ PARTITIONS = 8
 CHANGED = 100_000
 SCHEMA = "key long, n long, amount double, carrier string"
 ROUNDS = 30
-BATCH_ROWS, BATCH_KEYS = 50_000, 200_000
 
 
 def session(folder: Path) -> SparkSession:
@@ -50,10 +47,6 @@ def session(folder: Path) -> SparkSession:
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.local.dir": str(folder / "spark"),
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
     }
     builder = SparkSession.builder.appName("benchmarks")
     for name, value in settings.items():
@@ -144,7 +137,6 @@ def run(quick: bool) -> list[Target]:
         targets = _full(spark, folder, 4_000_000 // share, 3 if quick else 5)
         targets += _chain(spark, folder, 4_000_000 // share, 3 if quick else 5)
         targets += _upserts(spark, folder, [1_000_000 // share, 10_000_000 // share, 40_000_000 // share], quick)
-        targets += _micro_batches(spark, folder, 10 if quick else ROUNDS)
         return targets
     finally:
         spark.stop()
@@ -252,56 +244,3 @@ def _changes(folder: Path, size: int, count: int) -> Iterator[str]:
 def _merge(path: str, changed: str) -> None:
     merging = DeltaTable(path).merge(pq.read_table(changed), "t.key = s.key", source_alias="s", target_alias="t")
     merging.when_matched_update_all().when_not_matched_insert_all().execute()
-
-
-def _micro_batches(spark: SparkSession, folder: Path, rounds: int) -> list[Target]:
-    """The mean time of a batch, as Spark reports it, of three queries over the same files."""
-    source = folder / "stream"
-    for number in range(rounds + 3):
-        draw = np.random.default_rng(number)
-        part = {"key": draw.integers(0, BATCH_KEYS, BATCH_ROWS), "amount": draw.integers(0, 100, BATCH_ROWS)}
-        spark.createDataFrame(pa.table(part)).coalesce(2).write.parquet(str(source / f"part={number:03d}"))
-    stream = (
-        spark.readStream.schema("key long, amount long, part int")
-        .option("maxFilesPerTrigger", 2)
-        .parquet(str(source))
-        .drop("part")
-    )
-
-    def aggregated(batch: DataFrame) -> DataFrame:
-        return batch.groupBy("key").agg(F.sum("amount").alias("amount"))
-
-    def only_aggregate(batch: DataFrame, batch_id: int) -> None:
-        consume(aggregated(batch))
-
-    @stateful(folder / "micro")
-    def ours(batch: DataFrame, batch_id: int, state: State) -> None:
-        state.table("totals", ["key"], num_partitions=PARTITIONS, combine={"amount": "sum"}).upsert(aggregated(batch))
-
-    means = {}
-    for name, sink in {"noop": only_aggregate, "ours": ours}.items():
-        query = stream.writeStream.foreachBatch(sink)
-        means[name] = _mean_batch(query, folder / f"checkpoint-{name}", rounds)
-    own = aggregated(stream).writeStream.outputMode("update").format("noop")
-    means["rocksdb"] = _mean_batch(own, folder / "checkpoint-rocksdb", rounds)
-    state = read_state(spark, str(folder / "micro"), "totals").agg(F.sum("amount"), F.count("*")).first()
-    plain = spark.read.parquet(str(source)).agg(F.sum("amount"), F.countDistinct("key")).first()
-    if state != plain:
-        raise AssertionError("the running sums are not the sums")
-    detail = ", ".join(f"{name} {mean:.2f} s" for name, mean in means.items())
-    return [
-        Target("table: micro-batch of a running sum / only aggregating", means["ours"] / means["noop"], 1.25, detail),
-        Target("table: micro-batch of a running sum / RocksDB", means["ours"] / means["rocksdb"], 0.6, detail),
-    ]
-
-
-def _mean_batch(writer: Any, checkpoint: Path, rounds: int) -> float:
-    """Seconds of a batch, the first ones left out."""
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    found: dict[int, float] = {}
-    while query.isActive:
-        found |= {p["batchId"]: p["durationMs"]["triggerExecution"] / 1000 for p in query.recentProgress}
-        time.sleep(0.2)
-    query.awaitTermination()
-    found |= {p["batchId"]: p["durationMs"]["triggerExecution"] / 1000 for p in query.recentProgress}
-    return statistics.mean(found[batch] for batch in sorted(found)[-rounds:])

@@ -1,0 +1,71 @@
+"""A streaming job: how long does its state block a micro-batch, and how much memory does a state take that has none?
+
+Each job is a process with a JVM of its own. Blocking is measured with real executor processes, one and two.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Finding, Target, Times
+from benchmarks.stores import folder
+
+PROJECT = Path(__file__).parents[1]
+
+EXECUTORS = (1, 2)
+
+
+def run(quick: bool) -> list[Finding]:
+    return [*_blocking(quick), *_large(quick)]
+
+
+def _blocking(quick: bool) -> list[Target]:
+    turns, batches = (1, 3) if quick else (3, 10)
+    targets = []
+    for executors in EXECUTORS:
+        found = _job("streaming_job", f"local-cluster[{executors},1,512]", turns, batches)
+        for change, seconds in found.items():
+            plain, ours, blocked = (Times(tuple(seconds[name])) for name in ("plain", "ours", "blocked"))
+            added = f"{ours.median - plain.median:+.3f} s on {plain.median:.3f} s"
+            detail = (
+                f"{added}, the checkpoint blocked for {blocked.median:.3f} s; "
+                f"spread {ours.spread:.0%} / {plain.spread:.0%}"
+            )
+            several = "executor" if executors == 1 else "executors"
+            question = f"streaming, {executors} {several}: batch with {change} / the same without state"
+            targets.append(Target(question, ours.median / plain.median, None, detail))
+    return targets
+
+
+def _large(quick: bool) -> list[Target]:
+    """The limits are for 10 GB beside a JVM with 4 GiB of heap; a small state is outweighed by any JVM."""
+    step, size = (100_000_000, 300_000_000) if quick else (1_000_000_000, 10_000_000_000)
+    small, large = (_job("large_state", stored, step) for stored in (step, size))
+    each = ", ".join(f"{name} {large[name] / 2**20:,.0f}" for name in ("driver", "jvm", "worker"))
+    return [
+        Target(
+            f"streaming: resident memory of all processes of a job / its {size / 1e9:g} GB of table state",
+            large["together"] / size,
+            None if quick else 0.6,
+            f"{large['together'] / 2**20:,.0f} MiB at once; the most of each kind of process: {each} MiB; "
+            f"{large['stored'] / 1e9:.1f} GB stored",
+        ),
+        Target(
+            f"streaming: resident memory of a Python worker, {size / 1e9:g} GB of table state / {step / 1e9:g} GB",
+            large["worker"] / small["worker"],
+            None if quick else 1.3,
+            f"{large['worker'] / 2**20:,.0f} / {small['worker'] / 2**20:,.0f} MiB, partitions of the same size",
+        ),
+    ]
+
+
+def _job(module: str, *arguments: object) -> Any:
+    """What a job prints as its last line. It works in a folder that is removed afterwards."""
+    with folder() as path:
+        command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
+        environment = os.environ | {"PYTHONPATH": str(PROJECT)}  # for executors, which start elsewhere
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=path, check=True)
+        return json.loads(done.stdout.strip().splitlines()[-1])

@@ -1,0 +1,119 @@
+"""A job on real executors, with and without state: `python -m benchmarks.streaming_job MASTER TURNS BATCHES`.
+
+Works in the current folder. Prints as JSON, for each kind of state, the seconds of its batches ("ours"), of those of a
+foreachBatch that does the same work without it ("plain"), and for how long saving blocked.
+"""
+
+import json
+import sys
+from collections.abc import MutableMapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from benchmarks.micro_batches import Feed, in_turns, session
+from checkpointer.metrics import CommitMetrics
+from checkpointer.spark import State, read_state, stateful
+
+MAP_KEYS, MAP_CHANGED = 100_000, 1_000
+TABLE_KEYS, TABLE_CHANGED = 1_000_000, 50_000
+
+SETTINGS = {"spark.driver.memory": "1g", "spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "4"}
+
+Seconds = dict[str, list[float]]
+
+
+def main(master: str, turns: str, batches: str) -> None:
+    with session(master, SETTINGS) as spark:
+        each = partial(_measure, spark, turns=int(turns), batches=int(batches))
+        found = {
+            f"{MAP_CHANGED:,} of {MAP_KEYS:,} keys of a map": each(Map()),
+            f"an upsert of {TABLE_CHANGED:,} rows into a table of {TABLE_KEYS:,}": each(Table()),
+        }
+        print(json.dumps(found))
+
+
+class Map:
+    """State on the driver, and a dict instead."""
+
+    keys, changed = MAP_KEYS, MAP_CHANGED
+
+    def __init__(self) -> None:
+        self._dict: dict[Any, Any] = {}
+
+    def plain(self, batch: DataFrame, batch_id: int) -> None:
+        self._add(batch, self._dict)
+
+    def ours(self, batch: DataFrame, batch_id: int, state: State) -> None:
+        self._add(batch, state.map("last"))
+
+    def check(self, feed: Feed, spark: SparkSession, root: Path, restored: Any) -> None:
+        if dict(restored.keyed("last")) != self._dict or len(self._dict) != self.keys:
+            raise AssertionError("the map is not what was put into it")
+
+    @staticmethod
+    def _add(batch: DataFrame, state: MutableMapping[Any, Any]) -> None:
+        for row in batch.toArrow().to_pylist():
+            known = state.get(row["key"], {"seen": 0})
+            state[row["key"]] = {"last": row["amount"], "seen": known["seen"] + 1}
+
+
+class Table:
+    """State on the executors, and rows that go nowhere instead."""
+
+    keys, changed = TABLE_KEYS, TABLE_CHANGED
+
+    def plain(self, batch: DataFrame, batch_id: int) -> None:
+        self._totals(batch).write.format("noop").mode("overwrite").save()
+
+    def ours(self, batch: DataFrame, batch_id: int, state: State) -> None:
+        state.table("totals", ["key"], num_partitions=8, combine={"amount": "sum"}).upsert(self._totals(batch))
+
+    def check(self, feed: Feed, spark: SparkSession, root: Path, restored: Any) -> None:
+        stored, given = read_state(spark, root, "totals"), self._totals(feed.read())
+        if self._fingerprint(stored) != self._fingerprint(given):
+            raise AssertionError("the running sums are not the sums")
+
+    @staticmethod
+    def _totals(batch: DataFrame) -> DataFrame:
+        return batch.groupBy("key").agg(F.sum("amount").alias("amount"))
+
+    @staticmethod
+    def _fingerprint(state: DataFrame) -> Any:
+        return state.agg(F.count("*"), F.bit_xor(F.xxhash64("key", "amount"))).first()
+
+
+def _measure(spark: SparkSession, work: Map | Table, turns: int, batches: int) -> Seconds:
+    folder = Path.cwd() / type(work).__name__
+    folder.mkdir()
+    feed = Feed(spark, folder / "input", partial(_part, work.keys, work.changed))
+    blocked: list[float] = []
+
+    def note(record: Any) -> None:
+        if isinstance(record, CommitMetrics):
+            blocked.append(record.blocked_seconds)
+
+    ours = stateful(folder / "root", metrics=note)(work.ours)
+    queries = {
+        "plain": lambda: feed.stream().writeStream.foreachBatch(work.plain),
+        "ours": lambda: feed.stream().writeStream.foreachBatch(ours),
+    }
+    times = in_turns(feed, queries, folder, turns, batches)
+    work.check(feed, spark, folder / "root", ours.checkpointer.restore())
+    return {name: list(found.seconds) for name, found in times.items()} | {"blocked": blocked}
+
+
+def _part(keys: int, changed: int, number: int) -> pa.Table:
+    """All keys in the first batch, some of them in each later one."""
+    draw = np.random.default_rng(number)
+    chosen = draw.permutation(keys) if number == 0 else draw.choice(keys, changed, replace=False)
+    return pa.table({"key": chosen, "amount": draw.integers(0, 100, len(chosen))})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

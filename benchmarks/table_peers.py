@@ -1,0 +1,158 @@
+"""A running sum, batch by batch: table state beside what one would use instead, and beside no state at all.
+
+Every query takes the same files, in turns, and what it holds in the end is compared with the sums of these files.
+"""
+
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from benchmarks.measure import Finding, Grid, Target, Times
+from benchmarks.micro_batches import Feed, Query, in_turns, location
+from benchmarks.table_state import PARTITIONS, consume, session
+from checkpointer.spark import State, read_state, stateful
+
+BATCH_ROWS, BATCH_KEYS = 50_000, 200_000
+
+PROVIDERS = {
+    "HDFS": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "RocksDB": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}
+"""Where Spark's own aggregation keeps its state."""
+
+LEFT_OUT = (
+    "Delta Lake on Spark is left out: delta-spark_4.2_2.13 4.4.0 writes with Spark 4.3, but its MERGE fails with "
+    "NoSuchMethodError (the constructor of LogicalRDD), and no artifact for Spark 4.3 was found"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """`query` starts or goes on; `state` is what it holds, in rows of key and amount, where it holds anything.
+    `verified` is by what bytes are checked when they are read again."""
+
+    query: Query
+    state: Callable[[], DataFrame] | None
+    verified: str
+
+
+def run(quick: bool) -> list[Finding]:
+    print(LEFT_OUT, file=sys.stderr)
+    folder = Path(tempfile.mkdtemp(prefix="bench-peers-"))
+    spark = session(folder)
+    try:
+        return _micro_batches(spark, folder, *((1, 3) if quick else (3, 10)))
+    finally:
+        spark.stop()
+        shutil.rmtree(folder)
+
+
+def _part(number: int) -> pa.Table:
+    draw = np.random.default_rng(number)
+    return pa.table({"key": draw.integers(0, BATCH_KEYS, BATCH_ROWS), "amount": draw.integers(0, 100, BATCH_ROWS)})
+
+
+def _micro_batches(spark: SparkSession, folder: Path, turns: int, batches: int) -> list[Finding]:
+    feed = Feed(spark, folder / "stream", _part)
+    contenders = {
+        "ours": _ours(spark, feed, folder / "ours"),
+        "noop": Contender(lambda: feed.stream().writeStream.foreachBatch(_only_aggregate), None, "no state"),
+        **{f"Spark on {name}": _spark(spark, feed, folder, name) for name in PROVIDERS},
+        "delta-rs": _delta(spark, feed, str(folder / "delta")),
+    }
+    times = in_turns(feed, {name: one.query for name, one in contenders.items()}, folder, turns, batches)
+    sums = _fingerprint(_aggregated(feed.read()))
+    for name, one in contenders.items():
+        if one.state is not None and _fingerprint(one.state()) != sums:
+            raise AssertionError(f"{name}: the running sums are not the sums")
+    return _findings(contenders, times)
+
+
+def _aggregated(batch: DataFrame) -> DataFrame:
+    return batch.groupBy("key").agg(F.sum("amount").alias("amount"))
+
+
+def _only_aggregate(batch: DataFrame, batch_id: int) -> None:
+    consume(_aggregated(batch))
+
+
+def _ours(spark: SparkSession, feed: Feed, root: Path) -> Contender:
+    @stateful(root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        totals = state.table("totals", ["key"], num_partitions=PARTITIONS, combine={"amount": "sum"})
+        totals.upsert(_aggregated(batch))
+
+    return Contender(
+        lambda: feed.stream().writeStream.foreachBatch(update),
+        lambda: read_state(spark, root, "totals"),
+        "yes, SHA-256",
+    )
+
+
+def _spark(spark: SparkSession, feed: Feed, folder: Path, name: str) -> Contender:
+    def query() -> DataStreamWriter:
+        spark.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS[name])
+        spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+        return _aggregated(feed.stream()).writeStream.outputMode("update").format("noop")
+
+    def state() -> DataFrame:
+        stored = spark.read.format("statestore").load(str(location(folder, f"Spark on {name}")))
+        return stored.select("key.key", F.col("value.sum").alias("amount"))
+
+    return Contender(query, state, "no; CRC by Hadoop in a local folder")
+
+
+def _delta(spark: SparkSession, feed: Feed, path: str) -> Contender:
+    def merge(batch: DataFrame, batch_id: int) -> None:
+        new = _aggregated(batch).toArrow()
+        if batch_id == 0:
+            write_deltalake(path, new)
+            return
+        merging = DeltaTable(path).merge(new, "t.key = s.key", source_alias="s", target_alias="t")
+        merging = merging.when_matched_update({"amount": "t.amount + s.amount"})
+        merging.when_not_matched_insert_all().execute()
+
+    return Contender(
+        lambda: feed.stream().writeStream.foreachBatch(merge),
+        lambda: spark.createDataFrame(DeltaTable(path).to_pyarrow_table()),
+        "no",
+    )
+
+
+def _fingerprint(state: DataFrame) -> tuple[int, ...]:
+    found = state.agg(F.count("*"), F.countDistinct("key"), F.bit_xor(F.xxhash64("key", "amount"))).first()
+    assert found is not None
+    return tuple(found)
+
+
+def _findings(contenders: dict[str, Contender], times: dict[str, Times]) -> list[Finding]:
+    """Means, not medians: what a batch does for many, such as compaction, has its share."""
+    means = {name: statistics.mean(one.seconds) for name, one in times.items()}
+    rows = [
+        [name, f"{means[name] / means['ours']:.2f}", one.verified, f"{times[name].spread:.0%}"]
+        for name, one in contenders.items()
+    ]
+    title = f"running sum, {BATCH_ROWS:,} rows a batch into {BATCH_KEYS:,} keys: time of a batch as a multiple of ours"
+    detail = ", ".join(f"{name} {mean:.2f} s" for name, mean in means.items())
+    against = partial(_against, means, detail)
+    return [
+        Grid(title, ["contender", "time of a batch", "verified", "spread"], rows),
+        against("table: micro-batch of a running sum / only aggregating", "noop", 1.25),
+        against("table: micro-batch of a running sum / RocksDB", "Spark on RocksDB", 0.6),
+    ]
+
+
+def _against(means: dict[str, float], detail: str, question: str, peer: str, limit: float) -> Target:
+    return Target(question, means["ours"] / means[peer], limit, detail)
