@@ -37,8 +37,12 @@ class Change:
         for partition, plan in self.plans.items():
             if not all(piece.artifacts for piece in plan.added):
                 raise AssertionError(f"partition {partition}: a piece of its chain was never written")
-            chains[partition] = plan.kept + tuple(a for piece in plan.added for a in piece.artifacts)
-        return {partition: chain for partition, chain in chains.items() if chain}
+            chain = plan.kept + tuple(a for piece in plan.added for a in piece.artifacts)
+            if chain:
+                chains[partition] = chain
+            else:
+                chains.pop(partition, None)
+        return chains
 
     def grow(self, partition: int) -> None:
         """Make room for a partition that the caller names."""

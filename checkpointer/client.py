@@ -57,7 +57,7 @@ class Client:
                 protects two writers of one root from each other.
             max_chain: Most objects that a partition's chain may stand in, at least 2. Deltas of a KeyedState are merged
                 to stay within it; deltas of opaque bytes are put together in larger objects.
-            concurrency: Requests under way at once, not counting small reads: of these sixteen times as many.
+            concurrency: Requests under way at once, small reads and writes apart: of these sixteen times as many.
             timeout: Seconds after which a request of a small object counts as unanswered.
             metrics: Called with a `CommitMetrics` after each commit and a `RestoreMetrics` after each restore, in a
                 thread of the library's own: see `checkpointer.metrics`. Left out of a pickle.

@@ -290,9 +290,12 @@ class KeyedState(MutableMapping[Any, Any]):
         if (known and not dirty) or not (chain or data):
             return None
         if known:
-            size = sum(map(len, filter(None, dirty.values()))) + 16 * len(dirty)
             deltas = [artifact.raw_size for artifact in chain[1:]]
-            if 2 * (sum(deltas) + size) <= chain[0].raw_size:
+            room = chain[0].raw_size // 2 - sum(deltas)
+            size = 16 * len(dirty)
+            if size <= room:  # else there is no need to look at every value
+                size += sum(map(len, filter(None, dirty.values())))
+            if size <= room:
                 first = fold_start([*deltas, size], max_chain - 1)
                 older = set().union(*self._levels[partition][first:]).difference(dirty)
                 records = {key: data.get(key) for key in older} | dirty if older else dirty

@@ -13,7 +13,7 @@ from checkpointer.errors import CheckpointError, OutcomeUnknownError
 from checkpointer.host import Host
 from checkpointer.metrics import CommitMetrics, Metrics, MetricsCallback, OperatorMetrics, Requests, RestoreMetrics
 from checkpointer.store.traffic import Traffic, counted
-from manifests import layout
+from manifests import layout, segments
 from manifests.model import SNAPSHOT, Chain, CheckpointId, Cost, Manifest, Operator
 
 logger = logging.getLogger("checkpointer")
@@ -202,13 +202,9 @@ def written(manifest: Manifest, parent: Manifest | None) -> dict[str, OperatorMe
     for name, operator in manifest.operators.items():
         before = parent.operators.get(name) if parent else None
         old = before.chains if before else {}
-        found[name] = _sum(operator, _unlike(operator.chains, old), is_own)
+        changed = [operator.chains[partition] for partition in segments.touched(old, operator.chains)]
+        found[name] = _sum(operator, changed, is_own)
     return {name: part for name, part in found.items() if part.objects}
-
-
-def _unlike(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> list[Chain]:
-    """The chains that are not the very objects of before."""
-    return [] if chains is old else [chain for partition, chain in chains.items() if old.get(partition) is not chain]
 
 
 def contents(manifest: Manifest) -> dict[str, OperatorMetrics]:

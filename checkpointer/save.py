@@ -290,7 +290,9 @@ class Draft:
         try:
             self.freeze()
             await self._flight.land()
-            await self._uploads.flush()
+            for operator, codec, size in self._uploads.waiting():
+                await self._flight.start(self._uploads.flush(operator, codec), size)
+            await self._flight.land()
             manifest, segments = await self._session.host.run(self._manifest)
             await asyncio.gather(*(self._uploads.put(s.path, s.data) for s in segments))
             manifest = replace(manifest, cost=self.meter.cost())

@@ -116,7 +116,7 @@ class Uploads:
             group.pieces.append((piece, stored, digest))
             group.size += len(stored.data)
             if group.size >= PACK:
-                await self._flush(piece.operator, piece.codec)
+                await self.flush(piece.operator, piece.codec)
 
     async def write_together(self, piece: Piece, slices: list[Slice]) -> None:
         """Write several slices of one partition as one object of their own."""
@@ -124,17 +124,17 @@ class Uploads:
         artifacts = await self._write_pack(piece.operator, piece.codec, list(zip(slices, digests, strict=True)))
         piece.artifacts = tuple(artifacts)
 
-    async def flush(self) -> None:
-        """Write everything that still waits for company."""
-        for operator, codec in list(self._waiting):
-            await self._flush(operator, codec)
+    def waiting(self) -> list[tuple[str, str, int]]:
+        """The operators of which something still waits for company, each with its codec, and how many bytes."""
+        return [(operator, codec, group.size) for (operator, codec), group in self._waiting.items()]
 
     async def put(self, path: str, data: Bytes) -> None:
         """Write an object that carries this attempt's id."""
         self.paths.append(path)
         await put(self._store, path, data)
 
-    async def _flush(self, operator: str, codec: str) -> None:
+    async def flush(self, operator: str, codec: str) -> None:
+        """Write what waits of an operator."""
         group = self._waiting.pop((operator, codec), _Waiting())
         if len(group.pieces) == 1:
             await self._write_alone(*group.pieces[0])

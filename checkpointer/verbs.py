@@ -18,7 +18,7 @@ async def save_artifact(
     layout.encode_name("operator", operator)
     uploads = Uploads(session.store, session.host, checkpoint)
     await uploads.write(piece, Slice(kind, data, len(data), 1), None)
-    await uploads.flush()
+    await uploads.flush(operator, piece.codec)
     return piece.artifacts[0]
 
 

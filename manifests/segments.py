@@ -1,9 +1,9 @@
 """Long partition lists: a stack of patches, the oldest first, so that a commit writes what it changed.
 
-An operator with more than `INLINE` chains keeps them in segments. The first segment holds whole chains; each later
-one holds, for the partitions it touches, how much of the chain below to keep and what to append. Segments are folded
-by size, as a log-structured merge tree does: every entry is written again a few times in its life, not once for each
-commit.
+An operator whose chains have more than `INLINE` artifacts keeps them in segments. The first segment holds whole
+chains; each later one holds, for the partitions it touches, how much of the chain below to keep and what to append.
+Segments are folded by size, as a log-structured merge tree does: every entry is written again a few times in its life,
+not once for each commit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from manifests.model import FORMAT_VERSION, Chain, CheckpointId, Operator, Patch
 from manifests.rows import ArtifactReader, ObjectTable, decode_partitions
 
 INLINE = 512
-"""Chains that stand in the manifest itself."""
+"""Artifacts whose chains stand in the manifest itself: with more, each commit would write much that did not change."""
 
 FAN_OUT = 4
 """Segments of one tier that are folded into one of the next."""
@@ -135,7 +135,7 @@ def spill(
 
     Returns the operator as it is to be written, and the objects to write before its manifest.
     """
-    if len(operator.chains) <= INLINE:
+    if sum(map(len, operator.chains.values())) <= INLINE:
         return replace(operator, segments=(), patches=()), []
     if parent is not None and (parent.codec != operator.codec or parent.partitions > operator.partitions):
         parent = None  # what its segments hold is nothing that this operator could have
@@ -162,12 +162,15 @@ def spill(
     )
 
 
+def touched(old: Mapping[int, Chain], new: Mapping[int, Chain]) -> list[int]:
+    """The partitions of `new` whose chains are not the very objects of `old`."""
+    return [] if new is old else [partition for partition, chain in new.items() if old.get(partition) is not chain]
+
+
 def _changes(old: Mapping[int, Chain], new: Mapping[int, Chain]) -> dict[int, Patch]:
-    changes = {p: Patch(0, ()) for p in old if p not in new}
-    for partition, chain in new.items():
-        below = old.get(partition, ())
-        if chain is below:
-            continue
+    changes = {p: Patch(0, ()) for p in old.keys() - new.keys()}
+    for partition in touched(old, new):
+        below, chain = old.get(partition, ()), new[partition]
         keep = next(
             (i for i, (a, b) in enumerate(zip(below, chain, strict=False)) if a != b),
             min(len(below), len(chain)),

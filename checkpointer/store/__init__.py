@@ -42,7 +42,7 @@ def open_store(
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: "required" writes under conditions that the store keeps against every other writer; "none"
             writes without them, and two writers of one root can then overwrite each other.
-        concurrency: Requests at once, not counting small reads: of these sixteen times as many.
+        concurrency: Requests at once, not counting small reads and writes: of these sixteen times as many.
         timeout: Seconds for one request of small size; large ones get a second more for each MiB.
 
     Raises:

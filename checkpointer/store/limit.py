@@ -19,10 +19,10 @@ SLOWEST = 1 << 20
 _UNKNOWN_SIZE = 1 << 30
 
 SMALL = 256 << 10
-"""Bytes up to which a read costs its round trip and little else."""
+"""Bytes up to which a read or a write costs its round trip and little else."""
 
 SMALL_TURNS = 16
-"""Turns of small reads for each turn of anything else. Each may hold a connection."""
+"""Turns of what is small for each turn of anything else. Each may hold a connection."""
 
 
 class _Counted(Generic[S]):
@@ -40,8 +40,8 @@ class LimitedStore(Listing):
     """`inner`, at most `concurrency` requests at a time, each answered in `timeout` seconds or a
     `DependencyError`.
 
-    Reads that are known to be small have turns of their own, more of them. Waiting for a turn does not
-    count. A request that is given up may still take effect.
+    Reads that are known to be small, and small writes, have turns of their own, more of them. Waiting for a turn
+    does not count. A request that is given up may still take effect.
     """
 
     def __init__(self, inner: Store, *, concurrency: int, timeout: float) -> None:
@@ -77,7 +77,7 @@ class LimitedStore(Listing):
         return data
 
     async def put(self, path: str, data: Bytes) -> None:
-        await self._run("put", path, self._inner.put(path, data), len(data))
+        await self._run("put", path, self._inner.put(path, data), len(data), small=len(data) <= SMALL)
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         return await self._run("swap", path, self._inner.compare_and_swap(path, data, expected), len(data))

@@ -119,11 +119,11 @@ def test_a_value_survives_a_failure_while_it_is_packed(root: str, monkeypatch: p
     held = state["k"]
     held["n"] = 42
     state["new"] = [1]
-    pack = keyed.pack
-    monkeypatch.setattr(keyed, "pack", lambda value: (_ for _ in ()).throw(MemoryError("planted")))
+    pack = keyed.pack_some
+    monkeypatch.setattr(keyed, "pack_some", lambda values: (_ for _ in ()).throw(MemoryError("planted")))
     with pytest.raises(MemoryError), client.begin() as cp:
         cp.save("s", state)
-    monkeypatch.setattr(keyed, "pack", pack)
+    monkeypatch.setattr(keyed, "pack_some", pack)
     with client.begin() as cp:
         cp.save("s", state)
     restored = Checkpointer(root).restore()
