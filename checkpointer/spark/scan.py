@@ -1,9 +1,8 @@
 """Reading a table version on the executors: each task reads some of its partitions, verified and merged."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,10 +19,8 @@ from checkpointer.table.version import Reader, Version
 from checkpointer.table.write import split
 from manifests.model import CheckpointId
 
-T = TypeVar("T")
-
 TASK_BYTES = 32 << 20
-"""Stored bytes that one task reads."""
+"""Stored bytes that one task reads, unless one partition has more."""
 
 BATCH_ROWS = 65_536
 
@@ -60,8 +57,8 @@ def scan(
     partitions: Sequence[int] | None = None,
 ) -> DataFrame:
     """The rows of a version, or of some of its partitions, as a DataFrame that stays what it is now."""
-    wanted = sorted(version.chains) if partitions is None else sorted(partitions)
-    groups = spread(wanted, max(spark.sparkContext.defaultParallelism, math.ceil(version.size / TASK_BYTES)))
+    read = version if partitions is None else version.only(partitions)
+    groups = spread(read.sizes(), spark.sparkContext.defaultParallelism)
     task = ReadTask(TaskRoot.of(client, spark), checkpoint, version, groups, None if columns is None else list(columns))
     return each(spark, len(groups)).mapInArrow(lambda batches: task.run(batches), _shown(version, columns))
 
@@ -71,10 +68,17 @@ def each(spark: SparkSession, tasks: int) -> DataFrame:
     return spark.range(0, tasks, 1, max(tasks, 1))
 
 
-def spread(items: Sequence[T], tasks: int) -> list[list[T]]:
-    """Items in order, in at most so many groups of about the same length."""
-    size = math.ceil(len(items) / max(1, min(tasks, len(items))))
-    return [list(items[start : start + size]) for start in range(0, len(items), size)] if items else []
+def spread(sizes: Mapping[int, int], tasks: int) -> list[list[int]]:
+    """Partitions in order, in groups of about the same bytes: one for each of so many tasks, and more of them where a
+    task would read more than about `TASK_BYTES`."""
+    weights = {partition: max(sizes[partition], 1) for partition in sorted(sizes)}
+    total, before = sum(weights.values()), 0
+    count = max(min(tasks, len(weights)), math.ceil(total / TASK_BYTES))
+    groups: dict[int, list[int]] = {}
+    for partition, weight in weights.items():
+        groups.setdefault(count * (2 * before + weight) // (2 * total), []).append(partition)
+        before += weight
+    return list(groups.values())
 
 
 def lookup(
@@ -108,10 +112,11 @@ class LookupTask:
         session = self.root.open()._session
         rows = in_order(pa.Table.from_batches(found), self.version.schema.key)
         version = self.version.only(rows[PARTITION].unique().to_pylist())
-        reader = Reader(session.store, session.host, version, self.columns)
-        key = [self.version.schema.arrow().field(name) for name in self.version.schema.key]
-        for partition, part in split(rows):
-            keys = part.select([field.name for field in key]).cast(pa.schema(key))
+        key = self.version.schema.key
+        sought = rows.select(key).cast(pa.schema([self.version.schema.arrow().field(name) for name in key]))
+        reader = Reader(session.store, session.host, version, self.columns, sought)
+        for partition, part in split(sought.append_column(PARTITION, rows[PARTITION])):
+            keys = part.select(key)
             matched = run_sync(explaining(session, self.checkpoint, lambda p=partition, k=keys: reader.rows(p, k)))  # type: ignore[misc]
             yield from matched.to_batches(max_chunksize=BATCH_ROWS)
 

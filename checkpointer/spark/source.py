@@ -134,9 +134,8 @@ class TableReader(DataSourceReader):
         version = version_of(restored, self._request.operator)
         self._check_schema(version)
         wanted = self._wanted(version)
-        return [Slice(restored.id, version.only(group), group) for group in spread(wanted, TASKS)] or [
-            Slice(restored.id, version.only([]), [])
-        ]
+        groups = spread(version.only(wanted).sizes(), TASKS) or [[]]
+        return [Slice(restored.id, version.only(group), group) for group in groups]
 
     def _check_schema(self, version: Version) -> None:
         """A view knows the columns that the table had when it was made."""

@@ -220,7 +220,8 @@ class TableState:
             with self._draft.meter.blocking():
                 chains |= run_sync(rewrite(reader, self._writer(version.schema), version.chains, nearby))
         if there:
-            groups = spread(there, max(self._spark.sparkContext.defaultParallelism, len(there) // 8))
+            sizes = version.sizes({partition: keep[partition] for partition in there})
+            groups = spread(sizes, max(self._spark.sparkContext.defaultParallelism, len(there) // 8))
             task = CompactTask(self._root, self._draft.id, version.only(there), groups, dict(keep))
             for found in self._run(each(self._spark, len(groups)), task.run):
                 chains |= found.chains

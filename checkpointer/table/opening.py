@@ -25,11 +25,12 @@ async def read(snapshot: Snapshot, name: str, columns: Sequence[str] | None, key
     version = Version.of(name, snapshot.operator(name))
     session = snapshot.session
     wanted: dict[int, pa.Table | None] = dict.fromkeys(range(version.partitions))
+    sought = None
     if keys is not None:
         sought = key_table(version, keys)
         numbers = pa.array(partitions_of(sought, version.schema, version.partitions), pa.int32())
         wanted = {p: sought.filter(pc.equal(numbers, p)) for p in sorted(set(numbers.to_pylist()))}
-    reader = Reader(session.store, session.host, version.only(list(wanted)), columns)
+    reader = Reader(session.store, session.host, version.only(list(wanted)), columns, sought)
 
     async def load() -> list[pa.Table]:
         return await asyncio.gather(*(reader.rows(partition, some) for partition, some in wanted.items()))

@@ -21,7 +21,10 @@ from manifests.digest import sha256, verify
 from manifests.model import Tail
 
 ROW_GROUP = 16_384
-"""Rows of a row group: what a lookup reads for one key."""
+"""Rows of a row group at most: what a lookup reads for one key."""
+
+GROUP_BYTES = 2 << 20
+"""Bytes of a row group where rows are wide, as they are in memory."""
 
 LEVEL = 1
 
@@ -43,14 +46,24 @@ def encode(rows: pa.Table) -> Encoded:
     digests: list[list[Any]] = []
     with pq.ParquetWriter(sink, rows.schema, compression="zstd", compression_level=LEVEL, **_encodings(rows)) as writer:
         start = sink.tell()
-        for offset in range(0, rows.num_rows, ROW_GROUP):
-            writer.write_table(rows.slice(offset, ROW_GROUP), row_group_size=ROW_GROUP)
+        count = _rows_of_group(rows)
+        for offset in range(0, rows.num_rows, count):
+            writer.write_table(rows.slice(offset, count), row_group_size=count)
             end = sink.tell()
             digests.append([start, end - start, sha256(sink.getbuffer()[start:end])])
             start = end
         writer.add_key_value_metadata({_GROUPS: json.dumps(digests, separators=(",", ":"))})
     data = sink.getvalue()
     return Encoded(data, sha256(data), rows.nbytes, Tail(len(data) - start, sha256(memoryview(data)[start:])))
+
+
+def _rows_of_group(rows: pa.Table) -> int:
+    """Wide rows stand in groups of fewer: a lookup, and a task that reads some partitions of a pack, read whole groups.
+
+    Much smaller ones would make the footer, which both read first, as large as what they save.
+    """
+    width: int = rows.nbytes // max(rows.num_rows, 1)
+    return max(min(ROW_GROUP, GROUP_BYTES // max(width, 1)), 1)
 
 
 def _encodings(rows: pa.Table) -> dict[str, Any]:

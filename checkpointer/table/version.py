@@ -1,8 +1,11 @@
 """One version of a table, and its rows: what a task, a reader without Spark, and compaction start from."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +47,20 @@ class Version:
         chains = {number: self.chains[number] for number in partitions if number in self.chains}
         return Version(self.name, self.schema, self.partitions, chains)
 
+    def sizes(self, keep: Mapping[int, int] | None = None) -> dict[int, int]:
+        """Stored bytes of each partition: of each object that several share, what its rows are of all rows there.
+
+        With `keep`, of those partitions alone, and without so many artifacts of each.
+        """
+        rows = Counter[str]()
+        for chain in self.chains.values():
+            for artifact in chain:
+                rows[artifact.path] += artifact.records
+        return {
+            partition: sum(a.length * a.records // max(rows[a.path], 1) for a in self.chains[partition][kept:])
+            for partition, kept in (keep or dict.fromkeys(self.chains, 0)).items()
+        }
+
     @property
     def size(self) -> int:
         """Stored bytes, each object counted once."""
@@ -58,17 +75,43 @@ def empty_base(pack: Artifact) -> Artifact:
 LARGE_PACK = 256 << 10
 """Bytes of a pack from which on it is worth a request more to read only some of them."""
 
+HUGE_PACK = 8 << 20
+"""Bytes of a pack from which on only `AT_ONCE` of them are read at once: a chain may have many."""
+
+AT_ONCE = 2
+
+
+class _Pack(NamedTuple):
+    """Changes in order of their partitions, and how many each had before those of other keys were left out."""
+
+    rows: pa.Table
+    counts: Mapping[int, int]
+
 
 class Reader:
-    """Reads partitions of one version. An object that several partitions share is fetched and decoded once."""
+    """Reads partitions of one version. An object that several partitions share is fetched and decoded once.
 
-    def __init__(self, store: Store, host: Host, version: Version, columns: Sequence[str] | None = None) -> None:
+    With `keys`, of what is shared only the rows with these keys are held: all that `rows` is asked for.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        host: Host,
+        version: Version,
+        columns: Sequence[str] | None = None,
+        keys: pa.Table | None = None,
+    ) -> None:
         self._store = store
         self._host = host
         self._version = version
         self._schema = version.schema if columns is None else _narrow(version, columns)
         self._shown = self._schema.names if columns is None else list(columns)
-        self._packs: dict[str, asyncio.Task[pa.Table]] = {}
+        self._keys = keys
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._packs: dict[str, asyncio.Task[_Pack]] = {}
+        self._readings = Counter(artifact.path for chain in version.chains.values() for artifact in chain[1:])
+        """How often each pack will still be asked for, if every partition is read once."""
         self.bytes_read = 0
 
     async def rows(self, partition: int, keys: pa.Table | None = None) -> pa.Table:
@@ -139,17 +182,32 @@ class Reader:
         task = self._packs.get(artifact.path)
         if task is None:
             task = self._packs[artifact.path] = asyncio.ensure_future(self._pack(artifact))
+        self._readings[artifact.path] -= 1
+        if self._readings[artifact.path] <= 0:
+            del self._packs[artifact.path]  # one that is read again is fetched again
         pack = await asyncio.shield(task)
-        numbers = pack[PARTITION].to_numpy()
-        start, end = np.searchsorted(numbers, [partition, partition + 1])
-        if artifact.kind != DELTA or end - start != artifact.records:
+        count = pack.counts.get(partition, 0)
+        if artifact.kind != DELTA or count != artifact.records:
             raise CorruptionError(
-                f"{artifact.path}: expected {artifact.records} rows of partition {partition}, found {end - start}"
+                f"{artifact.path}: expected {artifact.records} rows of partition {partition}, found {count}"
             )
-        return pack.slice(start, end - start)
+        start, end = np.searchsorted(pack.rows[PARTITION].to_numpy(), [partition, partition + 1])
+        return pack.rows.slice(start, end - start)
 
-    async def _pack(self, artifact: Artifact) -> pa.Table:
+    async def _pack(self, artifact: Artifact) -> _Pack:
         """The changes of all partitions of this version in a pack, and maybe others."""
+        async with self._turns if artifact.size >= HUGE_PACK else nullcontext():
+            decode = await self._fetch_pack(artifact)
+            return await self._host.run(lambda: self._kept(decode()))
+
+    def _kept(self, rows: pa.Table) -> _Pack:
+        numbers, counts = np.unique(rows[PARTITION].to_numpy(), return_counts=True)
+        if self._keys is not None:
+            rows = merge.matching(rows, self._keys, self._schema.key)
+        return _Pack(rows.combine_chunks(), dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+
+    async def _fetch_pack(self, artifact: Artifact) -> Callable[[], pa.Table]:
+        """What decodes the bytes that were fetched of a pack."""
         names, wanted = self._schema.names, list(self._version.chains)
         if artifact.tail is not None and artifact.size >= LARGE_PACK:
             groups = await self._open(artifact)
@@ -157,11 +215,10 @@ class Reader:
             size = sum(groups.ranges[group][1] for group in some)
             if 2 * size <= artifact.size:  # else one request for all of it is better
                 found = await self._fetch(artifact, groups, some)
-                return (await self._host.run(lambda: groups.read_changes(found, names))).combine_chunks()
+                return lambda: groups.read_changes(found, names)
         data = await objects.read_artifact(self._store, self._host, artifact)
         self.bytes_read += len(data)
-        rows = await self._host.run(lambda: parquet.decode_pack(artifact.path, data, self._schema, names, wanted))
-        return rows.combine_chunks()
+        return lambda: parquet.decode_pack(artifact.path, data, self._schema, names, wanted)
 
 
 def _narrow(version: Version, columns: Sequence[str]) -> TableSchema:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -27,6 +29,7 @@ from checkpointer.errors import (
 from checkpointer.runtime import run_sync
 from checkpointer.spark import TableState, can_restore, diff, read_state
 from checkpointer.spark.frames import struct_of
+from checkpointer.spark.scan import TASK_BYTES, spread
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.schema import TableSchema
 from checkpointer.table.version import Reader, Version
@@ -489,3 +492,19 @@ def test_no_plan_shows_storage_options(spark: SparkSession, tmp_path: Path) -> N
     with pytest.raises(PySparkException) as raised:
         source.option("operator", "none").load(root).collect()
     assert "c4nary" not in str(raised.value)
+
+
+@given(st.dictionaries(st.integers(0, 99), st.integers(0, 3 * TASK_BYTES), max_size=40), st.integers(1, 40))
+def test_tasks_are_given_partitions_by_their_bytes(sizes: dict[int, int], tasks: int) -> None:
+    groups = spread(sizes, tasks)
+    assert [partition for group in groups for partition in group] == sorted(sizes)
+    largest = max(sizes.values(), default=0)
+    assert all(sum(sizes[p] for p in group) <= TASK_BYTES + largest + len(group) for group in groups)
+
+
+@pytest.mark.parametrize(("partitions", "tasks"), [(0, 3), (1, 3), (3, 3), (9, 3), (200, 8), (7, 2), (7, 100)])
+def test_partitions_of_one_size_are_spread_evenly(partitions: int, tasks: int) -> None:
+    for size in (0, 1, TASK_BYTES // 1000):
+        groups = spread(dict.fromkeys(range(partitions), size), tasks)
+        assert len(groups) == min(partitions, tasks)
+        assert not groups or max(map(len, groups)) - min(map(len, groups)) <= 1

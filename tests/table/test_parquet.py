@@ -112,6 +112,17 @@ def test_of_a_pack_the_row_groups_of_some_partitions_are_decoded(numbers: list[i
     assert len(parts) <= SMALL * sum(any(min(g) <= n <= max(g) for n in wanted) for g in groups)
 
 
+def test_a_row_group_of_wide_rows_has_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 10_000)
+    narrow, wide = (pa.table({"text": ["x" * width] * 1000}) for width in (1, 96))
+    assert pq.ParquetFile(io.BytesIO(encode(narrow).data)).metadata.num_row_groups == 1
+    assert pq.ParquetFile(io.BytesIO(encode(wide).data)).metadata.num_row_groups == 10
+    assert pq.ParquetFile(io.BytesIO(encode(wide.slice(500, 30)).data)).metadata.num_row_groups == 1
+    huge = pa.table({"text": ["x" * 20_000] * 3})
+    assert pq.ParquetFile(io.BytesIO(encode(huge).data)).metadata.num_row_groups == 3
+    assert pq.ParquetFile(io.BytesIO(encode(narrow.slice(0, 0)).data)).metadata.num_row_groups == 0
+
+
 @pytest.mark.parametrize("count", [0, 1, SMALL - 1, SMALL, SMALL + 1, 3 * SMALL])
 def test_row_groups_cover_the_file(count: int, small_groups: None) -> None:
     schema = schema_of({"k": "long", "v": "string"}, ["k"])

@@ -1,5 +1,6 @@
 """Versions of a table on a store: what was written comes back, compaction changes no row, damage is an error."""
 
+import asyncio
 import itertools
 import math
 import statistics
@@ -143,6 +144,82 @@ def test_the_partitions_of_a_pack_are_found_and_it_is_fetched_once() -> None:
         assert rows_in(run_sync(reader.rows(partition))) == [(n, partition) for n in range(partition + 1)]
     assert reader.bytes_read == written[0].size == place.version.size
     assert place.rows(1) == []
+
+
+def some_packs(place: Place) -> dict[int, list[Row]]:
+    """Four packs of five partitions, and what is in each partition then."""
+    for step in range(4):
+        place.pack({p: [(MERGE, (100 * p + n, 1)) for n in range(step, 20)] for p in range(5)})
+    return {p: [(100 * p + n, min(n + 1, 4)) for n in range(20)] for p in range(5)}
+
+
+def test_a_pack_is_held_until_the_last_partition_that_has_it_was_read() -> None:
+    place = Place(SIMPLE)
+    expected = some_packs(place)
+    reader = place.reader()
+    for partition, rows in expected.items():
+        assert rows_in(run_sync(reader.rows(partition))) == sorted(rows, key=repr)
+        assert len(reader._packs) == (4 if partition < 4 else 0)
+    assert reader.bytes_read == place.version.size
+    assert rows_in(run_sync(reader.rows(2))) == sorted(expected[2], key=repr)
+    assert reader._packs == {}
+
+
+def test_where_the_keys_are_known_only_their_rows_are_held() -> None:
+    place = Place(SIMPLE)
+    expected = some_packs(place)
+    keys = keys_of(SIMPLE, [(n,) for n in (3, 17, 203, 999)])
+    reader = Reader(place.store, place.host, place.version, None, keys)
+    assert rows_in(run_sync(reader.rows(2, keys))) == [(203, 4)] != expected[2]
+    held = [task.result() for task in reader._packs.values()]
+    assert [sorted(pack.rows["k"].to_pylist()) for pack in held] == [[3, 17, 203]] * 4
+    assert rows_in(run_sync(reader.rows(0, keys))) == [(17, 4), (3, 4)]
+    assert rows_in(run_sync(reader.rows(1, keys))) == []
+
+
+def test_of_a_pack_that_lacks_rows_no_key_is_looked_up() -> None:
+    place = Place(SIMPLE)
+    some_packs(place)
+    base, *deltas = place.chains[2]
+    place.chains[2] = (base, *deltas[:-1], replace(deltas[-1], records=deltas[-1].records + 1))
+    keys = keys_of(SIMPLE, [(3,)])
+    reader = Reader(place.store, place.host, place.version, None, keys)
+    with pytest.raises(CorruptionError, match="rows of partition 2"):
+        run_sync(reader.rows(2, keys))
+
+
+def test_large_packs_are_read_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "HUGE_PACK", 0)
+    place, now, most = Place(SIMPLE), 0, 0
+    expected = some_packs(place)
+    reader = place.reader()
+    fetch = reader._fetch_pack
+
+    async def counted(artifact: Artifact) -> Any:
+        nonlocal now, most
+        now += 1
+        most = max(now, most)
+        await asyncio.sleep(0.01)
+        now -= 1
+        return await fetch(artifact)
+
+    reader._fetch_pack = counted  # type: ignore[method-assign]
+    assert rows_in(run_sync(reader.rows(0))) == sorted(expected[0], key=repr)
+    assert most == version.AT_ONCE == 2
+
+
+def test_of_shared_objects_each_partition_has_its_share() -> None:
+    place = Place(SIMPLE)
+    some_packs(place)
+    place.snapshot(7, [(n, n) for n in range(1000)])
+    sizes = place.version.sizes()
+    assert sizes[7] == place.chains[7][0].length
+    assert len({sizes[p] for p in range(5)}) == 1
+    assert 0.97 * place.version.size <= sum(sizes.values()) <= place.version.size
+    some = place.version.sizes({0: 0, 3: 4, 7: 1})
+    assert some[0] == sizes[0]
+    assert 0 < some[3] < sizes[3] / 2
+    assert some[7] == 0
 
 
 @pytest.fixture
