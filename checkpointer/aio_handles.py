@@ -1,6 +1,6 @@
 """What the asynchronous checkpointer hands out: a checkpoint being made, a prepared one, a restored one."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -195,3 +195,7 @@ class AsyncRestoredOperator(OperatorView):
     async def partition(self, partition: int) -> list[bytes]:
         """The partition's snapshot, then its deltas, verified."""
         return await bridge(self._snapshot.partition(self.name, partition))
+
+    async def read(self, partitions: Iterable[int] | None = None) -> dict[int, list[bytes]]:
+        """Several partitions, or all, by number; all at once, and an object that they share only once."""
+        return await bridge(self._snapshot.read(self.name, partitions))

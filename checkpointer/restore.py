@@ -8,7 +8,7 @@ reader looks at `_latest` again and says which it was.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Literal, TypeVar
 
 from checkpointer import objects
@@ -62,16 +62,23 @@ class Snapshot:
 
     async def partition(self, name: str, partition: int) -> list[bytes]:
         """The verified bytes of a partition: its snapshot, then its deltas, as they are stored."""
-        chain = self.operator(name).chains.get(layout.check_partition(partition))
-        if chain is None:
-            raise IllegalArgumentError(f"operator {name!r}: has no partition {partition}")
+        return (await self.read(name, [partition]))[partition]
+
+    async def read(self, name: str, partitions: Iterable[int] | None) -> dict[int, list[bytes]]:
+        """The same of several partitions, or of all; an object that they share is fetched once."""
+        known = self.operator(name).chains
+        chains: dict[int, Chain] = {}
+        for partition in known if partitions is None else partitions:
+            if layout.check_partition(partition) not in known:
+                raise IllegalArgumentError(f"operator {name!r}: has no partition {partition}")
+            chains[partition] = known[partition]
         store, host = self.session.store, self.session.host
 
-        async def load() -> list[bytes]:
-            groups = objects.by_object(chain)
+        async def load() -> dict[int, list[bytes]]:
+            groups = objects.by_object(artifact for chain in chains.values() for artifact in chain)
             loaded = await asyncio.gather(*(objects.read_slices(store, host, group) for group in groups))
             found = {a: d for group, data in zip(groups, loaded, strict=True) for a, d in zip(group, data, strict=True)}
-            return [bytes(found[artifact]) for artifact in chain]
+            return {partition: [bytes(found[artifact]) for artifact in chain] for partition, chain in chains.items()}
 
         return await self._explaining(load)
 

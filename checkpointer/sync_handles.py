@@ -1,6 +1,6 @@
 """What the synchronous checkpointer hands out: a checkpoint being made, a prepared one, a restored one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -177,3 +177,7 @@ class RestoredOperator(OperatorView):
     def partition(self, partition: int) -> list[bytes]:
         """The partition's snapshot, then its deltas, verified."""
         return run_sync(self._snapshot.partition(self.name, partition))
+
+    def read(self, partitions: Iterable[int] | None = None) -> dict[int, list[bytes]]:
+        """Several partitions, or all, by number; all at once, and an object that they share only once."""
+        return run_sync(self._snapshot.read(self.name, partitions))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from checkpointer import Checkpointer, KeyedState
+from checkpointer.errors import IllegalArgumentError
 from checkpointer.history import TOGETHER
 from checkpointer.store import open_store
 from checkpointer.store.base import Blob, Page
@@ -17,6 +18,7 @@ from checkpointer.store.memory import MemoryStore
 from checkpointer.store.retry import RetryingStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
+from manifests.digest import Bytes
 from manifests.segments import INLINE
 from tests.conftest import Root
 from tests.core.world import World, line, put
@@ -152,6 +154,14 @@ class Waves(MemoryStore):
         await self._travel()
         return await super().list_page(prefix, more)
 
+    async def put(self, path: str, data: Bytes) -> None:
+        await self._travel()
+        await super().put(path, data)
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        await self._travel()
+        return await super().compare_and_swap(path, data, expected)
+
     async def _travel(self) -> None:
         self._arrived += 1
         self._wave = self._wave or asyncio.create_task(self._answer())
@@ -174,6 +184,28 @@ def test_listing_a_long_history_takes_few_sequential_round_trips(world: World) -
     reader._session.store = RetryingStore(LimitedStore(waves, concurrency=16, timeout=60))
     assert reader.list_checkpoints() == written
     assert waves.waves == 2 + math.ceil(400 / TOGETHER), "the pointer, one page, and what is fetched together"
+
+
+def test_several_operators_are_written_in_one_round_trip_and_read_in_one(world: World) -> None:
+    client = world.actor()
+    put(client, b"first")
+    waves = Waves(client.root)
+    client._session.store = RetryingStore(LimitedStore(waves, concurrency=2, timeout=60))
+    cp = client.begin()
+    for operator in range(8):
+        for partition in range(25):
+            cp.snapshot(f"op {operator}", partition, b"%d" % partition)
+    with cp:
+        pass
+    assert waves.waves == 3, "the packs, the manifest, the pointer"
+    restored = client.restore()
+    found = restored.operator("op 3").read()
+    assert waves.waves == 3 + 2 + 1
+    assert found == {partition: [b"%d" % partition] for partition in range(25)}
+    assert restored.operator("op 3").read([7, 2]) == {7: [b"7"], 2: [b"2"]}
+    assert restored.operator("op 3").read([]) == {}
+    with pytest.raises(IllegalArgumentError, match="no partition 25"):
+        restored.operator("op 3").read([0, 25])
 
 
 def test_the_first_commit_of_a_root_proves_the_store_once(world: World) -> None:

@@ -207,7 +207,7 @@ class Slow(MemoryStore):
         return (await self.get(path)).data
 
     async def put(self, path: str, data: Bytes) -> None:
-        await asyncio.sleep(self.seconds)
+        await self.list_page("")
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         await asyncio.sleep(self.seconds)
@@ -226,21 +226,23 @@ def test_no_more_requests_at_once_than_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "most"),
+    ("ask", "most"),
     [
         (lambda store: store.get("x", limit=SMALL), SMALL_TURNS * 3),
         (lambda store: store.get("x", limit=SMALL + 1), 3),
         (lambda store: store.get("x"), 3),
         (lambda store: store.get_range("x", 0, SMALL), SMALL_TURNS * 3),
         (lambda store: store.get_range("x", 0, SMALL + 1), 3),
+        (lambda store: store.put("x", bytes(SMALL)), SMALL_TURNS * 3),
+        (lambda store: store.put("x", bytes(SMALL + 1)), 3),
     ],
 )
-def test_reads_that_are_known_to_be_small_have_more_turns(read: Callable[[LimitedStore], Any], most: int) -> None:
+def test_requests_that_are_known_to_be_small_have_more_turns(ask: Callable[[LimitedStore], Any], most: int) -> None:
     slow = Slow(0.01)
     store = LimitedStore(slow, concurrency=3, timeout=5)
 
     async def many() -> None:
-        await asyncio.gather(*(read(store) for _ in range(SMALL_TURNS * 4)))
+        await asyncio.gather(*(ask(store) for _ in range(SMALL_TURNS * 4)))
 
     run_sync(many())
     assert slow.most == most
