@@ -5,10 +5,9 @@ commit of 200 partitions and a restore of them may have four, wherever the store
 other, to write objects, a manifest and the pointer, and as many to read them.
 
 An object of its own is what a partition above 256 KiB becomes. Here it is a small one that is kept out of packs, so
-that the line is measured, not the server. All partitions are read at once, by the asynchronous face.
+that the line is measured, not the server.
 """
 
-import asyncio
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from unittest.mock import patch
 
 from benchmarks.measure import Finding, Plot, Target, Times, alternate, timed
 from benchmarks.stores import azure_server, folder, move_away, s3_server
-from checkpointer import AsyncCheckpointer, Checkpointer, uploads
+from checkpointer import Checkpointer, uploads
 from checkpointer.metrics import CommitMetrics, Metrics, RestoreMetrics
 from checkpointer.store.traffic import Traffic, counted
 from tests.servers import ServerUnavailableError
@@ -29,6 +28,8 @@ LATENCIES = (0.0, 0.01, 0.05)
 
 ROUND_TRIPS = 4.0
 """Most round trips one after the other, of a commit and of a restore."""
+
+REPETITIONS = 3
 
 Place = tuple[int, int]
 """An operator's number, and a partition's."""
@@ -44,14 +45,12 @@ class Case:
     operators: int
     partitions: int
     alone: bool = False
-    concurrency: int = 16
 
 
 CASES = (
     Case("packed", "200 small partitions", ("commit", "restore"), 1, 200),
     Case("operators", "200 small partitions of 8 operators", ("commit",), 8, 25),
     Case("objects", "200 objects", ("commit", "restore"), 1, 200, alone=True),
-    Case("objects-at-once", "200 objects, concurrency=256", ("commit",), 1, 200, alone=True, concurrency=256),
 )
 """A quick run has those that are packed: two hundred requests keep a processor busy for long."""
 
@@ -64,8 +63,7 @@ class Job:
         self._records: list[Metrics] = []
         self._loaded = Traffic()
         told = self._records.append
-        self._writer = Checkpointer(root, options, concurrency=case.concurrency, metrics=told)
-        self._reader = AsyncCheckpointer(root, options, concurrency=case.concurrency, metrics=told)
+        self._writer, self._reader = (Checkpointer(root, options, metrics=told) for _ in range(2))
         for client in (self._writer, self._reader):
             move_away(client, seconds)
         self._commits = 0
@@ -91,28 +89,24 @@ class Job:
         self._loaded = Traffic()
         with counted(self._loaded):  # but for what the restore counts itself
             start = time.perf_counter()
-            found = asyncio.run(self._restore())
+            found = self._restore()
             seconds = time.perf_counter() - start
         if found != self._saved:
             raise AssertionError("what was restored is not what was saved")
         return seconds
 
-    async def _restore(self) -> dict[Place, bytes]:
-        restored = await self._reader.restore()
+    def _restore(self) -> dict[Place, bytes]:
+        restored = self._reader.restore()
         assert restored is not None
-
-        async def read(operator: int, partition: int) -> bytes:
-            (data,) = await restored.operator(f"operator-{operator}").partition(partition)
-            return data
-
-        return dict(zip(self._saved, await asyncio.gather(*(read(*place) for place in self._saved)), strict=True))
+        operators = {number: restored.operator(f"operator-{number}").read() for number in range(self._case.operators)}
+        return {(number, partition): data for number, read in operators.items() for partition, [data] in read.items()}
 
     def close(self) -> dict[str, int]:
         """Requests of the last commit, and of the last restore. What was never restored is, and compared."""
         if "restore" not in self._case.verbs:
             self.restore()
         self._writer.close()
-        asyncio.run(self._reader.close())
+        self._reader.close()
         commits = [record.requests.total for record in self._records if isinstance(record, CommitMetrics)]
         restores = [record.requests.total for record in self._records if isinstance(record, RestoreMetrics)]
         return {"commit": commits[-1], "restore": restores[-1] + sum(self._loaded.requests.values())}
@@ -129,21 +123,20 @@ def run(quick: bool) -> list[Finding]:
                 print(f"{unavailable}: no distance was measured on {name}", file=sys.stderr)
             else:
                 stores[name] = (server.url, server.storage_options)
-        return [finding for case in cases for finding in _measure(case, stores, latencies, 3 if quick else 5)]
+        return [finding for case in cases for finding in _measure(case, stores, latencies)]
 
 
 def _measure(
     case: Case,
     stores: Mapping[str, tuple[str, dict[str, Any] | None]],
     latencies: Sequence[float],
-    repetitions: int,
 ) -> list[Finding]:
     times: dict[str, dict[str, Times]] = {}
     requests: dict[str, dict[str, int]] = {}
     for name, (url, options) in stores.items():
         jobs = {s: Job(case, f"{url}/{case.name}-{s}", options, s) for s in latencies}
         work = {f"{verb} {s}": getattr(job, verb) for s, job in jobs.items() for verb in case.verbs}
-        times[name] = alternate(repetitions, **work)
+        times[name] = alternate(REPETITIONS, **work)
         (requests[name], *_) = [job.close() for job in jobs.values()]
     findings: list[Finding] = []
     for verb in case.verbs:

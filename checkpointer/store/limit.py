@@ -19,7 +19,10 @@ SLOWEST = 1 << 20
 _UNKNOWN_SIZE = 1 << 30
 
 SMALL = 256 << 10
-"""Bytes up to which a read or a write costs its round trip and little else."""
+"""Bytes up to which a read costs its round trip and little else."""
+
+SMALL_WRITE = 1 << 20
+"""The same of a write: those of an attempt are many more than its reads, and bounded together (`uploads.IN_FLIGHT`)."""
 
 SMALL_TURNS = 16
 """Turns of what is small for each turn of anything else. Each may hold a connection."""
@@ -77,7 +80,7 @@ class LimitedStore(Listing):
         return data
 
     async def put(self, path: str, data: Bytes) -> None:
-        await self._run("put", path, self._inner.put(path, data), len(data), small=len(data) <= SMALL)
+        await self._run("put", path, self._inner.put(path, data), len(data), small=len(data) <= SMALL_WRITE)
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         return await self._run("swap", path, self._inner.compare_and_swap(path, data, expected), len(data))

@@ -12,7 +12,7 @@ from checkpointer.errors import DependencyError, InvalidStateError, RetryableErr
 from checkpointer.runtime import run_sync
 from checkpointer.store import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
 from checkpointer.store.base import Blob, Page, S
-from checkpointer.store.limit import SMALL, SMALL_TURNS, LimitedStore
+from checkpointer.store.limit import SMALL, SMALL_TURNS, SMALL_WRITE, LimitedStore
 from checkpointer.store.memory import MemoryStore
 from checkpointer.store.probe import probe
 from checkpointer.store.retry import RetryingStore
@@ -233,8 +233,8 @@ def test_no_more_requests_at_once_than_allowed() -> None:
         (lambda store: store.get("x"), 3),
         (lambda store: store.get_range("x", 0, SMALL), SMALL_TURNS * 3),
         (lambda store: store.get_range("x", 0, SMALL + 1), 3),
-        (lambda store: store.put("x", bytes(SMALL)), SMALL_TURNS * 3),
-        (lambda store: store.put("x", bytes(SMALL + 1)), 3),
+        (lambda store: store.put("x", bytes(SMALL_WRITE)), SMALL_TURNS * 3),
+        (lambda store: store.put("x", bytes(SMALL_WRITE + 1)), 3),
     ],
 )
 def test_requests_that_are_known_to_be_small_have_more_turns(ask: Callable[[LimitedStore], Any], most: int) -> None:
