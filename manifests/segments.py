@@ -1,9 +1,9 @@
 """Long partition lists: a stack of patches, the oldest first, so that a commit writes what it changed.
 
-An operator whose chains have more than `INLINE` artifacts keeps them in segments. The first segment holds whole
-chains; each later one holds, for the partitions it touches, how much of the chain below to keep and what to append.
-Segments are folded by size, as a log-structured merge tree does: every entry is written again a few times in its life,
-not once for each commit.
+An operator with more than `INLINE` chains, or `INLINE_DELTAS` deltas in them, keeps them in segments. The first
+segment holds whole chains; each later one holds, for the partitions it touches, how much of the chain below to keep and
+what to append. Segments are folded by size, as a log-structured merge tree does: every entry is written again a few
+times in its life, not once for each commit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,10 @@ from manifests.model import FORMAT_VERSION, Chain, CheckpointId, Operator, Patch
 from manifests.rows import ArtifactReader, ObjectTable, decode_partitions
 
 INLINE = 512
-"""Artifacts whose chains stand in the manifest itself: with more, each commit would write much that did not change."""
+"""Chains that stand in the manifest itself."""
+
+INLINE_DELTAS = 256
+"""Deltas that they may have together: where there are more, each commit would write much that did not change."""
 
 FAN_OUT = 4
 """Segments of one tier that are folded into one of the next."""
@@ -135,7 +138,8 @@ def spill(
 
     Returns the operator as it is to be written, and the objects to write before its manifest.
     """
-    if sum(map(len, operator.chains.values())) <= INLINE:
+    chains = len(operator.chains)
+    if chains <= INLINE and sum(map(len, operator.chains.values())) - chains <= INLINE_DELTAS:
         return replace(operator, segments=(), patches=()), []
     if parent is not None and (parent.codec != operator.codec or parent.partitions > operator.partitions):
         parent = None  # what its segments hold is nothing that this operator could have

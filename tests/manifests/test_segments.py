@@ -29,7 +29,7 @@ from manifests.model import (
     Ref,
     Segment,
 )
-from manifests.segments import INLINE, decode_segment, decompress, encode_segment, load, spill
+from manifests.segments import INLINE, INLINE_DELTAS, decode_segment, decompress, encode_segment, load, spill
 from manifests.wire import decode_manifest, encode_manifest
 from tests.manifests.samples import ID, PARENT, alone, changed, digest, packed
 
@@ -93,6 +93,36 @@ def test_up_to_512_chains_stand_in_the_manifest() -> None:
     line.commit(chains)
     assert line.operator.chains == chains
     assert not line.operator.segments
+
+
+def test_up_to_256_deltas_stand_in_the_manifest() -> None:
+    line = Line(2000)
+    chains: Chains = {n: (line.write(n), line.write(n, DELTA)) for n in range(INLINE_DELTAS)}
+    line.commit(chains)
+    assert not line.operator.segments
+    chains[5] += (line.write(5, DELTA),)
+    line.commit(chains)
+    assert line.operator.chains == chains
+    assert len(line.operator.segments) == 1
+    chains[5] = chains[5][:1]
+    line.commit(chains)
+    assert line.operator.chains == chains
+    assert not line.operator.segments
+
+
+@pytest.mark.parametrize("partitions", [40, 60, 100, 500])
+def test_ten_changed_partitions_cost_2_kb_each_however_long_the_chains_are(partitions: int) -> None:
+    line, dice = Line(partitions), random.Random(partitions)
+    chains: Chains = {n: (line.write(n),) for n in range(partitions)}
+    line.commit(chains)
+    written, commits = 0, 100
+    for _ in range(commits):
+        for n in dice.sample(range(partitions), 10):
+            chain = chains[n]
+            chains[n] = (*chain, line.write(n, DELTA)) if len(chain) <= 10 else (line.write(n),)
+        written += line.commit(chains)
+    assert line.operator.chains == chains
+    assert written <= 2048 * 10 * commits
 
 
 def test_a_checkpoint_that_changes_nothing_writes_no_segment() -> None:
@@ -387,5 +417,5 @@ def test_a_megabyte_of_many_blocks_comes_back() -> None:
 
 
 def test_the_names_of_this_module_are_what_the_specification_says() -> None:
-    assert (segments.INLINE, segments.MAX_BLOCK) == (512, 131_072)
+    assert (segments.INLINE, segments.INLINE_DELTAS, segments.MAX_BLOCK) == (512, 256, 131_072)
     assert PARENT < ID
