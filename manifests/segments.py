@@ -1,6 +1,6 @@
 """Long partition lists: a stack of patches, the oldest first, so that a commit writes what it changed.
 
-An operator with more than `INLINE` chains, or `INLINE_DELTAS` deltas in them, keeps them in segments. The first
+An operator with many chains, or with many deltas of which a commit changes few, keeps them in segments. The first
 segment holds whole chains; each later one holds, for the partitions it touches, how much of the chain below to keep and
 what to append. Segments are folded by size, as a log-structured merge tree does: every entry is written again a few
 times in its life, not once for each commit.
@@ -22,8 +22,11 @@ from manifests.rows import ArtifactReader, ObjectTable, decode_partitions
 INLINE = 512
 """Chains that stand in the manifest itself."""
 
-INLINE_DELTAS = 256
-"""Deltas that they may have together: where there are more, each commit would write much that did not change."""
+INLINE_DELTAS = 128
+"""Deltas that they may have together, or `DELTAS_OF_CHANGE` for each chain that a commit changes, if that is more."""
+
+DELTAS_OF_CHANGE = 12
+"""With more of them, a commit would write much that it does not change."""
 
 FAN_OUT = 4
 """Segments of one tier that are folded into one of the next."""
@@ -138,8 +141,7 @@ def spill(
 
     Returns the operator as it is to be written, and the objects to write before its manifest.
     """
-    chains = len(operator.chains)
-    if chains <= INLINE and sum(map(len, operator.chains.values())) - chains <= INLINE_DELTAS:
+    if _is_short(operator.chains, parent.chains if parent is not None else {}):
         return replace(operator, segments=(), patches=()), []
     if parent is not None and (parent.codec != operator.codec or parent.partitions > operator.partitions):
         parent = None  # what its segments hold is nothing that this operator could have
@@ -164,6 +166,15 @@ def spill(
         ),
         [stored],
     )
+
+
+def _is_short(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
+    """Whether the manifest itself can hold these chains; `old` are those before."""
+    if len(chains) > INLINE:
+        return False
+    deltas = sum(map(len, chains.values())) - len(chains)
+    changed = sum(chain != old.get(partition) for partition, chain in chains.items())
+    return deltas <= max(INLINE_DELTAS, DELTAS_OF_CHANGE * changed)
 
 
 def touched(old: Mapping[int, Chain], new: Mapping[int, Chain]) -> list[int]:

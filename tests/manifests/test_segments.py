@@ -95,9 +95,11 @@ def test_up_to_512_chains_stand_in_the_manifest() -> None:
     assert not line.operator.segments
 
 
-def test_up_to_256_deltas_stand_in_the_manifest() -> None:
+def test_up_to_128_deltas_stand_in_the_manifest() -> None:
     line = Line(2000)
     chains: Chains = {n: (line.write(n), line.write(n, DELTA)) for n in range(INLINE_DELTAS)}
+    line.commit(chains)
+    assert not line.operator.segments
     line.commit(chains)
     assert not line.operator.segments
     chains[5] += (line.write(5, DELTA),)
@@ -108,6 +110,18 @@ def test_up_to_256_deltas_stand_in_the_manifest() -> None:
     line.commit(chains)
     assert line.operator.chains == chains
     assert not line.operator.segments
+
+
+def test_chains_that_all_change_stand_in_the_manifest() -> None:
+    line = Line(64)
+    chains: Chains = {n: (line.write(n),) for n in range(32)}
+    for _ in range(10):
+        chains = {n: (*chain, line.write(n, DELTA)) for n, chain in chains.items()}
+        line.commit(chains)
+        assert not line.operator.segments
+    chains[5] += (line.write(5, DELTA),)
+    line.commit(chains)
+    assert len(line.operator.segments) == 1
 
 
 @pytest.mark.parametrize("partitions", [40, 60, 100, 500])
@@ -417,5 +431,5 @@ def test_a_megabyte_of_many_blocks_comes_back() -> None:
 
 
 def test_the_names_of_this_module_are_what_the_specification_says() -> None:
-    assert (segments.INLINE, segments.INLINE_DELTAS, segments.MAX_BLOCK) == (512, 256, 131_072)
+    assert (segments.INLINE, segments.INLINE_DELTAS, segments.MAX_BLOCK) == (512, 128, 131_072)
     assert PARENT < ID

@@ -34,7 +34,7 @@ from manifests.progress import (
     encode_ownership,
     encode_position,
 )
-from manifests.segments import INLINE, INLINE_DELTAS, decode_segment, encode_segment, load
+from manifests.segments import DELTAS_OF_CHANGE, INLINE, INLINE_DELTAS, decode_segment, encode_segment, load
 from manifests.wire import (
     decode_catalog,
     decode_manifest,
@@ -193,7 +193,8 @@ def test_partitions_of_tables(types: str, values: str, partition: str) -> None:
 
 def test_numbers_in_the_text_are_those_of_the_code() -> None:
     assert f"# The format, version {FORMAT_VERSION}\n" in SPEC
-    assert f"Up to {INLINE} chains of an operator, with up to {INLINE_DELTAS} deltas" in SPEC
+    assert f"Up to {INLINE} chains of an operator stand in the manifest, with up to {INLINE_DELTAS} deltas" in SPEC
+    assert f"or {DELTAS_OF_CHANGE} for each chain that" in SPEC
     assert f"At most {MAX_DEPTH} extensions" in SPEC
     assert f"at most {layout.MAX_NAME} bytes" in SPEC
     assert f"A pointer has at most {MAX_POINTER >> 20} MiB" in SPEC
