@@ -160,11 +160,12 @@ class KeyedState(MutableMapping[Any, Any]):
     def _set(self, pairs: list[tuple[Any, Any]]) -> None:
         """Set one after the other; keys and values as most are, all in one go."""
         keys, values = [key for key, _ in pairs], [value for _, value in pairs]
-        if not _PLAIN.issuperset(map(type, keys)) or not _PLAIN.isdisjoint(map(type, values)) or any(self._shared):
+        usual = set(map(type, keys)) == {str} and _PLAIN.isdisjoint(map(type, values)) and not any(self._shared)
+        numbers = partitions_of(keys, self.partitions) if usual else None
+        if numbers is None:
             for key, value in pairs:
                 self[key] = value
             return
-        numbers = partitions_of(keys, self.partitions)
         for number, key, value in zip(numbers, keys, values, strict=True):
             self._live[number][key] = value
             self._data[number].setdefault(key, _UNPACKED)
