@@ -243,7 +243,13 @@ class Simulation:
         self._counts[kind] += 1
         one = Waiting(actor, self._counts[kind], request, send, self._loop.create_future())
         self.waiting.append(one)
-        return await one.answer
+        try:
+            return await one.answer
+        finally:
+            if one.answer.cancelled() and one in self.waiting:  # given up by its sender, and still under way
+                self.waiting.remove(one)
+                if request.kind in WRITES:
+                    self.late.append(one)
 
 
 class _Stage(Faults):

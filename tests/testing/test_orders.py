@@ -169,6 +169,30 @@ def test_an_actor_that_was_killed_is_served_no_more_and_its_write_may_land() -> 
     simulation.close()
 
 
+async def gives_up(store: Store, told: list[str]) -> None:
+    """The first request that is answered ends the others."""
+    requests = [asyncio.ensure_future(one) for one in (store.list("never"), store.put("a", b"1"), store.put("b", b"1"))]
+    await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+    for request in requests:
+        request.cancel()
+    await asyncio.gather(*requests, return_exceptions=True)
+    told.append(",".join(sorted(entry.path for entry in await store.list(""))))
+
+
+def test_a_write_that_its_sender_gave_up_may_still_land() -> None:
+    simulation, told = Simulation(), list[str]()
+    try:
+        simulation.start("one", gives_up(simulation.store_of("one"), told))
+        simulation.run(lambda: simulation.serve(simulation.waiting[0]))
+        assert told == [""]
+        assert [late.request.path for late in simulation.late] == ["a", "b"]
+        simulation.land(simulation.late[0])
+        assert list(simulation.store.objects) == ["a"]
+    finally:
+        simulation.close()
+    assert {"", "a", "b"} <= set(histories(gives_up))
+
+
 def test_time_passes_while_everybody_sleeps() -> None:
     async def sleeper(store: Store) -> float:
         await asyncio.sleep(3600)
