@@ -237,7 +237,7 @@ class KeyedState(MutableMapping[Any, Any]):
     def _put_to_rest(self, partition: int) -> None:
         """Let go of the live values that nobody else holds, unless they cannot be packed."""
         live = self._live[partition]
-        keys = unheld(live, live)
+        keys = unheld(live)
         refused = self._pack(partition, keys)
         for key in keys:
             if key not in refused:
@@ -249,7 +249,7 @@ class KeyedState(MutableMapping[Any, Any]):
         for partition, live in enumerate(self._live):
             for key, error in self._pack(partition, list(live)).items():
                 raise IllegalArgumentError(f"key {key!r:.80}: {error}")
-            for key in unheld(live, live):
+            for key in unheld(live):
                 del live[key]
 
     def _rest(self, partition: int, key: Any, packed: bytes) -> None:

@@ -4,7 +4,7 @@ CPython counts references, so the question has an exact answer there. Elsewhere 
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 _references = getattr(sys, "getrefcount", lambda value: 0)
@@ -13,10 +13,10 @@ _CHANGEABLE = frozenset({dict, list, set})
 _CONTAINERS = _CHANGEABLE | {tuple}
 
 
-def unheld(values: Mapping[Any, Any], keys: Iterable[Any]) -> list[Any]:
-    """Those of the keys to whose values nothing refers but `values`, nor to anything changeable in them."""
+def unheld(values: Mapping[Any, Any]) -> list[Any]:
+    """The keys of those values to which nothing refers but `values`, nor to anything changeable in them."""
     found = []
-    for key in keys:
+    for key in values:
         value = values[key]
         alone = _references(value) <= _ALONE
         if alone or type(value) is tuple:

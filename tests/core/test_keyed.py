@@ -957,7 +957,7 @@ INNER = [
 
 
 def is_held(values: dict[str, Any]) -> bool:
-    return unheld(values, values) == []
+    return unheld(values) == []
 
 
 @pytest.mark.parametrize("make", [list, dict, set, lambda: [[]], lambda: {"a": [{}]}, lambda: ([],), lambda: ((), 1)])
