@@ -5,7 +5,6 @@ that is measured. Records are packed with msgpack where bytes are wanted, and co
 """
 
 import asyncio
-import hashlib
 import os
 import pickle
 import sqlite3
@@ -15,15 +14,12 @@ from typing import Any, ClassVar, Protocol
 
 import msgpack
 import pyarrow as pa
-import zstandard
 from deltalake import DeltaTable, write_deltalake
 from rocksdict import Checkpoint, Options, Rdict, WriteBatch, WriteOptions
 from slatedb import uniffi as slatedb
 
+from benchmarks.driver_state import State, restore_by_hand, save_by_hand
 from checkpointer import Checkpointer, KeyedState
-from checkpointer.codecs.keyed_codec import LEVEL
-
-State = dict[str, dict[str, Any]]
 
 
 class Contender(Protocol):
@@ -86,8 +82,8 @@ class ByHand:
         self._folder, self._count = folder, 0
 
     def save(self, state: State) -> None:
-        data = zstandard.ZstdCompressor(level=LEVEL).compress(msgpack.packb(state))
-        write_synced(self._folder / f"{self._count:06d}", hashlib.sha256(data).digest() + data)
+        save_by_hand(state, self._folder / f"{self._count:06d}")
+        sync_folder(self._folder)
         self._count += 1
 
     change = save
@@ -95,10 +91,7 @@ class ByHand:
     def restore(self) -> State:
         state: State = {}
         for path in sorted(self._folder.iterdir()):
-            stored = memoryview(path.read_bytes())
-            if hashlib.sha256(stored[32:]).digest() != stored[:32]:
-                raise ValueError(f"{path}: digest")
-            state |= msgpack.unpackb(zstandard.ZstdDecompressor().decompress(stored[32:]))
+            state |= restore_by_hand(path)
         return state
 
     def close(self) -> None:

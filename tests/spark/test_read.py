@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -495,6 +495,7 @@ def test_no_plan_shows_storage_options(spark: SparkSession, tmp_path: Path) -> N
 
 
 @given(st.dictionaries(st.integers(0, 99), st.integers(0, 3 * TASK_BYTES), max_size=40), st.integers(1, 40))
+@example(dict.fromkeys(range(9), TASK_BYTES), 1)
 def test_tasks_are_given_partitions_by_their_bytes(sizes: dict[int, int], tasks: int) -> None:
     groups = spread(sizes, tasks)
     assert [partition for group in groups for partition in group] == sorted(sizes)
