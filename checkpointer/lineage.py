@@ -4,6 +4,7 @@ Savepoint and delete never take over: they swap in the name of whoever is the wr
 fence the running job. After a refused swap each plans again, wholly, from the version that is there then.
 """
 
+import asyncio
 import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,7 +20,7 @@ from checkpointer.errors import (
 )
 from checkpointer.history import find_savepoint, is_live, read_entries, read_history, refuse_lost
 from checkpointer.metering import Meter, written
-from checkpointer.pointer import Head, advance, read_head, reading, reread
+from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.prepared import refuse_prepared
 from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
@@ -198,13 +199,18 @@ async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, 
             ) from None
         try:
             manifest = await objects.load_operators(session.store, session.host, found)
+            _check_attempt(session, base.parent, base.manifest, manifest)
+            await _check_written(session, manifest)
         except ObjectNotFoundError as error:
-            await reread(session.store, base.head, error)
+            if (await read_head(session.store)).version == base.head.version:
+                raise InvalidStateError(
+                    f"{session.store.url}: {checkpoint} names an object that was never written ({error}): write all "
+                    "that a manifest names before it is committed, or begin another attempt"
+                ) from None
             raise ConflictError(
                 f"{session.store.url}: what {checkpoint} names was cleaned up, as others moved on meanwhile: "
                 f"it was not committed ({error}); call restore() and go on from there"
             ) from None
-        _check_attempt(session, base.parent, base.manifest, manifest)
 
         async def plan(head: Head, pointer: Pointer) -> Pointer:
             if head.prepared != ref:
@@ -230,3 +236,11 @@ def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None
     for path in objects.objects_of(Ref(manifest.id, ""), manifest) - known:
         if layout.owner(path) != manifest.id:
             raise IllegalArgumentError(f"{path}: neither of the parent nor written for {manifest.id}")
+
+
+async def _check_written(session: Session, manifest: Manifest) -> None:
+    """Ask for the last byte of every object that the attempt wrote: a manifest may stand without what it names."""
+    chains = (chain for operator in manifest.operators.values() for chain in operator.chains.values())
+    sizes = {artifact.path: artifact.size for chain in chains for artifact in chain}
+    own = {path: size for path, size in sizes.items() if size and layout.owner(path) == manifest.id}
+    await asyncio.gather(*(session.store.get_range(path, size - 1, 1) for path, size in own.items()))

@@ -74,9 +74,11 @@ class Meter:
     def bytes(self) -> int:
         return sum(part.bytes for part in self.operators.values())
 
-    def cost(self) -> Cost:
-        """What a manifest that is encoded now says: its own PUT and the swap are still to come."""
-        return Cost(self.requests.total + 2, self.objects, self.bytes, self.elapsed // 1000, self.blocked // 1000)
+    def cost(self, *, unsent: int = 0) -> Cost:
+        """What a manifest that is encoded now says: `unsent` PUTs, its own, and the swap are still to come."""
+        return Cost(
+            self.requests.total + unsent + 2, self.objects, self.bytes, self.elapsed // 1000, self.blocked // 1000
+        )
 
 
 class Found(Protocol):

@@ -1,8 +1,9 @@
 """Reading and writing the objects of the format on a store: always verified, never changed once written."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from checkpointer.errors import ConflictError, CorruptionError, MalformedError
 from checkpointer.host import Host
@@ -13,6 +14,8 @@ from manifests.digest import Bytes, sha256, verify
 from manifests.model import Artifact, Catalog, CatalogRef, CheckpointId, Manifest, Operator, Patches, Ref, Segment
 from manifests.segments import SegmentObject
 
+T = TypeVar("T")
+
 MAX_MANIFEST = 256 << 20
 MAX_CATALOG = 64 << 20
 
@@ -20,8 +23,22 @@ BIG = 256 << 10
 """Bytes from which on hashing is worth a thread of its own."""
 
 
+FEW = 64
+"""Partitions up to which a manifest is made faster than a thread is woken."""
+
+
 async def hash_of(host: Host, data: Bytes) -> str:
     return await host.run(lambda: sha256(data)) if len(data) > BIG else sha256(data)
+
+
+async def compute(host: Host, work: Callable[[], T], small: bool) -> T:
+    """The result of `work`, in a thread of its own unless it is done sooner than that would answer."""
+    return work() if small else await host.run(work)
+
+
+def are_few(operators: Mapping[str, Operator]) -> bool:
+    """Whether a manifest of these is small work."""
+    return sum(len(operator.chains) for operator in operators.values()) <= FEW
 
 
 async def check(host: Host, name: str, data: Bytes, size: int, digest: str) -> None:
@@ -153,7 +170,7 @@ class Segments:
 
 
 def spill(manifest: Manifest, parent: Manifest | None) -> tuple[Manifest, list[SegmentObject]]:
-    """The manifest as it is to be written, and the segments to write before it."""
+    """The manifest as it is to be written, and the segments to write beside it."""
     operators, stored = {}, []
     for name, operator in manifest.operators.items():
         old = None if parent is None else parent.operators.get(name)
@@ -162,17 +179,24 @@ def spill(manifest: Manifest, parent: Manifest | None) -> tuple[Manifest, list[S
     return replace(manifest, operators=operators), stored
 
 
+async def encode_manifest(host: Host, manifest: Manifest) -> bytes:
+    return await compute(host, lambda: wire.encode_manifest(manifest), are_few(manifest.operators))
+
+
 async def write_manifest(store: Store, host: Host, manifest: Manifest) -> Ref:
+    return await put_manifest(store, manifest.id, await encode_manifest(host, manifest))
+
+
+async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> Ref:
     """Write a manifest once. A second, different manifest of one id is refused."""
-    data = await host.run(lambda: wire.encode_manifest(manifest))
-    path, ref = layout.manifest(manifest.id), Ref(manifest.id, sha256(data))
+    path, ref = layout.manifest(checkpoint), Ref(checkpoint, sha256(data))
     try:
         await store.put(path, data)
     except ObjectExistsError:
         found = await find(store, path, MAX_MANIFEST)
         if found is None:  # only a cleanup deletes manifests, and of attempts only those that came too late
             raise ConflictError(
-                f"{store.url}: {manifest.id} was swept, since another writer committed meanwhile: it was not "
+                f"{store.url}: {checkpoint} was swept, since another writer committed meanwhile: it was not "
                 "committed; call restore() and go on from there"
             ) from None
         if found.data != data:

@@ -1,6 +1,6 @@
 """Saving: what one attempt at a checkpoint writes, until its manifest stands and the pointer can be swapped.
 
-    records → encode → compress → digest → PUT artifacts (parallel) → PUT manifest → compare-and-swap _latest
+    records → encode → compress → digest → PUT artifacts (parallel, the last beside the manifest) → swap _latest
 
 `restore.py` is the mirror image.
 """
@@ -20,7 +20,7 @@ from checkpointer.metering import Meter, written
 from checkpointer.pointer import Head
 from checkpointer.prepared import Prepared, refuse_prepared
 from checkpointer.session import Base, Session
-from checkpointer.uploads import Flight, Piece, Slice, Uploads
+from checkpointer.uploads import PACK, Flight, Pending, Piece, Slice, Uploads
 from manifests import layout
 from manifests.fields import check_json
 from manifests.model import (
@@ -40,6 +40,9 @@ from manifests.segments import SegmentObject
 
 ENCODE_TOGETHER = 2 << 20
 """Bytes of small partitions that are encoded in one go."""
+
+ENCODE_AT_ONCE = 32 << 10
+"""Bytes that are encoded sooner than a thread is woken."""
 
 
 class Draft:
@@ -290,13 +293,16 @@ class Draft:
         try:
             self.freeze()
             await self._flight.land()
-            for operator, codec, size in self._uploads.waiting():
-                await self._flight.start(self._uploads.flush(operator, codec), size)
+            last = await self._last_packs()
+            few = objects.are_few(self._operators) and sum(len(c.plans) for c in self._changes.values()) <= objects.FEW
+            manifest, segments = await objects.compute(self._session.host, self._manifest, few)
+            last += [Pending(segment.path, segment.data) for segment in segments]
+            manifest = replace(manifest, cost=self.meter.cost(unsent=len(last)))
+            encoded = await objects.encode_manifest(self._session.host, manifest)
+            for path, data in last:
+                await self._flight.start(self._uploads.put(path, data), len(data))
+            ref = await objects.put_manifest(self._session.store, self.id, encoded)
             await self._flight.land()
-            manifest, segments = await self._session.host.run(self._manifest)
-            await asyncio.gather(*(self._uploads.put(s.path, s.data) for s in segments))
-            manifest = replace(manifest, cost=self.meter.cost())
-            ref = await objects.write_manifest(self._session.store, self._session.host, manifest)
         except BaseException as error:
             self._ended = "failed"
             await self._flight.cancel()
@@ -305,6 +311,15 @@ class Draft:
             raise
         self._ended = "was written"
         return ref, manifest
+
+    async def _last_packs(self) -> list[Pending]:
+        """What still waits for company, to be written beside the manifest; much of it is written now, operator by
+        operator, since a pack is a copy."""
+        if sum(size for _, _, size in self._uploads.waiting()) > PACK:
+            for operator, codec, size in self._uploads.waiting():
+                await self._flight.start(self._uploads.flush(operator, codec), size)
+            await self._flight.land()
+        return [await self._uploads.close_pack(operator, codec) for operator, codec, _ in self._uploads.waiting()]
 
     async def _make_room(self, failure: BaseException | None) -> None:
         """Delete what this attempt wrote where the store refused to take more, such as a full disk.
@@ -388,7 +403,9 @@ class Draft:
                 part.release()
             return slices
 
-        for (piece, _, known), stored in zip(batch, await self._session.host.run(encode), strict=True):
+        small = sum(part.size for _, part, _ in batch) <= ENCODE_AT_ONCE
+        stored_parts = await objects.compute(self._session.host, encode, small)
+        for (piece, _, known), stored in zip(batch, stored_parts, strict=True):
             await self._uploads.write(piece, stored, known)
 
 

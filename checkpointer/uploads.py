@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from checkpointer.host import Host
 from checkpointer.objects import hash_of, put
@@ -40,6 +40,13 @@ class Piece:
     partition: int
     codec: str
     artifacts: Chain = ()
+
+
+class Pending(NamedTuple):
+    """An object that is still to be written; what names it may be written at the same time."""
+
+    path: str
+    data: Bytes
 
 
 @dataclass(slots=True)
@@ -110,7 +117,7 @@ class Uploads:
         ):
             piece.artifacts = (known,)
         elif len(stored.data) > SMALL:
-            await self._write_alone(piece, stored, digest)
+            await self.put(*self._alone(piece, stored, digest))
         else:
             group = self._waiting.setdefault((piece.operator, piece.codec), _Waiting())
             group.pieces.append((piece, stored, digest))
@@ -121,8 +128,9 @@ class Uploads:
     async def write_together(self, piece: Piece, slices: list[Slice]) -> None:
         """Write several slices of one partition as one object of their own."""
         digests = [await hash_of(self._host, stored.data) for stored in slices]
-        artifacts = await self._write_pack(piece.operator, piece.codec, list(zip(slices, digests, strict=True)))
+        pack, artifacts = await self._pack(piece.operator, piece.codec, list(zip(slices, digests, strict=True)))
         piece.artifacts = tuple(artifacts)
+        await self.put(*pack)
 
     def waiting(self) -> list[tuple[str, str, int]]:
         """The operators of which something still waits for company, each with its codec, and how many bytes."""
@@ -134,25 +142,29 @@ class Uploads:
         await put(self._store, path, data)
 
     async def flush(self, operator: str, codec: str) -> None:
-        """Write what waits of an operator."""
-        group = self._waiting.pop((operator, codec), _Waiting())
-        if len(group.pieces) == 1:
-            await self._write_alone(*group.pieces[0])
-            return
-        artifacts = await self._write_pack(operator, codec, [(stored, digest) for _, stored, digest in group.pieces])
-        for (piece, _, _), artifact in zip(group.pieces, artifacts, strict=True):
-            piece.artifacts = (artifact,)
+        """Write what waits of an operator, if anything does."""
+        if (operator, codec) in self._waiting:
+            await self.put(*await self.close_pack(operator, codec))
 
-    async def _write_alone(self, piece: Piece, stored: Slice, digest: str) -> None:
+    async def close_pack(self, operator: str, codec: str) -> Pending:
+        """What waits of an operator, as the object to write: its artifacts are known, and it is still to be put."""
+        pieces = self._waiting.pop((operator, codec)).pieces
+        if len(pieces) == 1:
+            return self._alone(*pieces[0])
+        pack, artifacts = await self._pack(operator, codec, [(stored, digest) for _, stored, digest in pieces])
+        for (piece, _, _), artifact in zip(pieces, artifacts, strict=True):
+            piece.artifacts = (artifact,)
+        return pack
+
+    def _alone(self, piece: Piece, stored: Slice, digest: str) -> Pending:
         path = layout.artifact(piece.operator, piece.partition, self._owner, stored.kind, digest, piece.codec)
-        await self.put(path, stored.data)
         size = len(stored.data)
         piece.artifacts = (Artifact(path, stored.kind, 0, size, size, stored.raw_size, stored.records, digest),)
+        return Pending(path, stored.data)
 
-    async def _write_pack(self, operator: str, codec: str, slices: list[tuple[Slice, str]]) -> list[Artifact]:
+    async def _pack(self, operator: str, codec: str, slices: list[tuple[Slice, str]]) -> tuple[Pending, list[Artifact]]:
         whole = b"".join(stored.data for stored, _ in slices)
         path = layout.pack(operator, self._owner, await hash_of(self._host, whole), codec)
-        await self.put(path, whole)
         artifacts, offset = [], 0
         for stored, digest in slices:
             length = len(stored.data)
@@ -160,4 +172,4 @@ class Uploads:
                 Artifact(path, stored.kind, offset, length, len(whole), stored.raw_size, stored.records, digest)
             )
             offset += length
-        return artifacts
+        return Pending(path, whole), artifacts

@@ -1,5 +1,7 @@
 """Savepoints, deleting, going back: what is live, what each operation plans again, and what a reader may see."""
 
+from dataclasses import replace
+
 import pytest
 
 from checkpointer import runtime
@@ -531,6 +533,19 @@ def test_update_latest_refuses_what_neither_the_parent_nor_the_attempt_wrote(wor
     with pytest.raises(IllegalArgumentError, match="neither of the parent"):
         writer.update_latest(checkpoint)
     assert latest(world.actor()) == b"second"
+
+
+def test_update_latest_refuses_an_attempt_that_died_before_all_it_names_was_written(world: World) -> None:
+    writer = world.actor()
+    line(writer, 1)
+    old, checkpoint = writer.restore().manifest, writer.new_id()
+    artifact = writer.save_snapshot(checkpoint, "op", 0, b"never there")
+    operators = {"op": replace(old.operators["op"], chains={0: (artifact,)})}
+    writer.save_manifest(Manifest(checkpoint, parent=writer._session._base.parent, operators=operators))
+    world.delete(artifact.path)
+    with pytest.raises(InvalidStateError, match=artifact.path):
+        writer.update_latest(checkpoint)
+    assert latest(world.actor()) == b"1"
 
 
 def test_update_latest_to_an_older_checkpoint_is_a_rollback(world: World) -> None:

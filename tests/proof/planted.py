@@ -79,6 +79,13 @@ PLANTED = (
         scene="two takeovers",
     ),
     Planted(
+        "a swap before all that goes beside the manifest has landed",
+        save.Draft._write,
+        "self.id, encoded)\n        await self._flight.land()",
+        "self.id, encoded)",
+        scene="two takeovers",
+    ),
+    Planted(
         "live by sequence, not by the chain",
         history.is_live,
         "if head.committed is not None and head.committed.id == checkpoint:",

@@ -105,7 +105,7 @@ ALWAYS = [
     (
         Planted(
             "a manifest that nobody waits for",
-            objects.write_manifest,
+            objects.put_manifest,
             "await store.put(path, data)",
             "asyncio.get_running_loop().call_later(0.01, asyncio.ensure_future, store.put(path, data))",
         ),
@@ -115,7 +115,7 @@ ALWAYS = [
         Planted(
             "segments that nobody writes",
             save.Draft._write,
-            "await asyncio.gather(*(self._uploads.put(s.path, s.data) for s in segments))",
+            "last += [Pending(segment.path, segment.data) for segment in segments]",
             "pass",
         ),
         "takeover",
