@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from checkpointer.codecs.keyed_codec import Records
-from manifests.model import Chain, Kind
+from manifests.model import SNAPSHOT, Chain, Kind
 
 
 @dataclass(slots=True, eq=False)
@@ -15,14 +14,17 @@ class PartitionChange:
     partition: int
     kind: Kind
     keep: int
-    records: Records
+    records: dict[Any, Any]
     size: int
+    dirty: dict[Any, bytes | None]
+    """What changed since the last save, whether or not `records` holds more."""
     unshare: "Callable[[PartitionChange], None]"
 
     def release(self) -> None:
         """The records are written: the state may change them in place again."""
-        self.unshare(self)
-        self.records = {}
+        if self.kind == SNAPSHOT:
+            self.unshare(self)
+            self.records = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -31,12 +33,11 @@ class Capture:
 
     partitions: int
     changes: list[PartitionChange]
-    dirty: list[dict[Any, bytes | None]]
-    levels: dict[int, set[Any]]
     outcome: Mapping[int, Chain] | None = field(default=None)
 
     def settle(self, chains: Mapping[int, Chain] | None) -> None:
         """What became of it: the chains it was committed in, or None."""
         self.outcome = chains
         if chains is not None:
-            self.dirty = []
+            for change in self.changes:
+                change.dirty = {}

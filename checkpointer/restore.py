@@ -143,21 +143,21 @@ async def explaining(session: Session, checkpoint: CheckpointId | None, load: Ca
 
 def _merge(
     chain: Chain, decoded: dict[Artifact, dict[object, bytes | None]]
-) -> tuple[dict[object, bytes], list[set[object]]]:
-    """A partition's packed values, and the keys that each of its deltas touches."""
+) -> tuple[dict[object, bytes], list[dict[object, bytes | None]]]:
+    """A partition's packed values, and what each of its deltas holds."""
     if not chain:
         return {}, []
     data = decoded[chain[0]]
     if None in data.values():
         raise CorruptionError(f"{chain[0].path}: a snapshot holds a deletion")
-    levels = []
-    for artifact in chain[1:]:
-        delta = decoded[artifact]
+    deltas = [decoded[artifact] for artifact in chain[1:]]
+    for delta in deltas:
         data.update(delta)
-        levels.append(set(delta))
-    for key in {key for level in levels for key in level if data.get(key, b"") is None}:
-        del data[key]
-    return data, levels  # type: ignore[return-value]  # the deletions are out
+    deleted = {key for delta in deltas if None in delta.values() for key, value in delta.items() if value is None}
+    for key in deleted:
+        if data[key] is None:
+            del data[key]
+    return data, deltas  # type: ignore[return-value]  # the deletions are out
 
 
 async def restore(

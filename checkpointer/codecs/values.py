@@ -64,11 +64,13 @@ def pack_some(values: Sequence[Any]) -> list[bytes]:
     try:
         while len(packed) < len(values) and size < PIECE:
             more = list(map(_packers.packer.pack, values[len(packed) : len(packed) + AT_ONCE]))
+            joined = b"".join(more)
+            if _MARKERS.search(joined):
+                _refuse_lookalikes(values[len(packed) : len(packed) + AT_ONCE])
             packed += more
-            size += sum(map(len, more))
+            size += len(joined)
     except (RecursionError, ValueError, OverflowError) as error:
         raise UnsupportedValueError(f"a value that msgpack refuses: {error}") from None
-    _refuse_lookalikes([value for value, one in zip(values, packed, strict=False) if _MARKERS.search(one)])
     return packed
 
 
@@ -134,14 +136,17 @@ _GROUPS = frozenset({list, tuple, set, frozenset})
 
 def _refuse_lookalikes(value: Any) -> None:
     """Look through a value level by level, which costs a few steps for each level and little for each member."""
-    level = [value]
+    level: Sequence[Any] = [value]
     while level:
         kinds = set(map(type, level))
         for kind in kinds & _LOOKALIKES:
             raise _unsupported(kind)
         dicts = [member for member in level if type(member) is dict] if dict in kinds else []
         groups = [member for member in level if type(member) in _GROUPS] if kinds & _GROUPS else []
-        level = [*chain.from_iterable(dicts), *chain.from_iterable(map(dict.values, dicts)), *chain(*groups)]
+        members = (*dicts, *map(dict.values, dicts), *groups)
+        if _ATOMS.issuperset(map(type, chain.from_iterable(members))):
+            return
+        level = list(chain.from_iterable(members))
 
 
 def _unsupported(kind: type) -> UnsupportedValueError:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy, keyed
+from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy, partition
 from checkpointer.errors import (
     CheckpointError,
     ConflictError,
@@ -119,11 +119,11 @@ def test_a_value_survives_a_failure_while_it_is_packed(root: str, monkeypatch: p
     held = state["k"]
     held["n"] = 42
     state["new"] = [1]
-    pack = keyed.pack_some
-    monkeypatch.setattr(keyed, "pack_some", lambda values: (_ for _ in ()).throw(MemoryError("planted")))
+    pack = partition.pack_some
+    monkeypatch.setattr(partition, "pack_some", lambda values: (_ for _ in ()).throw(MemoryError("planted")))
     with pytest.raises(MemoryError), client.begin() as cp:
         cp.save("s", state)
-    monkeypatch.setattr(keyed, "pack_some", pack)
+    monkeypatch.setattr(partition, "pack_some", pack)
     with client.begin() as cp:
         cp.save("s", state)
     restored = Checkpointer(root).restore()
@@ -154,7 +154,7 @@ def test_one_state_under_two_names_keeps_both_apart_from_later_changes(
     first, second = state._capture({}, 10), state._capture({}, 10)
     second.changes[0].release()
     state[0] = "LEAK"
-    assert first.changes[0].records[0] != keyed.pack("LEAK")
+    assert first.changes[0].records[0] != partition.pack("LEAK")
 
 
 def test_a_key_that_cannot_be_stored_is_refused_when_it_is_set() -> None:
@@ -245,8 +245,8 @@ def test_an_attempt_that_the_store_has_no_room_for_takes_none(world: World, kind
     cp = client.begin()
     cp.snapshot("large", 0, b"x" * 300_000)
     cp.snapshot("small", 0, b"y")
-    for partition in range(600):
-        cp.snapshot("many", partition, b"%d" % partition)
+    for number in range(600):
+        cp.snapshot("many", number, b"%d" % number)
     client.faults.fail(kind, nth=2 if path == "artifacts/" else 1, path=path, error=StoreRefusedError)
     with pytest.raises(StoreRefusedError, match="failed by the test"):
         cp.commit() if how == "commit" else cp.prepare()

@@ -46,7 +46,7 @@ def saved(world: World) -> dict[Any, Any]:
 
 
 def live_keys(state: KeyedState) -> list[Any]:
-    return [key for live in state._live for key in live]
+    return [key for part in state._parts for key in part.live]
 
 
 def kinds(client: Checkpointer, partition: int = 0) -> list[str]:
