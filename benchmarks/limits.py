@@ -95,7 +95,7 @@ def _opaque(rates: Rates, size: int, repetitions: int) -> None:
 
 def _keyed(rates: Rates, keys: int, repetitions: int) -> None:
     state = keyed(keys)
-    raw = [_raw(part) for part in state._data]
+    raw = [_raw(part.data) for part in state._parts]
     size = sum(map(len, raw)) / MIB
     with folder() as base:
         roots = (base / f"root-{number}" for number in range(10_000))

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -61,7 +62,7 @@ def fill(client: Checkpointer, contents: Sequence[bytes]) -> None:
 
 def history(url: str, options: dict[str, Any] | None, checkpoints: int) -> None:
     """A root with so many checkpoints: committed in memory, then copied there, which is much faster."""
-    source = Checkpointer(f"memory://history-of-{url}")
+    source = Checkpointer(f"memory://history-{checkpoints}-{secrets.token_hex(4)}")
     for _ in range(checkpoints):
         with source.begin():
             pass

@@ -15,17 +15,15 @@ from benchmarks.stores import folder
 
 PROJECT = Path(__file__).parents[1]
 
-EXECUTORS = (1, 2)
-
 
 def run(quick: bool) -> list[Finding]:
     return [*_blocking(quick), *_large(quick)]
 
 
 def _blocking(quick: bool) -> list[Target]:
-    turns, batches = (1, 3) if quick else (3, 10)
+    turns, batches = (1, 2) if quick else (3, 10)
     targets = []
-    for executors in EXECUTORS:
+    for executors in (2,) if quick else (1, 2):
         found = _job("streaming_job", f"local-cluster[{executors},1,512]", turns, batches)
         for change, seconds in found.items():
             plain, ours, blocked = (Times(tuple(seconds[name])) for name in ("plain", "ours", "blocked"))
@@ -42,7 +40,7 @@ def _blocking(quick: bool) -> list[Target]:
 
 def _large(quick: bool) -> list[Target]:
     """The limits are for 10 GB beside a JVM with 4 GiB of heap; a small state is outweighed by any JVM."""
-    step, size = (100_000_000, 300_000_000) if quick else (1_000_000_000, 10_000_000_000)
+    step, size = (20_000_000, 40_000_000) if quick else (1_000_000_000, 10_000_000_000)
     small, large = (_job("large_state", stored, step) for stored in (step, size))
     each = ", ".join(f"{name} {large[name] / 2**20:,.0f}" for name in ("driver", "jvm", "worker"))
     return [

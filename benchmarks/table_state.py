@@ -34,7 +34,6 @@ from checkpointer.table.version import Reader
 PARTITIONS = 8
 CHANGED = 100_000
 SCHEMA = "key long, n long, amount double, carrier string"
-ROUNDS = 30
 
 
 def session(folder: Path) -> SparkSession:
@@ -133,11 +132,13 @@ def run(quick: bool) -> list[Target]:
     folder = Path(tempfile.mkdtemp(prefix="bench-tables-"))
     spark = session(folder)
     try:
-        share = 5 if quick else 1
-        targets = _full(spark, folder, 4_000_000 // share, 3 if quick else 5)
-        targets += _chain(spark, folder, 4_000_000 // share, 3 if quick else 5)
-        targets += _upserts(spark, folder, [1_000_000 // share, 10_000_000 // share, 40_000_000 // share], quick)
-        return targets
+        count, repetitions = (400_000, 3) if quick else (4_000_000, 5)
+        sizes = [200_000, 800_000, 2_000_000] if quick else [1_000_000, 10_000_000, 40_000_000]
+        return [
+            *_full(spark, folder, count, repetitions),
+            *_chain(spark, folder, count, repetitions),
+            *_upserts(spark, folder, sizes, *((5, 2) if quick else (30, 5))),
+        ]
     finally:
         spark.stop()
         shutil.rmtree(folder)
@@ -192,9 +193,8 @@ def _chain(spark: SparkSession, folder: Path, count: int, repetitions: int) -> l
     return [_against(question, read["chained"], read["compacted"], 1.3)]
 
 
-def _upserts(spark: SparkSession, folder: Path, sizes: list[int], quick: bool) -> list[Target]:
+def _upserts(spark: SparkSession, folder: Path, sizes: list[int], rounds: int, merges: int) -> list[Target]:
     """The mean over many batches, so that compaction is in it."""
-    rounds, merges = (10, 3) if quick else (ROUNDS, 5)
     means = {}
     for size in sizes:
         root = Root(spark, folder / f"upserts-{size}", partitions=32)
