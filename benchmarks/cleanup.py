@@ -183,8 +183,8 @@ def plan_made_up(total: int) -> None:
 
 
 def run(quick: bool) -> list[Target]:
-    live = 1_000 if quick else 10_000
-    small, large = (10_000, 100_000) if quick else (10_000, 1_000_000)
+    live = 500 if quick else 10_000
+    small, large = (10_000, 50_000) if quick else (10_000, 1_000_000)
     few, many = memory(small), memory(large)
     try:
         s3 = on_s3(live)

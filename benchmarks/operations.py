@@ -32,7 +32,7 @@ def run(quick: bool) -> list[Target]:
     for size, total, limit in [(16 * MIB, 256 * MIB, 1 / 0.8), (MIB + MIB // 10, 128 * MIB, 1 / 0.8)]:
         targets += _verify_local(size, total // size, limit, repetitions)
     with folder() as base:
-        targets.append(_list("local", str(base / "root"), None, 1000, repetitions))
+        targets.append(_list("local", str(base / "root"), None, 300 if quick else 1000, repetitions))
     try:
         with s3_server() as server:
             url, options = server.url, server.storage_options

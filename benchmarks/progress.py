@@ -41,12 +41,12 @@ class Peer:
 
 
 def run(quick: bool) -> list[Target]:
-    repetitions = 3 if quick else 9
+    repetitions = 2 if quick else 9
     try:
         with azure_server() as server:
             return [
                 target
-                for partitions in (32, 256 if quick else 1024)
+                for partitions in (32, 128 if quick else 1024)
                 for target in _measure(server, partitions, repetitions)
             ]
     except ServerUnavailableError as unavailable:

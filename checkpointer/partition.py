@@ -158,9 +158,9 @@ class Partition:
         if known:
             sizes = [artifact.raw_size for artifact in chain[1:]]
             room = chain[0].raw_size // 2 - sum(sizes)
-            size = 16 * len(dirty)
-            if size <= room:  # else there is no need to look at every value
-                size += sum(map(len, filter(None, dirty.values())))
+            size, values = 16 * len(dirty), iter(dirty.values())
+            while size <= room and (some := list(islice(values, 1024))):  # no further than is needed to know
+                size += sum(map(len, filter(None, some)))
             if size <= room:
                 first = fold_start([*sizes, size], max_chain - 1)
                 records = reduce(or_, [*self._deltas[first:], dirty])
