@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from checkpointer.codecs.fold import fold_start
-from checkpointer.errors import IllegalArgumentError
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.uploads import Piece
 from manifests.model import Chain, Operator
 
@@ -36,7 +36,7 @@ class Change:
         chains = dict(self.old)
         for partition, plan in self.plans.items():
             if not all(piece.artifacts for piece in plan.added):
-                raise AssertionError(f"partition {partition}: a piece of its chain was never written")
+                raise InvalidStateError(f"partition {partition}: a save of it was interrupted: begin another attempt")
             chain = plan.kept + tuple(a for piece in plan.added for a in piece.artifacts)
             if chain:
                 chains[partition] = chain

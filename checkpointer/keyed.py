@@ -129,7 +129,10 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def _set(self, pairs: list[tuple[Any, Any]]) -> None:
         """Set one after the other; keys and values as most are, all in one go."""
-        keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+        try:
+            keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+        except (TypeError, ValueError):  # one that is no pair: those before it are set
+            keys, values = [], []
         usual = set(map(type, keys)) == {str} and _PLAIN.isdisjoint(map(type, values))
         numbers = partitions_of(keys, self.partitions) if usual else None
         if numbers is None:
@@ -186,18 +189,24 @@ class KeyedState(MutableMapping[Any, Any]):
         """
         self._learn_outcome()
         self._pack_all()
-        each = (part.capture(number, chains.get(number, ()), max_chain) for number, part in enumerate(self._parts))
+        each = [part.capture(number, chains.get(number, ()), max_chain) for number, part in enumerate(self._parts)]
         self._captured = Capture(self.partitions, [change for change in each if change is not None])
+        for change in self._captured.changes:
+            self._parts[change.partition].taken(change)
         return self._captured
 
     def _learn_outcome(self) -> None:
-        """Take in what became of the last capture. Unless it was committed, its changes are changes still."""
-        capture, self._captured = self._captured, None
-        if capture is None:
+        """Take in what became of the last capture. Unless it was committed, its changes are changes still.
+
+        To do this twice, since the first time was interrupted, does nothing more.
+        """
+        if self._captured is None:
             return
-        for change in capture.changes:
+        outcome = self._captured.outcome
+        for change in self._captured.changes:
             part = self._parts[change.partition]
-            if capture.outcome is None:
+            if outcome is None:
                 part.change_again(change.dirty)
             else:
-                part.saved(change, capture.outcome.get(change.partition, ()))
+                part.saved(change, outcome.get(change.partition, ()))
+        self._captured = None

@@ -13,6 +13,7 @@ from checkpointer import objects
 from checkpointer.errors import (
     CheckpointNotFoundError,
     ConflictError,
+    CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
     RetiredError,
@@ -242,5 +243,11 @@ async def _check_written(session: Session, manifest: Manifest) -> None:
     """Ask for the last byte of every object that the attempt wrote: a manifest may stand without what it names."""
     chains = (chain for operator in manifest.operators.values() for chain in operator.chains.values())
     sizes = {artifact.path: artifact.size for chain in chains for artifact in chain}
-    own = {path: size for path, size in sizes.items() if size and layout.owner(path) == manifest.id}
-    await asyncio.gather(*(session.store.get_range(path, size - 1, 1) for path, size in own.items()))
+
+    async def check(path: str, size: int) -> None:
+        if not size:
+            await session.store.get(path, limit=0)
+        elif not await session.store.get_range(path, size - 1, 1):
+            raise CorruptionError(f"{path}: expected {size} bytes, found fewer: begin another attempt")
+
+    await asyncio.gather(*(check(path, size) for path, size in sizes.items() if layout.owner(path) == manifest.id))

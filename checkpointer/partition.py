@@ -64,9 +64,9 @@ class Partition:
 
     def rest(self, key: Any, packed: bytes) -> None:
         """Set a value that nobody can change."""
-        self._let_go([key] if key in self.live else [])
         if self.data.get(key) != packed:
             self._writable()[key] = self.dirty[key] = packed
+        self._let_go([key] if key in self.live else [])
 
     def listed(self) -> dict[Any, bytes]:
         """`data` with every key that there is."""
@@ -81,9 +81,9 @@ class Partition:
         """Raises `KeyError` where there is none."""
         if key not in self.listed():
             raise KeyError(key)
-        self._let_go([key] if key in self.live else [])
         del self._writable()[key]
         self.dirty[key] = None
+        self._let_go([key] if key in self.live else [])
 
     def clear(self) -> None:
         self.dirty.update(dict.fromkeys(self.listed()))
@@ -117,14 +117,14 @@ class Partition:
         self._limit = max(self._least, 2 * len(self.live))
 
     def _let_go(self, keys: list[Any]) -> None:
-        """Those of them that are fresh are in `data` by now."""
+        """What they are is in `data` by now."""
         if len(keys) == len(self.live):
             self.live, self.seen, self.fresh = {}, {}, {}
             return
         for key in keys:
-            del self.live[key]
-            self.seen.pop(key, None)
             self.fresh.pop(key, None)
+            self.seen.pop(key, None)
+            del self.live[key]
         if len(keys) > len(self.live):  # else who goes through them still passes the places of those that are gone
             self.live, self.seen, self.fresh = dict(self.live), dict(self.seen), dict(self.fresh)
 
@@ -135,23 +135,24 @@ class Partition:
             before = list(map(self.seen.get, packed))
             if before == list(packed.values()):
                 continue
-            self.seen.update(packed)
             changed = {key: now for (key, now), old in zip(packed.items(), before, strict=True) if now != old}
             resting = list(map(self.data.get, changed))
             if resting.count(None) < len(resting):
                 pairs = zip(changed.items(), resting, strict=True)
                 changed = {key: now for (key, now), old in pairs if now != old}
             if changed:
-                self._writable().update(changed)
-                self.dirty.update(changed)
+                data = self._writable()
+                self.dirty.update(changed)  # first, and `seen` last: whatever interrupts this, it is done again
+                data.update(changed)
+            self.seen.update(packed)
         return refused
 
     # ---- saving ------------------------------------------------------------------------------------------------------
 
     def capture(self, number: int, chain: Chain, max_chain: int) -> PartitionChange | None:
         """What has to be written on top of `chain`: a delta where it is the one it was last saved in, a snapshot, or
-        nothing. `dirty` is empty then, and later changes do not reach what is returned."""
-        dirty, self.dirty = self.dirty, {}
+        nothing. Later changes do not reach what is returned; what changed is `dirty` still, until it is `taken`."""
+        dirty = self.dirty
         known = bool(chain) and chain == self.chain
         if (known and not dirty) or not (chain or self.data):
             return None
@@ -169,6 +170,11 @@ class Partition:
         change = PartitionChange(number, SNAPSHOT, 0, self.data, size, dirty, self._unshare)
         self._sharing.add(change)
         return change
+
+    def taken(self, change: PartitionChange) -> None:
+        """What changed is in a capture, which gives it back unless it is committed."""
+        if self.dirty is change.dirty:
+            self.dirty = {}
 
     def saved(self, change: PartitionChange, chain: Chain) -> None:
         """A capture was committed, in this chain."""

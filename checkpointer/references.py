@@ -24,7 +24,10 @@ def unheld(values: Mapping[Any, Any]) -> list[Any]:
     for key, count, may_hold, kind in zip(values, counts, tracked, map(type, values.values()), strict=True):
         if count <= _ALONE or kind is tuple:
             # What the garbage collector need not look at has nothing in it that can be changed.
-            inside = _inside(values[key]) if may_hold else 0
+            try:
+                inside = _inside(values[key]) if may_hold else 0
+            except RecursionError:  # it holds itself: who saves it will be told
+                continue
             if inside <= _INSIDE and (count <= _ALONE or not inside):
                 found.append(key)
     return found

@@ -45,6 +45,9 @@ ENCODE_AT_ONCE = 32 << 10
 """Bytes that are encoded sooner than a thread is woken."""
 
 
+BEING_WRITTEN = "is being committed"
+
+
 class Draft:
     """One attempt at a checkpoint on top of `base`. Everything it writes carries its id."""
 
@@ -135,12 +138,17 @@ class Draft:
         if change.operator.partitions != partitions:
             change.operator = replace(change.operator, partitions=partitions)
             change.old = {}
-        batch: list[tuple[Piece, PartitionChange, Artifact | None]] = []
-        for part in capture.changes:
+        keyed = []
+        for (
+            part
+        ) in capture.changes:  # all before the first wait: a chain that was planned and not written fails the commit
             old = change.old.get(part.partition, ())
             piece = Piece(operator, part.partition, layout.MSGPACK)
             change.plans[part.partition] = Plan(old[: part.keep], [piece])
-            batch.append((piece, part, old[0] if old and part.kind == SNAPSHOT else None))
+            keyed.append((piece, part, old[0] if old and part.kind == SNAPSHOT else None))
+        batch: list[tuple[Piece, PartitionChange, Artifact | None]] = []
+        for one in keyed:
+            batch.append(one)
             if sum(part.size for _, part, _ in batch) >= ENCODE_TOGETHER:
                 await self._start_keyed(batch)
                 batch = []
@@ -266,10 +274,9 @@ class Draft:
             if self._prepared.outcome is None:
                 await self._prepared.abort()
             return
-        if self._ended is None:
+        if self._ended in (None, BEING_WRITTEN):
             self._ended = "was aborted"
-            failure = self._flight.failure
-            await self._flight.cancel()
+            failure = await self._flight.cancel(InvalidStateError(f"{self.id}: this attempt was aborted"))
             self.settle(None)
             await self._make_room(failure)
 
@@ -290,6 +297,7 @@ class Draft:
     async def _write(self) -> tuple[Ref, Manifest]:
         """Everything up to the manifest: durable, and not yet visible."""
         self._check_open()
+        self._ended = BEING_WRITTEN
         try:
             self.freeze()
             await self._flight.land()
@@ -305,7 +313,7 @@ class Draft:
             await self._flight.land()
         except BaseException as error:
             self._ended = "failed"
-            await self._flight.cancel()
+            await self._flight.cancel(error)
             self.settle(None)
             await self._make_room(error)
             raise

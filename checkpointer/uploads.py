@@ -61,7 +61,7 @@ class Flight:
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], int] = {}
         self.failure: BaseException | None = None
-        """What the first write that failed met."""
+        """Why nothing can be started or landed any more."""
 
     async def start(self, write: Coroutine[Any, Any, None], size: int) -> None:
         """Begin a write of about `size` bytes. Raises what an earlier one met, now and ever after: what one lost write
@@ -80,18 +80,27 @@ class Flight:
             self._collect()
         self._collect()
 
-    async def cancel(self) -> None:
+    async def cancel(self, why: BaseException | None = None) -> BaseException | None:
+        """Give up what is under way. From now on whoever starts or lands anything gets `why`, or what failed before.
+
+        Returns what the first write that failed met, if any did.
+        """
+        failed, self.failure = self.failure, self.failure or why or asyncio.CancelledError()
         tasks = list(self._tasks)
         self._tasks.clear()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+                failed = failed or result
+        return failed
 
     def _collect(self) -> None:
         for task in [task for task in self._tasks if task.done()]:
             del self._tasks[task]
-            if not task.cancelled():
-                self.failure = self.failure or task.exception()
+            # Who cancels here forgets the tasks first: one that was cancelled by somebody else has written nothing.
+            met = asyncio.CancelledError() if task.cancelled() else task.exception()
+            self.failure = self.failure or met
         if self.failure is not None:
             raise self.failure
 

@@ -199,14 +199,15 @@ class State:
     def drop(self, name: str) -> None:
         """Leave a map or operator out, from this batch on."""
         self._check_open()
-        known = self._line.maps.pop(name, None) or self._tables.pop(name, None)
-        if isinstance(known, TableState):
-            known._close()
+        known = name in self._line.maps or name in self._tables
+        self._line.maps.pop(name, None)
+        if (table := self._tables.pop(name, None)) is not None:
+            table._close()
         self._line.dropped.add(name)
         try:
             self._checkpoint.drop(name)
         except IllegalArgumentError:
-            if known is None:
+            if not known:
                 raise
 
     def _commit(self) -> None:

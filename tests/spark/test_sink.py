@@ -275,6 +275,18 @@ def test_an_exception_swallowed_around_a_state_call_poisons_the_commit(job: Job)
     assert Checkpointer(job.root).restore() is None
 
 
+def test_an_empty_map_can_be_left_out(job: Job) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.map("totals")["calls"] = 1
+        state.map("empty")
+        state.drop("empty")
+
+    job.feed(("a", 1))
+    job.run(update)
+    assert totals(job.root) == {"calls": 1}
+
+
 def test_a_value_that_cannot_be_stored_fails_the_batch_by_key_and_type(job: Job) -> None:
     @stateful(job.root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
