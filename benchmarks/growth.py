@@ -62,7 +62,9 @@ def _partitions(counts: Sequence[int], commits: int) -> Iterator[Finding]:
     """A commit that changes ten partitions at random, a delta each, or a snapshot where the chain is long; and a
     restore as far as the operator with all its chains, no artifact read.
 
-    A commit by a client that goes on reads no metadata; what a restore reads is what a new client's first one does.
+    The time of a commit is the mean of many, so that what is written anew now and then is in it, but for the rewriting
+    of all 100,000 partitions, which takes more commits. A commit by a client that goes on reads no metadata; what a
+    restore reads is what a new client's first one does.
     """
     commit, restore, wrote, read = {}, {}, {}, {}
     for count in counts:
@@ -117,7 +119,7 @@ def _of_partitions(client: Checkpointer, count: int, commits: int) -> tuple[floa
     records: list[Metrics] = []
     with Checkpointer(client.root, metrics=records.append) as reader:
         reader.restore()
-    return statistics.median(seconds), restores.median, wrote, records[0].bytes_read
+    return statistics.mean(seconds), restores.median, wrote, records[0].bytes_read
 
 
 def _metadata(client: Checkpointer) -> int:

@@ -2,8 +2,7 @@
 
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, MutableMapping, Sequence
 
 from benchmarks.measure import Finding, Plot, Target, alternate, grows, timed
 from checkpointer import Checkpointer, KeyedState
@@ -19,15 +18,18 @@ LINEAR = 1.1
 CHANGED = 1000
 """Keys that a delta changes, however many there are."""
 
-DELTAS = 9
+DELTAS = 20
+"""So many that they are folded now and then: the time is their mean."""
+
 SHARES = (0.0001, 0.001, 0.01, 0.1, 0.3, 1.0)
 
 
-def keyed(keys: int) -> KeyedState:
-    return KeyedState((f"N{number:08d}", f"{number:032d}") for number in range(keys))
+def plain(keys: int) -> Iterator[tuple[str, str]]:
+    """Values of plain text, which rest at once: what is measured is what depends on how many there are."""
+    return ((f"N{number:08d}", f"{number:032d}") for number in range(keys))
 
 
-def change(state: KeyedState, keys: int, changed: int, turn: int) -> None:
+def change(state: MutableMapping[str, str], keys: int, changed: int, turn: int) -> None:
     """Give so many of the keys, spread over all, another value in each turn, from the first on."""
     for number in range(changed):
         state[f"N{(number * keys // changed + turn) % keys:08d}"] = f"{turn:012d}{number:020d}"
@@ -44,12 +46,8 @@ def restore(client: Checkpointer) -> KeyedState:
     return found.keyed("state")
 
 
-def packed(state: KeyedState) -> list[dict[Any, bytes]]:
-    return [part.listed() for part in state._parts]
-
-
-def check(client: Checkpointer, state: KeyedState) -> None:
-    if packed(restore(client)) != packed(state):  # packed values: millions of them need not be unpacked
+def check(client: Checkpointer, expected: dict[str, str]) -> None:
+    if restore(client).to_dict() != expected:
         raise AssertionError("what was restored is not what was saved")
 
 
@@ -67,7 +65,8 @@ def keys(counts: Sequence[int]) -> Iterator[Finding]:
 
 def _of_keys(count: int, repetitions: int) -> tuple[float, float, float]:
     """Seconds of a full save, of a delta, and of a restore."""
-    state, saves, deltas, restores = keyed(count), [], [], []
+    state, expected = KeyedState(plain(count)), dict(plain(count))
+    saves, deltas, restores = [], [], []
     for number in range(repetitions):
         client = Checkpointer(f"memory://growth-keys-{count}-{number}")
         saves.append(timed(lambda client=client: save(client, state)))  # type: ignore[misc]
@@ -75,17 +74,19 @@ def _of_keys(count: int, repetitions: int) -> tuple[float, float, float]:
             forget(client.root)
     for turn in range(1, DELTAS + 1):
         change(state, count, CHANGED, turn)
+        change(expected, count, CHANGED, turn)
         deltas.append(timed(lambda: save(client, state)))
-    check(client, state)
+    check(client, expected)
     for _ in range(repetitions):
         restores.append(timed(lambda: restore(client)))
     forget(client.root)
-    return statistics.median(saves), statistics.median(deltas), statistics.median(restores)
+    return statistics.median(saves), statistics.mean(deltas), statistics.median(restores)
 
 
 def shares(count: int) -> Iterator[Finding]:
     """The first save after a full one, of a mapping whose keys have changed in part, or all of them."""
-    state, turns, wrote = keyed(count), itertools.count(1), dict[float, int]()
+    state, expected = KeyedState(plain(count)), dict(plain(count))
+    turns, wrote = itertools.count(1), dict[float, int]()
 
     def full() -> float:
         with Checkpointer(f"memory://growth-shares-{next(turns)}") as client:
@@ -98,8 +99,9 @@ def shares(count: int) -> Iterator[Finding]:
         with Checkpointer(f"memory://growth-shares-{turn}", metrics=records.append) as client:
             save(client, state)
             change(state, count, round(count * share), turn)
+            change(expected, count, round(count * share), turn)
             seconds = timed(lambda: save(client, state))
-            check(client, state)
+            check(client, expected)
         forget(client.root)
         _, last = (record for record in records if isinstance(record, CommitMetrics))
         wrote[share] = last.bytes_written

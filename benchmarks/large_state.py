@@ -5,7 +5,6 @@ reads all of it; checks each time that what is read is what was written. Prints 
 processes had at most.
 """
 
-import functools
 import json
 import os
 import sys
@@ -42,8 +41,15 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.most = dict.fromkeys(("together", "driver", "jvm", "worker"), 0)
         self._done = threading.Event()
+        self._failure: Exception | None = None
 
     def run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:
+            self._failure = error
+
+    def _watch(self) -> None:
         while not self._done.wait(0.1):
             found = _resident(os.getpid())
             now = {"together": sum(size for _, size in found)}
@@ -54,6 +60,8 @@ class Watch(threading.Thread):
     def stop(self) -> dict[str, int]:
         self._done.set()
         self.join()
+        if self._failure is not None:
+            raise self._failure
         return self.most
 
 
@@ -138,10 +146,7 @@ def _rows(keys: DataFrame, change: Column) -> DataFrame:
 
 def _compare(found: DataFrame, expected: DataFrame) -> None:
     """Every byte of every row has its part in what is compared."""
-    sums = [
-        frame.agg(F.count("*"), F.sum("key"), F.bit_xor(functools.reduce(Column.bitwiseXOR, map(F.col, frame.columns))))
-        for frame in (found, expected)
-    ]
+    sums = [frame.agg(F.count("*"), F.sum("key"), F.bit_xor(F.xxhash64(*frame.columns))) for frame in (found, expected)]
     if sums[0].first() != sums[1].first():
         raise AssertionError("what was read is not what was written")
 

@@ -5,9 +5,12 @@ import math
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +83,21 @@ def grows(plot: Plot, line: str, limit: float | None) -> Target:
 
 
 def alternate(repetitions: int, **contenders: Callable[[], float]) -> dict[str, Times]:
-    """Run each contender in turn, again and again. A contender returns the seconds it measured."""
+    """Run each contender in turn, again and again, another one first each time. A contender returns the seconds it
+    measured."""
     found: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(repetitions):
-        for name, contender in contenders.items():
+    for number in range(repetitions):
+        for name in rotated(contenders, number):
             gc.collect()
-            found[name].append(contender())
+            found[name].append(contenders[name]())
     return {name: Times(tuple(seconds)) for name, seconds in found.items()}
+
+
+def rotated(names: Iterable[T], number: int) -> list[T]:
+    """The same in the same order, with another one first."""
+    listed = list(names)
+    first = number % len(listed)
+    return listed[first:] + listed[:first]
 
 
 def timed(work: Callable[[], object]) -> float:

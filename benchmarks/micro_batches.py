@@ -11,7 +11,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmarks.measure import Times
+from benchmarks.measure import Times, rotated
 
 FILES = 2
 """Files of a batch, so that two cores have something to do."""
@@ -79,10 +79,10 @@ Query = Callable[[], DataStreamWriter]
 def in_turns(feed: Feed, queries: Mapping[str, Query], folder: Path, turns: int, batches: int) -> dict[str, Times]:
     """Seconds of the batches of each query; every query takes some batches, then the next one takes the same."""
     found: dict[str, list[float]] = {name: [] for name in queries}
-    for size, warm in ((FIRST, FIRST), *[(WARM + batches, WARM)] * turns):
+    for turn, (size, warm) in enumerate(((FIRST, FIRST), *[(WARM + batches, WARM)] * turns)):
         feed.add(size)
-        for name, query in queries.items():
-            seconds = _seconds(query(), location(folder, name))
+        for name in rotated(queries, turn):
+            seconds = _seconds(queries[name](), location(folder, name))
             if len(seconds) != size:
                 raise AssertionError(f"{name}: {len(seconds)} batches were run, not {size}")
             found[name] += seconds[warm:]

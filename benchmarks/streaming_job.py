@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import MutableMapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from benchmarks.micro_batches import Feed, in_turns, session
+from benchmarks.micro_batches import FIRST, WARM, Feed, in_turns, session
 from checkpointer.metrics import CommitMetrics
 from checkpointer.spark import State, read_state, stateful
 
@@ -105,7 +106,11 @@ def _measure(spark: SparkSession, work: Map | Table, turns: int, batches: int) -
     }
     times = in_turns(feed, queries, folder, turns, batches)
     work.check(feed, spark, folder / "root", ours.checkpointer.restore())
-    return {name: list(found.seconds) for name, found in times.items()} | {"blocked": blocked}
+    turn_of = WARM + batches
+    counted = [blocked[FIRST + turn * turn_of + WARM : FIRST + (turn + 1) * turn_of] for turn in range(turns)]
+    if len(blocked) != FIRST + turns * turn_of:
+        raise AssertionError(f"{len(blocked)} commits of {FIRST + turns * turn_of} batches")
+    return {name: list(found.seconds) for name, found in times.items()} | {"blocked": list(chain(*counted))}
 
 
 def _part(keys: int, changed: int, number: int) -> pa.Table:

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from benchmarks.contenders import Synced
 from benchmarks.measure import Finding, Grid, Target, Times
 from benchmarks.micro_batches import Feed, Query, in_turns, location
 from benchmarks.table_state import PARTITIONS, consume, session
@@ -41,11 +42,13 @@ LEFT_OUT = (
 @dataclass(frozen=True, slots=True)
 class Contender:
     """`query` starts or goes on; `state` is what it holds, in rows of key and amount, where it holds anything.
-    `verified` is by what bytes are checked when they are read again."""
+    `verified` is by what bytes are checked when they are read again, `synced` whether a batch that is done is durable.
+    """
 
     query: Query
     state: Callable[[], DataFrame] | None
     verified: str
+    synced: str
 
 
 def run(quick: bool) -> list[Finding]:
@@ -68,7 +71,9 @@ def _micro_batches(spark: SparkSession, folder: Path, turns: int, batches: int) 
     feed = Feed(spark, folder / "stream", _part)
     contenders = {
         "ours": _ours(spark, feed, folder / "ours"),
-        "noop": Contender(lambda: feed.stream().writeStream.foreachBatch(_only_aggregate), None, "no state"),
+        "noop": Contender(
+            lambda: feed.stream().writeStream.foreachBatch(_only_aggregate), None, "no state", "no state"
+        ),
         **{f"Spark on {name}": _spark(spark, feed, folder, name) for name in PROVIDERS},
         "delta-rs": _delta(spark, feed, str(folder / "delta")),
     }
@@ -98,6 +103,7 @@ def _ours(spark: SparkSession, feed: Feed, root: Path) -> Contender:
         lambda: feed.stream().writeStream.foreachBatch(update),
         lambda: read_state(spark, root, "totals"),
         "yes, SHA-256",
+        "yes",
     )
 
 
@@ -111,23 +117,28 @@ def _spark(spark: SparkSession, feed: Feed, folder: Path, name: str) -> Contende
         stored = spark.read.format("statestore").load(str(location(folder, f"Spark on {name}")))
         return stored.select("key.key", F.col("value.sum").alias("amount"))
 
-    return Contender(query, state, "no; CRC by Hadoop in a local folder")
+    return Contender(query, state, "no; CRC by Hadoop in a local folder", "no")
 
 
 def _delta(spark: SparkSession, feed: Feed, path: str) -> Contender:
+    synced = Synced(Path(path))
+
     def merge(batch: DataFrame, batch_id: int) -> None:
         new = _aggregated(batch).toArrow()
         if batch_id == 0:
             write_deltalake(path, new)
+            synced()
             return
         merging = DeltaTable(path).merge(new, "t.key = s.key", source_alias="s", target_alias="t")
         merging = merging.when_matched_update({"amount": "t.amount + s.amount"})
         merging.when_not_matched_insert_all().execute()
+        synced()
 
     return Contender(
         lambda: feed.stream().writeStream.foreachBatch(merge),
         lambda: spark.createDataFrame(DeltaTable(path).to_pyarrow_table()),
         "no",
+        "yes, done for it",
     )
 
 
@@ -141,14 +152,14 @@ def _findings(contenders: dict[str, Contender], times: dict[str, Times]) -> list
     """Means, not medians: what a batch does for many, such as compaction, has its share."""
     means = {name: statistics.mean(one.seconds) for name, one in times.items()}
     rows = [
-        [name, f"{means[name] / means['ours']:.2f}", one.verified, f"{times[name].spread:.0%}"]
+        [name, f"{means[name] / means['ours']:.2f}", one.verified, one.synced, f"{times[name].spread:.0%}"]
         for name, one in contenders.items()
     ]
     title = f"running sum, {BATCH_ROWS:,} rows a batch into {BATCH_KEYS:,} keys: time of a batch as a multiple of ours"
     detail = ", ".join(f"{name} {mean:.2f} s" for name, mean in means.items())
     against = partial(_against, means, detail)
     return [
-        Grid(title, ["contender", "time of a batch", "verified", "spread"], rows),
+        Grid(title, ["contender", "time of a batch", "verified", "synced", "spread"], rows),
         against("table: micro-batch of a running sum / only aggregating", "noop", 1.25),
         against("table: micro-batch of a running sum / RocksDB", "Spark on RocksDB", 0.6),
     ]

@@ -139,7 +139,7 @@ def spill(
 ) -> tuple[Operator, list[SegmentObject]]:
     """Decide where the chains of `operator` stand, given the parent's operator of that name with its chains loaded.
 
-    Returns the operator as it is to be written, and the objects to write before its manifest.
+    Returns the operator as it is to be written, and the objects to write beside its manifest.
     """
     if _is_short(operator.chains, parent.chains if parent is not None else {}):
         return replace(operator, segments=(), patches=()), []

@@ -27,10 +27,10 @@ UNCHECKED = 1024
 """Bytes up to which msgpack may make room for whatever they claim to hold: at most 2 MB."""
 
 PIECE = 1 << 20
-"""Bytes that an unpacker is fed at once."""
+"""Bytes that an unpacker is fed, and that are packed, at once."""
 
 AT_ONCE = 32
-"""Values that are packed in one go."""
+"""Values that are packed before their bytes are counted."""
 
 TUPLE, INTEGER, DECIMAL, DATETIME, TIME, DURATION, SET, FROZENSET, DATE, UUID = range(1, 11)
 
