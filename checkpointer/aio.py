@@ -193,7 +193,10 @@ class AsyncCheckpointer(Client):
         return await bridge(restore.load_artifact(self._session, artifact))
 
     async def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
-        """Commit a saved manifest; an older live id is a rollback. Returns the id that is committed now."""
+        """Commit a saved manifest; an older live id is a rollback. Returns the id that is committed now.
+
+        Asks for each object that was written under this id: all that a manifest names must be there before.
+        """
         return await self._run(lineage.update_latest(self._session, as_id(id)))
 
     async def read_latest(self) -> CheckpointId | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from checkpointer.capture import Capture
 from checkpointer.codecs.keyed_codec import partition_of, partitions_of
-from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
+from checkpointer.codecs.values import UnsupportedValueError, pack, unpack, unpack_some
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.partition import Partition
 from manifests.model import Chain
@@ -24,7 +24,7 @@ LIVE = 256
 """Live objects of all partitions that are let be before those that nobody holds any more are put to rest."""
 
 TOGETHER = 256
-"""Values that are set together."""
+"""Values that are set together, of all partitions; each packs its own (`partition.TOGETHER`)."""
 
 _PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 """Types whose values cannot change and hold nothing that can."""
@@ -45,6 +45,7 @@ class KeyedState(MutableMapping[Any, Any]):
     Keys are text, bytes, numbers, None, dates and times, UUIDs, and tuples or frozen sets of these. Values are whatever
     `checkpointer.codecs.values` packs; others are refused when the state is saved, by key and type. Iteration goes
     partition by partition. `partitions` is how many parts the keys are spread over; it may differ at every restore.
+    A state follows one operator: saved under another name, or on another root, it is written whole.
     """
 
     def __init__(
@@ -169,7 +170,12 @@ class KeyedState(MutableMapping[Any, Any]):
         Takes half of the time of `dict(state)`. Raises `IllegalArgumentError` for a value that cannot be stored.
         """
         self._pack_all()
-        return {key: unpack(data) for part in self._parts for key, data in part.data.items()}
+        everything: dict[Any, Any] = {}
+        for part in self._parts:
+            left = iter(part.data.items())
+            while some := dict(islice(left, TOGETHER)):
+                everything.update(zip(some, unpack_some(list(some.values())), strict=True))
+        return everything
 
     def __repr__(self) -> str:
         return f"KeyedState({len(self):,} keys in {self.partitions} partitions)"

@@ -1,10 +1,14 @@
 """One partition of a keyed state: packed bytes at rest, and the live objects that somebody may still change.
 
+data     every key with its packed value, but for new keys that are fresh
 live     values that were handed out or assigned, for as long as somebody else refers to them
-seen     what those of them that were packed before were packed to; the same bytes rest in `data`
-fresh    keys that were set and may be new: `data` is large, and looking a key up there costs most of a change
-data     every key with its packed value
+seen     what rests in `data` for those of them that were packed before
+fresh    those of them that were assigned since, and may be new. To look a key up in `data`, which is large and in
+         nobody's cache, costs more than all else that is done about a change: it is done once, when it is packed
 dirty    what changed since the last save, None where a key was deleted
+
+Every key of `seen` and of `fresh` is live; so is every key whose value in `data` is not packed yet. Where several of
+these change, `seen` is the last: whatever interrupts that, the value is packed and taken in again.
 """
 
 from collections.abc import Iterable, Iterator

@@ -183,7 +183,10 @@ class Checkpointer(Client):
         return run_sync(restore.load_artifact(self._session, artifact))
 
     def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
-        """Commit a saved manifest; an older live id is a rollback. Returns the id that is committed now."""
+        """Commit a saved manifest; an older live id is a rollback. Returns the id that is committed now.
+
+        Asks for each object that was written under this id: all that a manifest names must be there before.
+        """
         return self._run(lineage.update_latest(self._session, as_id(id)))
 
     def read_latest(self) -> CheckpointId | None:
