@@ -54,7 +54,7 @@ LAYERS = (
     Layer(
         "mapping",
         "A keyed state is a dict that knows its changes; saving it is somebody else's business.",
-        ("checkpointer.keyed", "checkpointer.capture", "checkpointer.references"),
+        ("checkpointer.keyed", "checkpointer.partition", "checkpointer.capture", "checkpointer.references"),
         ("format", "errors", "codecs"),
     ),
     Layer(

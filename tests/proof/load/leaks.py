@@ -15,7 +15,7 @@ _kept: list[Any] = []
 
 def keep_manifests() -> None:
     """Every manifest that was written stays in a list."""
-    _after(objects, "write_manifest", lambda _store, _host, manifest: _kept.append(manifest))
+    _after(objects, "encode_manifest", lambda _host, manifest: _kept.append(manifest))
 
 
 def keep_bytes() -> None:
@@ -42,7 +42,7 @@ def leave_spools() -> None:
 
 def leave_tasks() -> None:
     """A task waits for something that never comes."""
-    _after(objects, "write_manifest", lambda *_: _kept.append(asyncio.ensure_future(asyncio.Event().wait())))
+    _after(objects, "put_manifest", lambda *_: _kept.append(asyncio.ensure_future(asyncio.Event().wait())))
 
 
 def leave_threads() -> None:
