@@ -258,8 +258,7 @@ class DeltaRs:
         self._sync()
 
     def change(self, changes: State) -> None:
-        merge = DeltaTable(self._path).merge(_columns(changes), "t.key = s.key", source_alias="s", target_alias="t")
-        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        merge(self._path, _columns(changes))
         self._sync()
 
     def restore(self) -> State:
@@ -273,6 +272,11 @@ class DeltaRs:
 
     def close(self) -> None:
         pass
+
+
+def merge(path: str, changes: pa.Table) -> None:
+    merging = DeltaTable(path).merge(changes, "t.key = s.key", source_alias="s", target_alias="t")
+    merging.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
 CONTENDERS: tuple[type[Contender], ...] = (Ours, ByHand, Pickle, RocksDB, SlateDB, SQLite, DeltaRs)

@@ -6,7 +6,6 @@ as there are processors, with nothing else around it. Reads come from the page c
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import zstandard
 
 from benchmarks.contenders import sync_folder, write_synced
 from benchmarks.driver_state import commit, keyed
-from benchmarks.measure import Finding, Grid, Times, alternate, timed
+from benchmarks.measure import Finding, Grid, Times, alternate, in_threads, timed
 from benchmarks.stores import fill, folder, random_bytes
 from checkpointer import Checkpointer, KeyedState
 from checkpointer.codecs import keyed_codec
@@ -75,7 +74,7 @@ def _opaque(rates: Rates, size: int, repetitions: int) -> None:
             sync_folder(base)
 
         paths = [base / f"by-hand-{number}" for number in range(pieces)]
-        times = alternate(repetitions, ours=ours, limit=lambda: _in_threads(by_hand, contents, paths))
+        times = alternate(repetitions, ours=ours, limit=lambda: in_threads(by_hand, contents, paths))
         rates.add("save opaque partitions", "SHA-256, write and sync", size / MIB, times)
         with Checkpointer(base / "root-0") as client:
 
@@ -89,7 +88,7 @@ def _opaque(rates: Rates, size: int, repetitions: int) -> None:
             times = alternate(
                 repetitions,
                 ours=lambda: timed(read),
-                limit=lambda: _in_threads(lambda path: hashlib.sha256(path.read_bytes()).hexdigest(), paths),
+                limit=lambda: in_threads(lambda path: hashlib.sha256(path.read_bytes()).hexdigest(), paths),
             )
         rates.add("restore them, one after the other", "read and SHA-256, all at once", size / MIB, times)
 
@@ -109,7 +108,7 @@ def _keyed(rates: Rates, keys: int, repetitions: int) -> None:
         def compress(data: bytes) -> bytes:
             return zstandard.ZstdCompressor(level=keyed_codec.LEVEL).compress(data)
 
-        times = alternate(repetitions, ours=ours, limit=lambda: _in_threads(compress, raw))
+        times = alternate(repetitions, ours=ours, limit=lambda: in_threads(compress, raw))
         rates.add("save a keyed state", "zstd of its packed bytes", size, times)
         stored = [compress(data) for data in raw]
 
@@ -124,7 +123,7 @@ def _keyed(rates: Rates, keys: int, repetitions: int) -> None:
         times = alternate(
             repetitions,
             ours=lambda: timed(restored),
-            limit=lambda: _in_threads(lambda data: decompress().decompress(data), stored),
+            limit=lambda: in_threads(lambda data: decompress().decompress(data), stored),
         )
         rates.add("restore it", "zstd of its stored bytes", size, times)
 
@@ -153,8 +152,3 @@ def _small(rates: Rates, commits: int) -> None:
         with ThreadPoolExecutor(2) as threads:
             times = alternate(commits, ours=lambda: timed(ours), limit=lambda: timed(lambda: by_hand(threads)))
     rates.add("commit 100 bytes", "write and sync two files at once, then a third", 1, times, "commits/s")
-
-
-def _in_threads(work: Callable[..., object], *items: Iterable[Any]) -> float:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return timed(lambda: list(pool.map(work, *items)))

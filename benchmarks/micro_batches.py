@@ -4,11 +4,13 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.measure import Times, rotated
@@ -43,6 +45,13 @@ def session(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     finally:
         spark.stop()
         shutil.rmtree(executors, ignore_errors=True)
+
+
+def fingerprint(frame: DataFrame) -> tuple[Any, ...]:
+    """Every column of every row has its part in it, wherever the row stands."""
+    found = frame.agg(F.count("*"), F.sum("key"), F.bit_xor(F.xxhash64(*sorted(frame.columns)))).first()
+    assert found is not None
+    return tuple(found)
 
 
 class Feed:

@@ -7,14 +7,11 @@ where each request takes longer is the number of requests that wait for one anot
 
 import asyncio
 import hashlib
-import os
 import sys
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Target, Times, alternate, timed
+from benchmarks.measure import Target, Times, alternate, in_threads, timed
 from benchmarks.stores import backend, fill, folder, history, move_away, random_bytes, s3_server
 from checkpointer import Checkpointer
 from checkpointer.retention.verify import AT_ONCE
@@ -51,8 +48,8 @@ def _verify_local(size: int, count: int, limit: float | None, repetitions: int) 
         times = alternate(
             repetitions,
             ours=lambda: timed(lambda: _verify(client, size * count)),
-            sha256=lambda: _in_threads(_hash, contents),
-            by_hand=lambda: _in_threads(_read_and_hash, files),
+            sha256=lambda: in_threads(_hash, contents),
+            by_hand=lambda: in_threads(_read_and_hash, files),
         )
     what = f"verify, local, objects of {size / MIB:.1f} MiB"
     return [
@@ -77,11 +74,6 @@ def _read_and_hash(path: Path) -> str:
         while piece := file.read(MIB):
             digest.update(piece)
     return digest.hexdigest()
-
-
-def _in_threads(work: Callable[[Any], object], items: Iterable[Any]) -> float:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return timed(lambda: list(pool.map(work, items)))
 
 
 def _verify_s3(root: str, options: dict[str, Any], count: int, repetitions: int) -> Target:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from benchmarks.micro_batches import FIRST, WARM, Feed, in_turns, session
+from benchmarks.micro_batches import FIRST, WARM, Feed, fingerprint, in_turns, session
 from checkpointer.metrics import CommitMetrics
 from checkpointer.spark import State, read_state, stateful
 
@@ -77,16 +77,12 @@ class Table:
 
     def check(self, feed: Feed, spark: SparkSession, root: Path, restored: Any) -> None:
         stored, given = read_state(spark, root, "totals"), self._totals(feed.read())
-        if self._fingerprint(stored) != self._fingerprint(given):
+        if fingerprint(stored) != fingerprint(given):
             raise AssertionError("the running sums are not the sums")
 
     @staticmethod
     def _totals(batch: DataFrame) -> DataFrame:
         return batch.groupBy("key").agg(F.sum("amount").alias("amount"))
-
-    @staticmethod
-    def _fingerprint(state: DataFrame) -> Any:
-        return state.agg(F.count("*"), F.bit_xor(F.xxhash64("key", "amount"))).first()
 
 
 def _measure(spark: SparkSession, work: Map | Table, turns: int, batches: int) -> Seconds:

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.contenders import Synced
 from benchmarks.measure import Finding, Grid, Target, Times
-from benchmarks.micro_batches import Feed, Query, in_turns, location
+from benchmarks.micro_batches import Feed, Query, fingerprint, in_turns, location
 from benchmarks.table_state import PARTITIONS, consume, session
 from checkpointer.spark import State, read_state, stateful
 
@@ -78,9 +78,9 @@ def _micro_batches(spark: SparkSession, folder: Path, turns: int, batches: int) 
         "delta-rs": _delta(spark, feed, str(folder / "delta")),
     }
     times = in_turns(feed, {name: one.query for name, one in contenders.items()}, folder, turns, batches)
-    sums = _fingerprint(_aggregated(feed.read()))
+    sums = fingerprint(_aggregated(feed.read()))
     for name, one in contenders.items():
-        if one.state is not None and _fingerprint(one.state()) != sums:
+        if one.state is not None and fingerprint(one.state()) != sums:
             raise AssertionError(f"{name}: the running sums are not the sums")
     return _findings(contenders, times)
 
@@ -140,12 +140,6 @@ def _delta(spark: SparkSession, feed: Feed, path: str) -> Contender:
         "no",
         "yes, done for it",
     )
-
-
-def _fingerprint(state: DataFrame) -> tuple[int, ...]:
-    found = state.agg(F.count("*"), F.countDistinct("key"), F.bit_xor(F.xxhash64("key", "amount"))).first()
-    assert found is not None
-    return tuple(found)
 
 
 def _findings(contenders: dict[str, Contender], times: dict[str, Times]) -> list[Finding]:

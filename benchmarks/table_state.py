@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from benchmarks.contenders import Synced
+from benchmarks.contenders import Synced, merge
 from benchmarks.measure import Target, Times, alternate, timed
+from benchmarks.micro_batches import fingerprint
 from checkpointer import Checkpointer
 from checkpointer.runtime import run_sync
 from checkpointer.spark import TableState, read_state
@@ -119,18 +120,11 @@ class Root:
         consume(read_state(self._spark, str(self.path), "t"))
 
     def totals(self) -> tuple[Any, ...]:
-        return sums(read_state(self._spark, str(self.path), "t"))
+        return fingerprint(read_state(self._spark, str(self.path), "t"))
 
 
 def consume(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
-
-
-def sums(frame: DataFrame) -> tuple[Any, ...]:
-    """Every column of every row has its part in it."""
-    found = frame.agg(F.count("*"), F.sum("key"), F.bit_xor(F.xxhash64(*sorted(frame.columns)))).first()
-    assert found is not None
-    return tuple(found)
 
 
 def run(quick: bool) -> list[Target]:
@@ -176,7 +170,7 @@ def _full(spark: SparkSession, folder: Path, count: int, repetitions: int) -> li
         ours=lambda: timed(last[0].read),
         parquet=lambda: timed(lambda: consume(spark.read.parquet(plain))),
     )
-    if last[0].totals() != sums(frame):
+    if last[0].totals() != fingerprint(frame):
         raise AssertionError("what was read is not what was written")
     return [
         _against(
@@ -194,7 +188,9 @@ def _chain(spark: SparkSession, folder: Path, count: int, repetitions: int) -> l
         for change in changes:
             root.upsert(change)
     compacted.compact()
-    expected = sums(reduce(DataFrame.union, changes, rows(spark, count).where(F.col("key") % 100 >= len(changes))))
+    expected = fingerprint(
+        reduce(DataFrame.union, changes, rows(spark, count).where(F.col("key") % 100 >= len(changes)))
+    )
     if chained.totals() != expected or compacted.totals() != expected:
         raise AssertionError("what was read is not what was written")
     read = alternate(repetitions, chained=lambda: timed(chained.read), compacted=lambda: timed(compacted.read))
@@ -257,11 +253,10 @@ def _changes(folder: Path, size: int, count: int) -> Iterator[str]:
 def _check_last(spark: SparkSession, root: Root, path: str, size: int) -> None:
     """All keys are there, and the rows that were changed last are those that were given."""
     stored, last = read_state(spark, str(root.path), "t"), spark.read.schema(SCHEMA).parquet(path)
-    if stored.count() != size or sums(stored.join(last.select("key"), "key", "left_semi")) != sums(last):
+    if stored.count() != size or fingerprint(stored.join(last.select("key"), "key", "left_semi")) != fingerprint(last):
         raise AssertionError("what was read is not what was written")
 
 
 def _merge(path: str, changed: str, synced: Synced) -> None:
-    merging = DeltaTable(path).merge(pq.read_table(changed), "t.key = s.key", source_alias="s", target_alias="t")
-    merging.when_matched_update_all().when_not_matched_insert_all().execute()
+    merge(path, pq.read_table(changed))
     synced()
