@@ -12,7 +12,7 @@ from typing import Any
 
 from checkpointer.capture import Capture
 from checkpointer.codecs.keyed_codec import partition_of, partitions_of
-from checkpointer.codecs.values import UnsupportedValueError, pack, unpack, unpack_some
+from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.partition import Partition
 from manifests.model import Chain
@@ -170,12 +170,7 @@ class KeyedState(MutableMapping[Any, Any]):
         Takes half of the time of `dict(state)`. Raises `IllegalArgumentError` for a value that cannot be stored.
         """
         self._pack_all()
-        everything: dict[Any, Any] = {}
-        for part in self._parts:
-            left = iter(part.data.items())
-            while some := dict(islice(left, TOGETHER)):
-                everything.update(zip(some, unpack_some(list(some.values())), strict=True))
-        return everything
+        return {key: unpack(data) for part in self._parts for key, data in part.data.items()}
 
     def __repr__(self) -> str:
         return f"KeyedState({len(self):,} keys in {self.partitions} partitions)"

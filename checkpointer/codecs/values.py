@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -89,26 +89,6 @@ def unpack(data: bytes) -> Any:
         raise
     except Exception as error:  # whatever bad bytes make of msgpack or of a constructor
         raise MalformedError(f"expected a msgpack value, found {data[:40]!r}: {error}") from None
-
-
-def unpack_some(packed: Sequence[bytes]) -> list[Any]:
-    """What `unpack` gives for each, in half of its time where they are small."""
-    joined = b"".join(packed)
-    if len(joined) <= PIECE and max(map(len, packed), default=0) <= UNCHECKED:
-        # No array or map that is whole has more members than its value has bytes.
-        unpacker = msgpack.Unpacker(
-            ext_hook=from_extension,
-            strict_map_key=False,
-            max_buffer_size=max(len(joined), 1),
-            max_array_len=UNCHECKED,
-            max_map_len=UNCHECKED,
-        )
-        unpacker.feed(joined)
-        with suppress(Exception):  # whatever it was: `unpack` says of which value
-            found = [(value, unpacker.tell()) for value in unpacker]
-            if [end for _, end in found] == list(accumulate(map(len, packed))):
-                return [value for value, _ in found]
-    return list(map(unpack, packed))
 
 
 def check_whole(data: bytes) -> None:
