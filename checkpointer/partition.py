@@ -136,14 +136,10 @@ class Partition:
         """Take in what live values have become. Returns what could not be packed."""
         refused: dict[Any, UnsupportedValueError] = {}
         for packed in _packed(values, refused):
-            before = list(map(self.seen.get, packed))
-            if before == list(packed.values()):
+            changed = _other_than(self.seen, packed)
+            if not changed:
                 continue
-            changed = {key: now for (key, now), old in zip(packed.items(), before, strict=True) if now != old}
-            resting = list(map(self.data.get, changed))
-            if resting.count(None) < len(resting):
-                pairs = zip(changed.items(), resting, strict=True)
-                changed = {key: now for (key, now), old in pairs if now != old}
+            changed = _other_than(self.data, changed)
             if changed:
                 data = self._writable()
                 self.dirty.update(changed)  # first, and `seen` last: whatever interrupts this, it is done again
@@ -191,6 +187,14 @@ class Partition:
 
     def _unshare(self, change: PartitionChange) -> None:
         self._sharing.discard(change)
+
+
+def _other_than(known: dict[Any, bytes], packed: dict[Any, bytes]) -> dict[Any, bytes]:
+    """What of `packed` is not known so."""
+    before = list(map(known.get, packed))
+    if before.count(None) == len(before):
+        return packed
+    return {key: now for (key, now), old in zip(packed.items(), before, strict=True) if now != old}
 
 
 def _packed(values: Iterable[tuple[Any, Any]], refused: dict[Any, UnsupportedValueError]) -> Iterator[dict[Any, bytes]]:
