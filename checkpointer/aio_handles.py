@@ -127,17 +127,25 @@ class AsyncCheckpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            try:
-                await self.abort()
-            except CheckpointError as second:
-                error.add_note(f"aborting {self.id} failed too: {second}")
+            await self._give_up(error)
         elif self._draft.open:
             if self._background:
-                with self._draft.meter.blocking():
-                    self._draft.freeze()
-                    await bridge(self._client._session.in_background(self._draft.commit()))
+                try:
+                    with self._draft.meter.blocking():
+                        self._draft.freeze()
+                        await bridge(self._client._session.in_background(self._draft.commit()))
+                except CheckpointError as failed:
+                    if self._draft.open:  # it did not even begin
+                        await self._give_up(failed)
+                    raise
             else:
                 await self.commit()
+
+    async def _give_up(self, error: BaseException) -> None:
+        try:
+            await self.abort()
+        except CheckpointError as second:
+            error.add_note(f"aborting {self.id} failed too: {second}")
 
 
 class AsyncPrepared:

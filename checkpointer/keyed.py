@@ -203,11 +203,12 @@ class KeyedState(MutableMapping[Any, Any]):
         """
         if self._captured is None:
             return
+        dirty = [change.dirty for change in self._captured.changes]  # before the outcome: who settles it drops them
         outcome = self._captured.outcome
-        for change in self._captured.changes:
+        for change, again in zip(self._captured.changes, dirty, strict=True):
             part = self._parts[change.partition]
             if outcome is None:
-                part.change_again(change.dirty)
+                part.change_again(again)
             else:
                 part.saved(change, outcome.get(change.partition, ()))
         self._captured = None

@@ -7,8 +7,9 @@ fresh    those of them that were assigned since, and may be new. To look a key u
          nobody's cache, costs more than all else that is done about a change: it is done once, when it is packed
 dirty    what changed since the last save, None where a key was deleted
 
-Every key of `seen` and of `fresh` is live; so is every key whose value in `data` is not packed yet. Where several of
-these change, `seen` is the last: whatever interrupts that, the value is packed and taken in again.
+Every key of `seen` and of `fresh` is live; so is every key whose value in `data` is not packed yet. A change takes a
+key out of `seen`, is noted in `dirty`, made in `data`, and only then seen: whatever interrupts that, the value that
+somebody holds is packed and compared once more, and what `dirty` says is looked up in `data`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,7 +32,19 @@ _UNPACKED = b""
 
 
 class Partition:
-    __slots__ = ("_deltas", "_least", "_limit", "_sharing", "chain", "data", "dirty", "fresh", "live", "seen")
+    __slots__ = (
+        "_deltas",
+        "_doubtful",
+        "_least",
+        "_limit",
+        "_sharing",
+        "chain",
+        "data",
+        "dirty",
+        "fresh",
+        "live",
+        "seen",
+    )
 
     def __init__(self, limit: int) -> None:
         """`limit` live objects at least are let be before those that nobody holds any more are put to rest."""
@@ -46,6 +59,9 @@ class Partition:
         self._deltas: list[dict[Any, bytes | None]] = []
         """What the deltas of that chain hold."""
         self._sharing: set[PartitionChange] = set()
+        self._doubtful = False
+        """Whether a change was interrupted between `dirty` and `data`, which comes second: then `dirty` may say more
+        than has changed, and something else."""
 
     def restore(self, chain: Chain, data: dict[Any, bytes], deltas: list[dict[Any, bytes | None]]) -> None:
         self.chain, self.data, self._deltas = chain, data, deltas
@@ -54,8 +70,8 @@ class Partition:
 
     def assign(self, key: Any, value: Any) -> None:
         """Set a value that may be changed from outside for as long as somebody refers to it."""
-        self.fresh[key] = None
         self.live[key] = value
+        self.fresh[key] = None
         if len(self.live) > self._limit:
             self._put_to_rest()
 
@@ -69,7 +85,12 @@ class Partition:
     def rest(self, key: Any, packed: bytes) -> None:
         """Set a value that nobody can change."""
         if self.data.get(key) != packed:
-            self._writable()[key] = self.dirty[key] = packed
+            data = self._writable()
+            self.seen.pop(key, None)
+            self._doubtful = True
+            self.dirty[key] = packed
+            data[key] = packed
+            self._doubtful = False
         self._let_go([key] if key in self.live else [])
 
     def listed(self) -> dict[Any, bytes]:
@@ -85,20 +106,35 @@ class Partition:
         """Raises `KeyError` where there is none."""
         if key not in self.listed():
             raise KeyError(key)
-        del self._writable()[key]
+        data = self._writable()
+        self.seen.pop(key, None)
+        self._doubtful = True
         self.dirty[key] = None
+        del data[key]
+        self._doubtful = False
         self._let_go([key] if key in self.live else [])
 
     def clear(self) -> None:
-        self.dirty.update(dict.fromkeys(self.listed()))
+        gone = dict.fromkeys(self.listed())
+        self._resolve()
+        self._doubtful = True
+        self.dirty.update(gone)
         self.data, self._sharing = {}, set()
         self.live, self.seen = {}, {}
+        self._doubtful = False
 
     def _writable(self) -> dict[Any, bytes]:
-        """`data`, a copy where a capture still reads the old one."""
+        """`data` to change, a copy where a capture still reads the old one."""
+        self._resolve()
         if self._sharing:
             self.data, self._sharing = dict(self.data), set()
         return self.data
+
+    def _resolve(self) -> None:
+        """After a change that was interrupted: what is in `data` counts, of all that may have changed."""
+        if self._doubtful:
+            self.dirty = {key: self.data.get(key) for key in self.dirty}
+            self._doubtful = False
 
     # ---- live objects ------------------------------------------------------------------------------------------------
 
@@ -142,8 +178,12 @@ class Partition:
             changed = _other_than(self.data, changed)
             if changed:
                 data = self._writable()
-                self.dirty.update(changed)  # first, and `seen` last: whatever interrupts this, it is done again
+                for key in changed:
+                    self.seen.pop(key, None)
+                self._doubtful = True
+                self.dirty.update(changed)
                 data.update(changed)
+                self._doubtful = False
             self.seen.update(packed)
         return refused
 
@@ -152,6 +192,7 @@ class Partition:
     def capture(self, number: int, chain: Chain, max_chain: int) -> PartitionChange | None:
         """What has to be written on top of `chain`: a delta where it is the one it was last saved in, a snapshot, or
         nothing. Later changes do not reach what is returned; what changed is `dirty` still, until it is `taken`."""
+        self._resolve()
         dirty = self.dirty
         known = bool(chain) and chain == self.chain
         if (known and not dirty) or not (chain or self.data):

@@ -108,11 +108,11 @@ class Draft:
         else:
             plan = change.below_delta(operator, partition)
             older = split_for_fold(plan, artifact.size, self._session.max_chain - 2)
-            if older:
-                folded = Piece(operator, partition, layout.RAW)
-                plan.added.append(folded)
+            folded = Piece(operator, partition, layout.RAW)
+            plan.added += [folded, piece] if older else [piece]
+            change.grow(partition)
+            if older:  # only now: whoever waits may find a commit that has begun
                 await self._flight.start(self._write_folded(folded, older, None), 0)
-            plan.added.append(piece)
         change.grow(partition)
 
     def capture(self, operator: str, state: KeyedState) -> Capture:
@@ -123,18 +123,19 @@ class Draft:
             raise IllegalArgumentError(
                 f"operator {operator!r}: save() takes a KeyedState, not {type(state).__name__}; snapshot() takes bytes"
             )
-        if operator in self._changes:
-            raise IllegalArgumentError(f"operator {operator!r}: was already written in this checkpoint")
+        self._refuse_written(operator)
         old = self._operators.get(operator)
         if old is not None and old.codec != layout.MSGPACK:
             raise IllegalArgumentError(f"operator {operator!r}: holds {old.codec} artifacts: drop() it first")
         return state._capture({} if old is None else old.chains, self._session.max_chain)
 
     async def save(self, operator: str, capture: Capture) -> None:
-        """Write what was captured."""
-        self._captures.append((operator, capture))
+        """Write what was captured. What may have come since then is refused: then its changes are changes still."""
+        self._check_open()
+        self._refuse_written(operator)
         partitions = capture.partitions
         change = self._change(operator, keyed_codec.PARTITIONER, layout.MSGPACK, partitions)
+        self._captures.append((operator, capture))
         if change.operator.partitions != partitions:
             change.operator = replace(change.operator, partitions=partitions)
             change.old = {}
@@ -175,8 +176,7 @@ class Draft:
         """Take an operator whose chains were put together of the parent's artifacts and of this attempt's own."""
         self._check_open()
         layout.encode_name("operator", name)
-        if name in self._changes:
-            raise IllegalArgumentError(f"operator {name!r}: was already written in this checkpoint")
+        self._refuse_written(name)
         parent = self.base.manifest
         old = parent.operators.get(name) if parent else None
         for partition, chain in operator.chains.items():
@@ -365,6 +365,10 @@ class Draft:
     def _check_open(self) -> None:
         if self._ended is not None:
             raise InvalidStateError(f"{self.id}: this attempt {self._ended}: begin another")
+
+    def _refuse_written(self, operator: str) -> None:
+        if operator in self._changes:
+            raise IllegalArgumentError(f"operator {operator!r}: was already written in this checkpoint")
 
     def _change(self, operator: str, partitioner: str, codec: str, partitions: int) -> Change:
         change = self._changes.get(operator)

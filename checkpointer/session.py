@@ -5,8 +5,9 @@ A session belongs to one process and lives on the library's event loop. It does 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from checkpointer import history, objects
 from checkpointer.errors import (
@@ -133,9 +134,13 @@ class Session:
             if task.done() and self._background is task:
                 self._background = None
 
-    async def in_background(self, work: Awaitable[object]) -> None:
-        """Go on with `work` without the caller, after what already runs there."""
-        await self.settle()
+    async def in_background(self, work: Coroutine[Any, Any, object]) -> None:
+        """Go on with `work` without the caller, after what already runs there; not at all if that failed."""
+        try:
+            await self.settle()
+        except BaseException:
+            work.close()
+            raise
         self._background = asyncio.ensure_future(work)
 
     async def close(self) -> None:

@@ -109,17 +109,25 @@ class Checkpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            try:
-                self.abort()
-            except CheckpointError as second:
-                error.add_note(f"aborting {self.id} failed too: {second}")
+            self._give_up(error)
         elif self._draft.open:
-            if self._background:
-                with self._draft.meter.blocking():
-                    self._draft.freeze()
-                    run_sync(self._client._session.in_background(self._draft.commit()))
-            else:
-                self.commit()
+            try:
+                if self._background:
+                    with self._draft.meter.blocking():
+                        self._draft.freeze()
+                        run_sync(self._client._session.in_background(self._draft.commit()))
+                else:
+                    self.commit()
+            except BaseException as failed:
+                if self._draft.open:  # it did not even begin
+                    self._give_up(failed)
+                raise
+
+    def _give_up(self, error: BaseException) -> None:
+        try:
+            self.abort()
+        except CheckpointError as second:
+            error.add_note(f"aborting {self.id} failed too: {second}")
 
 
 class Prepared:

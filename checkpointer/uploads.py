@@ -66,6 +66,9 @@ class Flight:
     async def start(self, write: Coroutine[Any, Any, None], size: int) -> None:
         """Begin a write of about `size` bytes. Raises what an earlier one met, now and ever after: what one lost write
         leaves behind can only be given up."""
+        if self.failure is not None:
+            write.close()
+            raise self.failure
         self._tasks[asyncio.ensure_future(write)] = size
         while True:
             self._collect()

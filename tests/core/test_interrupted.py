@@ -83,6 +83,83 @@ def test_a_commit_that_takes_too_long_for_its_caller_is_whole_or_nothing(world: 
     assert latest(world.actor()) == b"1"
 
 
+def test_a_save_that_comes_too_late_for_its_commit_is_refused_and_changes_stay_changes(
+    world: World, client: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is packed in the caller's thread, while another commits."""
+    state = KeyedState({"k": [1]})
+    save(client, state)
+    state["k"].append(2)
+    cp = client.begin()
+    cp.snapshot("op", 0, b"2")
+    capture = KeyedState._capture
+
+    def slow(self: KeyedState, *arguments: Any) -> Any:
+        taken = capture(self, *arguments)
+        cp.commit()
+        return taken
+
+    with monkeypatch.context() as patch, pytest.raises(InvalidStateError, match="was written"):
+        patch.setattr(KeyedState, "_capture", slow)
+        cp.save("s", state)
+    assert latest(world.actor()) == b"2"
+    save(client, state)
+    assert keyed(world) == {"k": [1, 2]}
+
+
+@pytest.mark.parametrize("change", ["rest", "delete", "pack", "clear"])
+@pytest.mark.parametrize("undone", [True, False])
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("where", ["dirty", "data"])
+def test_a_change_between_two_dictionaries_is_interrupted(
+    world: World, client: Actor, change: str, undone: bool, after: bool, where: str
+) -> None:
+    state = KeyedState({"k": 1} | dict.fromkeys(range(200), 2), partitions=1)  # large enough for deltas
+    save(client, state)
+    (part,) = state._parts
+    if change == "pack":
+        state["k"] = [1, 2]
+    setattr(part, where, Interrupted(getattr(part, where), after))
+    with suppress(MemoryError):  # to clear, a new dictionary takes the place of `data`
+        if change == "rest":
+            state["k"] = 3
+        elif change == "delete":
+            del state["k"]
+        elif change == "clear":
+            state.clear()
+        else:
+            save(client, state)
+    part.data, part.dirty = dict(part.data), dict(part.dirty)
+    if undone:
+        state["k"] = 1
+    save(client, state)
+    assert keyed(world) == dict(state)
+    if undone:
+        assert state["k"] == 1
+
+
+class Interrupted(dict[Any, Any]):
+    """Fails once at each kind of change, before or after it."""
+
+    def __init__(self, known: dict[Any, Any], after: bool) -> None:
+        super().__init__(known)
+        self._after = after
+
+    def _change(self, change: Any) -> None:
+        if self._after:
+            change()
+        raise MemoryError("planted")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._change(lambda: super(Interrupted, self).__setitem__(key, value))
+
+    def __delitem__(self, key: Any) -> None:
+        self._change(lambda: super(Interrupted, self).__delitem__(key))
+
+    def update(self, other: Any) -> None:  # type: ignore[override]
+        self._change(lambda: super(Interrupted, self).update(other))
+
+
 def test_nothing_is_added_to_a_commit_that_is_under_way(world: World, client: Actor) -> None:
     state = KeyedState({"k": [1]})
     save(client, state)
@@ -97,6 +174,17 @@ def test_nothing_is_added_to_a_commit_that_is_under_way(world: World, client: Ac
     gate.open()
     save(client, state)
     assert keyed(world) == {"k": [1, 2]}
+
+
+def test_a_commit_in_the_background_that_cannot_begin_is_given_up(world: World, client: Actor) -> None:
+    state = KeyedState({"k": [1]})
+    with pytest.raises(IllegalArgumentError, match="positions"), client.begin(background=True) as cp:
+        cp.save("s", state)
+        cp.positions["x"] = object()
+    with pytest.raises(InvalidStateError, match="aborted"):
+        cp.commit()
+    save(client, state)
+    assert keyed(world) == {"k": [1]}
 
 
 # ---- a save that did not end -----------------------------------------------------------------------------------------
@@ -173,6 +261,7 @@ def test_a_change_that_fails_leaves_the_value_as_it_was(change: str, monkeypatch
     state = KeyedState({"k": 1}, partitions=1)
     state["k"] = [1]
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        assert len(state) == 1
         patch.setattr(partition.Partition, "_writable", failing)
         if change == "rest":
             state["k"] = 2
