@@ -139,10 +139,8 @@ class Draft:
         if change.operator.partitions != partitions:
             change.operator = replace(change.operator, partitions=partitions)
             change.old = {}
-        keyed = []
-        for (
-            part
-        ) in capture.changes:  # all before the first wait: a chain that was planned and not written fails the commit
+        keyed = []  # all is planned before the first wait: what is planned and not written fails the commit
+        for part in capture.changes:
             old = change.old.get(part.partition, ())
             piece = Piece(operator, part.partition, layout.MSGPACK)
             change.plans[part.partition] = Plan(old[: part.keep], [piece])
@@ -313,9 +311,9 @@ class Draft:
             await self._flight.land()
         except BaseException as error:
             self._ended = "failed"
-            await self._flight.cancel(error)
+            failed = await self._flight.cancel(error)
             self.settle(None)
-            await self._make_room(error)
+            await self._make_room(error if isinstance(error, StoreRefusedError) else failed)
             raise
         self._ended = "was written"
         return ref, manifest
