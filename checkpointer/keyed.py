@@ -23,8 +23,8 @@ PARTITIONS = 8
 LIVE = 256
 """Live objects of all partitions that are let be before those that nobody holds any more are put to rest."""
 
-TOGETHER = 256
-"""Values that are set together, of all partitions; each packs its own (`partition.TOGETHER`)."""
+TOGETHER = 2048
+"""Values that are set together, of all partitions."""
 
 _PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 """Types whose values cannot change and hold nothing that can."""
@@ -105,7 +105,7 @@ class KeyedState(MutableMapping[Any, Any]):
             if packed is not None:
                 part.rest(key, packed)
                 return
-        part.assign(key, value)
+        part.assign({key: value})
 
     def update(self, other: Any = (), /, **more: Any) -> None:
         """As of a dict."""
@@ -140,8 +140,12 @@ class KeyedState(MutableMapping[Any, Any]):
             for key, value in pairs:
                 self[key] = value
             return
+        each: list[dict[Any, Any]] = [{} for _ in self._parts]
         for number, key, value in zip(numbers, keys, values, strict=True):
-            self._parts[number].assign(key, value)
+            each[number][key] = value
+        for part, some in zip(self._parts, each, strict=True):
+            if some:
+                part.assign(some)
 
     def __delitem__(self, key: Any) -> None:
         self._part(key).delete(key)

@@ -68,10 +68,10 @@ class Partition:
 
     # ---- changes ----------------------------------------------------------------------------------------------------
 
-    def assign(self, key: Any, value: Any) -> None:
-        """Set a value that may be changed from outside for as long as somebody refers to it."""
-        self.live[key] = value
-        self.fresh[key] = None
+    def assign(self, values: dict[Any, Any]) -> None:
+        """Set values that may be changed from outside for as long as somebody refers to them."""
+        self.live.update(values)
+        self.fresh.update(dict.fromkeys(values))
         if len(self.live) > self._limit:
             self._put_to_rest()
 
@@ -178,8 +178,8 @@ class Partition:
             changed = _other_than(self.data, changed)
             if changed:
                 data = self._writable()
-                for key in changed:
-                    self.seen.pop(key, None)
+                for key in self.seen.keys() & changed.keys():
+                    del self.seen[key]
                 self._doubtful = True
                 self.dirty.update(changed)
                 data.update(changed)
@@ -232,9 +232,11 @@ class Partition:
 
 def _other_than(known: dict[Any, bytes], packed: dict[Any, bytes]) -> dict[Any, bytes]:
     """What of `packed` is not known so."""
-    before = list(map(known.get, packed))
-    if before.count(None) == len(before):
+    if not known:
         return packed
+    before = list(map(known.get, packed))
+    if before == list(packed.values()):
+        return {}
     return {key: now for (key, now), old in zip(packed.items(), before, strict=True) if now != old}
 
 

@@ -200,6 +200,7 @@ def encode_part(name: str) -> str:
     return f"{encoded[:_CUT].lstrip('.')}~{sha256(data)}"
 
 
+@lru_cache(maxsize=4096)
 def parse_artifact(path: str) -> ArtifactName:
     """The meaning of an artifact's path; `MalformedError` where it is none."""
     match = _ARTIFACT.fullmatch(path) or _PACK.fullmatch(path)

@@ -64,11 +64,10 @@ def pack_some(values: Sequence[Any]) -> list[bytes]:
     try:
         while len(packed) < len(values) and size < PIECE:
             more = list(map(_packers.packer.pack, values[len(packed) : len(packed) + AT_ONCE]))
-            joined = b"".join(more)
-            if _MARKERS.search(joined):
-                _refuse_lookalikes(values[len(packed) : len(packed) + AT_ONCE])
             packed += more
-            size += len(joined)
+            size += sum(map(len, more))
+        if _MARKERS.search(b"".join(packed)):
+            _refuse_lookalikes(values[: len(packed)])
     except (RecursionError, ValueError, OverflowError) as error:
         raise UnsupportedValueError(f"a value that msgpack refuses: {error}") from None
     return packed
