@@ -1,6 +1,6 @@
 """`python -m benchmarks [--quick]`: run everything, print what was found, write `benchmarks/results/`.
 
-Exit status 1 if a target does not hold.
+Exit status 1 if a target does not hold: at full size, for which the targets are.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def main() -> int:
         _write(name, findings, "\n".join(tables))
         for plot in plots:
             draw(plot, RESULTS / name)
-    return 0 if all(target.holds for target in targets) else 1
+    return 0 if arguments.quick or all(target.holds for target in targets) else 1
 
 
 def _write(name: str, findings: list[Finding], text: str) -> None:

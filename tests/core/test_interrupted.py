@@ -1,17 +1,19 @@
 """What is interrupted: an abort beside a commit, a save that did not end, an exception while changes are taken in."""
 
 import asyncio
+import concurrent.futures
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, KeyedState, partition
+from checkpointer import AsyncCheckpointer, KeyedState, partition, runtime
 from checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
+from checkpointer.uploads import Flight
 from tests.core.world import Actor, World, latest, line, put
 
 
@@ -63,6 +65,41 @@ def test_an_abort_once_the_swap_is_sent_changes_nothing(world: World, client: Ac
     assert latest(world.actor()) == b"2"
 
 
+def test_an_abort_beside_a_prepare_leaves_nothing_visible(world: World, client: Actor) -> None:
+    gate = client.faults.hold("put", path="manifests/")
+    cp = client.begin()
+    cp.snapshot("op", 0, b"2")
+    preparing = runtime.submit(cp._draft.prepare())
+    gate.wait()
+    cp.abort()
+    gate.open()
+    with pytest.raises(InvalidStateError, match="aborted"):
+        preparing.result()
+    restored = world.actor().restore()
+    assert restored is not None
+    assert restored.prepared is None
+    put(client, b"3")
+    assert latest(world.actor()) == b"3"
+
+
+def test_an_abort_while_a_commit_waits_its_turn_leaves_nothing_visible(world: World, client: Actor) -> None:
+    gate = client.faults.hold("swap")
+    first, second = client.begin(), client.begin()
+    first.snapshot("op", 0, b"2")
+    second.snapshot("op", 0, b"never")
+    commits = [runtime.submit(first._draft.commit())]
+    gate.wait()
+    commits.append(runtime.submit(second._draft.commit()))
+    second.abort()
+    gate.open()
+    commits[0].result()
+    with pytest.raises(InvalidStateError, match="aborted"):
+        commits[1].result()
+    assert latest(world.actor()) == b"2"
+    put(client, b"3")
+    assert latest(world.actor()) == b"3"
+
+
 def test_a_commit_that_takes_too_long_for_its_caller_is_whole_or_nothing(world: World) -> None:
     put(world.actor(), b"1")
 
@@ -75,6 +112,7 @@ def test_a_commit_that_takes_too_long_for_its_caller_is_whole_or_nothing(world: 
             async with other.begin() as cp:
                 await cp.snapshot("op", 0, b"2")
                 await asyncio.wait_for(cp.commit(), 0.05)
+        gate.wait()  # its write was under way when the caller's patience ended
         gate.open()
         async with other.begin() as cp:
             await cp.snapshot("other", 0, b"3")
@@ -196,15 +234,21 @@ def test_a_save_that_was_interrupted_is_not_committed_in_part(
     monkeypatch.setattr("checkpointer.save.ENCODE_TOGETHER", 1)
     state = KeyedState({n: n for n in range(100)})
 
-    async def start(self: Any, write: Any, size: int) -> None:
-        write.close()
-        raise asyncio.CancelledError
+    begun: list[int] = []
+    begin = Flight.start
+
+    async def start(self: Flight, write: Any, size: int) -> None:
+        begun.append(size)
+        if len(begun) == 2:
+            write.close()
+            raise asyncio.CancelledError
+        await begin(self, write, size)
 
     cp = client.begin()
-    with monkeypatch.context() as patch:
-        patch.setattr("checkpointer.uploads.Flight.start", start)
-        with suppress(BaseException):
-            cp.save("s", state)
+    with monkeypatch.context() as patch, pytest.raises(concurrent.futures.CancelledError):
+        patch.setattr(Flight, "start", start)
+        cp.save("s", state)
+    assert len(begun) == 2  # of eight partitions
     with pytest.raises(InvalidStateError, match="interrupted"):
         cp.commit()
     assert latest(world.actor()) == b"1"
@@ -315,6 +359,37 @@ def test_an_outcome_that_is_learned_twice_is_learned_once(
     assert keyed(world) == {n: int(n < 30) for n in range(100)}
 
 
+def test_an_attempt_that_was_aborted_is_learned_of_once_however_often_that_fails(
+    world: World, client: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = KeyedState(dict.fromkeys(range(1000), 0), partitions=4)  # large enough for deltas
+    save(client, state)
+    for n in range(20):
+        state[n] = 1
+    cp = client.begin()
+    cp.save("s", state)
+    cp.abort()
+    del state[0]
+    again, told = partition.Partition.change_again, 0
+
+    def fail_after(self: Any, *arguments: Any) -> Any:
+        nonlocal told
+        again(self, *arguments)
+        told += 1
+        if told in (2, 5):  # half way, and half way once more
+            failing()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partition.Partition, "change_again", fail_after)
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                save(client, state)
+            state[999] = told  # what changes meanwhile is newer than what is learned again
+        save(client, state)
+    assert told > 5
+    assert keyed(world) == {n: int(n < 20) for n in range(1, 999)} | {999: 5}
+
+
 def test_a_value_that_holds_itself_is_refused_when_it_is_saved_and_harms_no_other(world: World, client: Actor) -> None:
     state = KeyedState(partitions=1)
     endless: list[Any] = []
@@ -339,10 +414,12 @@ def test_those_before_a_pair_that_is_none_are_set_as_in_a_dict(bad: Any) -> None
     assert dict(state) == {"a": [1]}
 
 
-@pytest.mark.parametrize("left", [None, b"shor"])
-def test_what_an_attempt_did_not_write_whole_is_not_committed(world: World, client: Actor, left: bytes | None) -> None:
+@pytest.mark.parametrize(("whole", "left"), [(b"whole", None), (b"whole", b"shor"), (b"", None), (b"", b"more")])
+def test_what_an_attempt_did_not_write_whole_is_not_committed(
+    world: World, client: Actor, whole: bytes, left: bytes | None
+) -> None:
     cp = client.begin()
-    cp.snapshot("op", 0, b"whole")
+    cp.snapshot("op", 0, whole)
     client.faults.fail("swap", error=CheckpointError)
     with suppress(CheckpointError):
         cp.commit()
