@@ -1,0 +1,45 @@
+"""What the tests of keyed states have in common."""
+
+from contextlib import suppress
+from typing import Any
+
+from checkpointer import Checkpointer, KeyedState
+from tests.core.world import World
+
+BULK = 400
+"""Keys that make a snapshot large enough for deltas to be written on top of it."""
+
+
+def filled(partitions: int = 1, **more: Any) -> KeyedState:
+    state = KeyedState({f"bulk {n}": f"{n:032}" for n in range(BULK)}, partitions=partitions)
+    state.update(more)
+    return state
+
+
+def save(client: Checkpointer, state: KeyedState) -> None:
+    with client.begin() as cp:
+        cp.save("s", state)
+
+
+def saved(world: World) -> dict[Any, Any]:
+    """What a fresh reader finds."""
+    restored = world.actor().restore()
+    assert restored is not None
+    return dict(restored.keyed("s"))
+
+
+def live_keys(state: KeyedState) -> list[Any]:
+    return [key for part in state._parts for key in part.live]
+
+
+def kinds(client: Checkpointer, partition: int = 0) -> list[str]:
+    restored = client.restore()
+    assert restored is not None
+    return [artifact.kind for artifact in restored.operator("s").chain(partition)]
+
+
+def failing_save(client: Checkpointer, state: KeyedState) -> None:
+    """A block that raises after its save."""
+    with suppress(ZeroDivisionError), client.begin() as cp:
+        cp.save("s", state)
+        raise ZeroDivisionError

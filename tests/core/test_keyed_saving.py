@@ -1,0 +1,275 @@
+"""What is being written stays as it was, and what becomes of a save."""
+
+import asyncio
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from checkpointer import KeyedState
+from checkpointer.errors import DependencyError
+from checkpointer.host import SystemHost
+from manifests.model import DELTA, SNAPSHOT
+from tests.core.keyed_state import failing_save, filled, kinds, save, saved
+from tests.core.world import Actor, World
+
+# ---- what is being written stays as it was ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [SNAPSHOT, DELTA])
+@pytest.mark.parametrize("background", [True, False])
+def test_a_change_made_while_a_save_is_written_does_not_reach_it(world: World, kind: str, background: bool) -> None:
+    client = world.actor()
+    state = filled(a=[1], b={"x": [1]}, c=1)
+    held = state["a"], state["b"]["x"]
+    if kind == DELTA:
+        save(client, state)
+        held[0].append(2)
+        state["c"] = 2
+        state["d"] = 1
+    expected = copy.deepcopy(dict(state))
+    gate = client.faults.hold("put", path="artifacts/")
+    cp = client.begin(background=background)
+    with cp:
+        cp.save("s", state)
+        if not background:
+            changed(state, held)
+            gate.open()
+    if background:
+        gate.wait()
+        changed(state, held)
+        gate.open()
+        client.read_latest()
+    assert saved(world) == expected
+    assert kinds(client)[-1] == kind
+    after = copy.deepcopy(dict(state))
+    client.restore()
+    save(client, state)
+    assert saved(world) == after
+
+
+class SlowHost(SystemHost):
+    """Computes nothing before it is told to."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    async def run(self, compute: Callable[[], Any]) -> Any:
+        assert await asyncio.to_thread(self.go.wait, 30)
+        return compute()
+
+
+@pytest.mark.parametrize("kind", [SNAPSHOT, DELTA])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_change_made_before_a_save_is_encoded_does_not_reach_it(world: World, kind: str, again: bool) -> None:
+    client = world.actor()
+    state = filled(a=[1], b={"x": [1]}, c=1)
+    held = state["a"], state["b"]["x"]
+    if kind == DELTA:
+        save(client, state)
+        held[0].append(2)
+        state["c"] = 2
+        state["d"] = 1
+    expected = copy.deepcopy(dict(state))
+    client._session.host = host = SlowHost()
+    with client.begin(background=True) as cp:
+        cp.save("s", state)
+        if again:
+            cp.save("t", state)  # two captures read the same values
+    changed(state, held)
+    after = copy.deepcopy(dict(state))
+    host.go.set()
+    client.read_latest()
+    assert saved(world) == expected
+    assert not again or dict(client.restore().keyed("t")) == expected
+    client.restore()
+    save(client, state)
+    assert saved(world) == after
+
+
+def changed(state: KeyedState, held: tuple[list[Any], list[Any]]) -> None:
+    """Every kind of change at once."""
+    held[0].append("leak")
+    held[1].append("leak")
+    state["c"] = "leak"
+    state["new"] = ["leak"]
+    state["bulk 1"] = "leak"
+    state["a"].append("leak")
+    del state["bulk 2"]
+    state.pop("bulk 3")
+
+
+def test_clearing_while_a_save_is_written_does_not_reach_it(world: World) -> None:
+    client = world.actor()
+    state = filled(partitions=3)
+    expected = dict(state)
+    gate = client.faults.hold("put", path="artifacts/")
+    with client.begin(background=True) as cp:
+        cp.save("s", state)
+    state.clear()
+    state["after"] = 1
+    gate.open()
+    client.read_latest()
+    assert saved(world) == expected
+    save(client, state)
+    assert saved(world) == {"after": 1}
+
+
+def test_a_save_is_taken_before_the_call_returns_even_where_encoding_waits(world: World) -> None:
+    client = world.actor()
+    state = filled(a=[1])
+    with client.begin() as cp:
+        cp.save("s", state)
+        state["a"].append(2)
+        state["bulk 0"] = "later"
+    assert saved(world)["a"] == [1]
+    assert saved(world)["bulk 0"] == f"{0:032}"
+
+
+# ---- what becomes of a save ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["raise", "abort", "store", "abort the prepared", "never ended"])
+def test_the_changes_of_a_save_that_came_to_nothing_are_in_the_next(world: World, how: str) -> None:
+    client = world.actor()
+    state = filled(a=[1], gone=1)
+    save(client, state)
+    state["a"].append(2)
+    del state["gone"]
+    state["plain"] = 1
+    if how != "raise":
+        cp = client.begin()
+        cp.save("s", state)
+    match how:
+        case "raise":
+            failing_save(client, state)
+        case "abort":
+            cp.abort()
+        case "store":
+            client.faults.fail("put", times=6)
+            with pytest.raises(DependencyError):
+                cp.commit()
+        case "abort the prepared":
+            cp.prepare().abort()
+    state["later"] = 1
+    state["plain"] = 2  # once more, and not as the save that came to nothing had it
+    save(client, state)
+    assert saved(world) == dict(state)
+    assert saved(world)["a"] == [1, 2]
+    assert saved(world)["plain"] == 2
+    assert "gone" not in saved(world)
+    assert kinds(client) == [SNAPSHOT, DELTA]
+
+
+def test_after_a_rollback_a_state_is_saved_whole(world: World) -> None:
+    client = world.actor()
+    state = filled(a=[1])
+    save(client, state)
+    first = client.read_latest()
+    state["a"].append(2)
+    save(client, state)
+    client.rollback(first)
+    state["b"] = 1
+    save(client, state)
+    assert saved(world) == dict(state)
+    assert kinds(client) == [SNAPSHOT]
+
+
+def test_one_state_saved_under_two_names_is_whole_under_both(world: World) -> None:
+    client = world.actor()
+    state = filled(a=[1])
+    for number in range(3):
+        state["a"].append(number)
+        with client.begin() as cp:
+            cp.save("s", state)
+            cp.save("t", state)
+    restored = world.actor().restore()
+    assert dict(restored.keyed("s")) == dict(restored.keyed("t")) == dict(state)
+
+
+def test_another_state_under_the_name_replaces_the_first(world: World) -> None:
+    client = world.actor()
+    save(client, filled(a=1, partitions=8))
+    save(client, KeyedState({"b": 2}, partitions=3))
+    assert saved(world) == {"b": 2}
+    assert client.restore().manifest.operators["s"].partitions == 3
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 16])
+def test_a_state_can_be_restored_into_another_number_of_partitions(world: World, partitions: int) -> None:
+    client = world.actor()
+    state = filled(partitions=8, a=[1])
+    save(client, state)
+    state["a"].append(2)
+    save(client, state)
+    again = client.restore().keyed("s", partitions)
+    assert (again.partitions, dict(again)) == (partitions, dict(state))
+    again["a"].append(3)
+    save(client, again)
+    again["b"] = 1
+    save(client, again)
+    assert saved(world) == {**dict(state), "a": [1, 2, 3], "b": 1}
+    assert len(client.restore().manifest.operators["s"].chains) <= partitions
+
+
+def test_an_emptied_state_is_restored_empty(world: World) -> None:
+    client = world.actor()
+    state = filled(partitions=2)
+    save(client, state)
+    state.clear()
+    save(client, state)
+    assert saved(world) == {}
+    save(client, KeyedState())
+    assert saved(world) == {}
+
+
+# ---- background ------------------------------------------------------------------------------------------------------
+
+
+def failing_in_background(client: Actor, state: KeyedState) -> None:
+    client.faults.fail("put", path="manifests/", times=6)
+    with client.begin(background=True) as cp:
+        cp.save("s", state)
+
+
+@pytest.mark.parametrize("call", ["begin", "restore", "read_latest", "list_checkpoints", "savepoints", "new_id"])
+def test_a_failure_in_the_background_is_raised_once_by_the_next_call(world: World, call: str) -> None:
+    client = world.actor()
+    state = filled(a=[1])
+    save(client, state)
+    state["a"].append(2)
+    failing_in_background(client, state)
+    with pytest.raises(DependencyError, match="manifests/"):
+        getattr(client, call)()
+    getattr(client, call)()
+    save(client, state)
+    assert saved(world)["a"] == [1, 2]
+    client.close()
+
+
+def test_a_failure_in_the_background_is_raised_by_close(world: World) -> None:
+    client = world.actor()
+    failing_in_background(client, filled())
+    with pytest.raises(DependencyError):
+        client.close()
+    client.close()
+
+
+def test_a_failure_in_the_background_is_raised_at_the_end_of_the_clients_block(world: World) -> None:
+    with pytest.raises(DependencyError), world.actor() as client:
+        failing_in_background(client, filled())
+
+
+def test_saves_in_the_background_are_committed_in_their_order(world: World) -> None:
+    client = world.actor()
+    state = filled()
+    for number in range(10):
+        state["n"] = number
+        with client.begin(epoch=number, background=True) as cp:
+            cp.save("s", state)
+    client.close()
+    assert saved(world)["n"] == 9
+    epochs = [world.actor().restore(checkpoint).epoch for checkpoint in client.list_checkpoints()]
+    assert epochs == list(range(10))

@@ -1,0 +1,187 @@
+"""Keys and values that a keyed state cannot store, and who holds those that it can."""
+
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from checkpointer import KeyedState
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.references import unheld
+from manifests import layout
+from tests.core.keyed_state import filled, save, saved
+from tests.core.world import World, put
+
+# ---- what cannot be stored -------------------------------------------------------------------------------------------
+
+
+class Mine:
+    pass
+
+
+class MyDict(dict):  # type: ignore[type-arg]
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (Mine(), "Mine"),
+        ([1, {"x": Mine()}], "Mine"),
+        (MyDict(), "MyDict"),
+        (lambda: 0, "function"),
+        (bytearray(b"x"), "bytearray"),
+        (1j, "complex"),
+        ("\ud800", "surrogate"),
+        (range(3), "range"),
+    ],
+)
+def test_a_value_that_cannot_be_stored_is_refused_by_key_and_type_before_anything_is_written(
+    world: World, value: Any, named: str
+) -> None:
+    client = world.actor()
+    state = KeyedState({"good": 1})
+    save(client, state)
+    before = world.objects()
+    state["the bad key"] = value
+    state["good"] = 2
+    with pytest.raises(IllegalArgumentError, match=named) as raised, client.begin() as cp:
+        cp.save("s", state)
+    assert "the bad key" in str(raised.value)
+    assert world.objects() == before
+    assert saved(world) == {"good": 1}
+    state["the bad key"] = "good after all"
+    save(client, state)
+    assert saved(world) == {"good": 2, "the bad key": "good after all"}
+
+
+def test_a_value_that_turned_bad_inside_is_refused_and_can_be_mended(world: World) -> None:
+    client = world.actor()
+    state = KeyedState({"k": {"list": []}})
+    save(client, state)
+    inner = state["k"]["list"]
+    inner.append(Mine())
+    with pytest.raises(IllegalArgumentError, match=r"'k'.*Mine"):
+        save(client, state)
+    inner.pop()
+    inner.append(1)
+    save(client, state)
+    assert saved(world) == {"k": {"list": [1]}}
+
+
+def test_a_value_that_holds_itself_is_refused(world: World) -> None:
+    state = KeyedState()
+    state["loop"] = loop = []
+    loop.append(loop)
+    with pytest.raises(IllegalArgumentError, match="'loop'"):
+        save(world.actor(), state)
+
+
+@pytest.mark.parametrize("key", [float("nan"), Mine(), (1, Mine()), "\ud800"])
+def test_a_key_that_cannot_be_stored_is_refused_at_once(key: Any) -> None:
+    state = KeyedState()
+    with pytest.raises(IllegalArgumentError):
+        state[key] = 1
+    assert key not in state
+    assert len(state) == 0
+
+
+def test_keys_that_are_equal_are_one_key(world: World) -> None:
+    client = world.actor()
+    keys = [1, "1", b"1", (1,), Decimal("1.5"), None, datetime(2026, 1, 1, tzinfo=UTC), frozenset({1}), -0.0]
+    state = KeyedState({key: number for number, key in enumerate(keys)})
+    save(client, state)
+    again = client.restore().keyed("s")
+    for equal in (True, 1.0, Decimal(1)):
+        assert again[equal] == 0
+    assert again[1.5] == 4
+    assert again[0] == len(keys) - 1
+    again[True] = "one"
+    del again[1.5]
+    save(client, again)
+    expected = {**dict(state), 1: "one"}
+    del expected[1.5]
+    assert saved(world) == expected
+
+
+def test_a_state_cannot_stand_under_a_name_that_holds_bytes(world: World) -> None:
+    client = world.actor()
+    put(client, b"1")
+    with pytest.raises(IllegalArgumentError, match="drop"), client.begin() as cp:
+        cp.save("op", KeyedState())
+    with pytest.raises(IllegalArgumentError, match="KeyedState"), client.begin() as cp:
+        cp.save("s", {"a": 1})
+    with client.begin() as cp:
+        cp.save("s", KeyedState({"a": 1}))
+        with pytest.raises(IllegalArgumentError, match="already written"):
+            cp.save("s", KeyedState())
+    with pytest.raises(IllegalArgumentError, match="KeyedState"):
+        client.restore().keyed("op")
+
+
+# ---- references ------------------------------------------------------------------------------------------------------
+
+INNER = [
+    ([[]], lambda v: v[0]),
+    ({"a": {}}, lambda v: v["a"]),
+    ({"a": set()}, lambda v: v["a"]),
+    (([],), lambda v: v[0]),
+    ([([],)], lambda v: v[0]),
+    ([([],)], lambda v: v[0][0]),
+    ({"a": [{"b": [1, ({},)]}]}, lambda v: v["a"][0]["b"][1][0]),
+    ([1, 2, [3, [4, [5]]]], lambda v: v[2][1][1]),
+]
+
+
+def is_held(values: dict[str, Any]) -> bool:
+    return unheld(values) == []
+
+
+@pytest.mark.parametrize("make", [list, dict, set, lambda: [[]], lambda: {"a": [{}]}, lambda: ([],), lambda: ((), 1)])
+def test_a_value_nobody_else_has_is_not_held(make: Callable[[], Any]) -> None:
+    assert not is_held({"v": make()})
+
+
+@pytest.mark.parametrize("make", [list, dict, set, lambda: [[]], lambda: {"a": [{}]}])
+def test_a_value_somebody_else_has_is_held(make: Callable[[], Any]) -> None:
+    values = {"v": make()}
+    other = [values["v"]]
+    assert is_held(values)
+    other.clear()
+    assert not is_held(values)
+
+
+@pytest.mark.parametrize(("value", "reach"), INNER)
+def test_a_value_is_held_by_whoever_has_something_inside_it(value: Any, reach: Callable[[Any], Any]) -> None:
+    values = {"v": copy.deepcopy(value)}
+    assert not is_held(values)
+    inner = reach(values["v"])
+    assert is_held(values)
+    del inner
+    assert not is_held(values)
+
+
+def test_what_cannot_change_does_not_count_as_held() -> None:
+    text, pair = "x" * 50, (1, "y")
+    assert not is_held({"v": [text, pair, 1, None]})
+    assert text
+    assert pair
+
+
+def test_the_layout_of_a_saved_state_is_one_chain_for_each_partition(world: World) -> None:
+    client = world.actor()
+    save(client, filled(partitions=4))
+    restored = client.restore()
+    assert restored.operator("s").partitions == [0, 1, 2, 3]
+    assert all(layout.parse_artifact(restored.operator("s").chain(p)[0].path).codec == "msgpack+zstd" for p in range(4))
+
+
+def test_a_closed_checkpoint_takes_no_state(world: World) -> None:
+    client = world.actor()
+    with client.begin() as cp:
+        cp.save("s", KeyedState())
+    with pytest.raises(InvalidStateError, match="begin another"):
+        cp.save("t", KeyedState())
