@@ -1,15 +1,12 @@
 """`python -m benchmarks [--quick]`: run everything, print what was found, write `benchmarks/results/`.
 
-Exit status 1 if a target does not hold: at full size, for which the targets are.
+Whatever is compared is measured in one part, so that a part can be run again alone (`--only`). Exit status 1 if a
+target does not hold: at full size, for which the targets are.
 """
 
 import argparse
-import json
-import platform
 import sys
 import time
-from dataclasses import asdict
-from pathlib import Path
 
 from benchmarks import (
     cleanup,
@@ -24,10 +21,8 @@ from benchmarks import (
     table_peers,
     table_state,
 )
-from benchmarks.draw import draw, grid_table, plots_table, targets_table
-from benchmarks.measure import Finding, Grid, Plot, Target
-
-RESULTS = Path(__file__).parent / "results"
+from benchmarks.measure import Finding, Target
+from benchmarks.report import Results, tables
 
 PARTS = {
     "driver": driver_state.run,
@@ -47,38 +42,20 @@ PARTS = {
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks", description="Ratios against peers and limits, in one run.")
     parser.add_argument("--quick", action="store_true", help="small sizes, fewer repetitions")
-    parser.add_argument(
-        "--only", choices=sorted(PARTS), action="append", help="one part; the results of some parts are not written"
-    )
+    parser.add_argument("--only", choices=sorted(PARTS), action="append", help="one part: the others' results stay")
     arguments = parser.parse_args()
+    results = Results("quick" if arguments.quick else "full", list(PARTS))
     findings: list[Finding] = []
     for name, run in PARTS.items():
         if not arguments.only or name in arguments.only:
             start = time.perf_counter()
-            findings += run(arguments.quick)
+            found = run(arguments.quick)
             print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    targets = [finding for finding in findings if isinstance(finding, Target)]
-    plots = [finding for finding in findings if isinstance(finding, Plot)]
-    grids = [finding for finding in findings if isinstance(finding, Grid)]
-    tables = [targets_table(targets), *map(grid_table, grids), *([plots_table(plots)] if plots else [])]
-    print("\n".join(tables))
-    if not arguments.only:
-        name = "quick" if arguments.quick else "full"
-        _write(name, findings, "\n".join(tables))
-        for plot in plots:
-            draw(plot, RESULTS / name)
-    return 0 if arguments.quick or all(target.holds for target in targets) else 1
-
-
-def _write(name: str, findings: list[Finding], text: str) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    machine = f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}"
-    found = {
-        f"{kind.__name__.lower()}s": [asdict(finding) for finding in findings if isinstance(finding, kind)]
-        for kind in (Target, Grid, Plot)
-    }
-    (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine} | found, indent=1) + "\n")
-    (RESULTS / f"{name}.md").write_text(text)
+            results.write(name, found)
+            findings += found
+    print(tables(findings))
+    missed = [finding for finding in findings if isinstance(finding, Target) and not finding.holds]
+    return 1 if missed and not arguments.quick else 0
 
 
 if __name__ == "__main__":

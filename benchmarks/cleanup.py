@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Target
+from benchmarks.measure import Finding, Note, Target
 from benchmarks.stores import backend, folder, s3_server
 from checkpointer import Checkpointer, RetentionPolicy
 from checkpointer.runtime import run_sync
@@ -182,15 +182,14 @@ def plan_made_up(total: int) -> None:
         print(peak.split()[1])
 
 
-def run(quick: bool) -> list[Target]:
+def run(quick: bool) -> list[Finding]:
     live = 500 if quick else 10_000
     small, large = (10_000, 50_000) if quick else (10_000, 1_000_000)
     few, many = memory(small), memory(large)
     try:
-        s3 = on_s3(live)
+        s3: list[Finding] = [*on_s3(live)]
     except ServerUnavailableError as unavailable:
-        print(f"{unavailable}: cleanup was not measured on S3", file=sys.stderr)
-        s3 = []
+        s3 = [Note(f"{unavailable}: cleanup was not measured on S3")]
     return [
         *on_folder(live),
         *s3,

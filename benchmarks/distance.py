@@ -8,7 +8,6 @@ An object of its own is what a partition above 256 KiB becomes. Here it is a sma
 that the line is measured, not the server.
 """
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.measure import Finding, Plot, Target, Times, alternate, timed
+from benchmarks.measure import Finding, Note, Plot, Target, Times, alternate, timed
 from benchmarks.stores import azure_server, folder, move_away, s3_server
 from checkpointer import Checkpointer, uploads
 from checkpointer.metrics import CommitMetrics, Metrics, RestoreMetrics
@@ -114,16 +113,17 @@ class Job:
 
 def run(quick: bool) -> list[Finding]:
     cases, latencies = (CASES[:2], LATENCIES[::2]) if quick else (CASES, LATENCIES)
+    notes: list[Finding] = []
     with ExitStack() as stack:
         stores: dict[str, tuple[str, dict[str, Any] | None]] = {"local": (str(stack.enter_context(folder())), None)}
         for name, serve in (("S3", s3_server), ("Azure", azure_server)):
             try:
                 server = stack.enter_context(serve())
             except ServerUnavailableError as unavailable:
-                print(f"{unavailable}: no distance was measured on {name}", file=sys.stderr)
+                notes.append(Note(f"{unavailable}: no distance was measured on {name}"))
             else:
                 stores[name] = (server.url, server.storage_options)
-        return [finding for case in cases for finding in _measure(case, stores, latencies)]
+        return notes + [finding for case in cases for finding in _measure(case, stores, latencies)]
 
 
 def _measure(

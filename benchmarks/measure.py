@@ -73,7 +73,14 @@ class Plot:
         return statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
-Finding = Target | Grid | Plot
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What was left out, and why."""
+
+    text: str
+
+
+Finding = Target | Grid | Plot | Note
 
 
 def grows(plot: Plot, line: str, limit: float | None) -> Target:

@@ -7,11 +7,10 @@ where each request takes longer is the number of requests that wait for one anot
 
 import asyncio
 import hashlib
-import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Target, Times, alternate, in_threads, timed
+from benchmarks.measure import Finding, Note, Target, Times, alternate, in_threads, timed
 from benchmarks.stores import backend, fill, folder, history, move_away, random_bytes, s3_server
 from checkpointer import Checkpointer
 from checkpointer.retention.verify import AT_ONCE
@@ -22,22 +21,22 @@ MIB = 1 << 20
 LATENCY = 0.05
 
 
-def run(quick: bool) -> list[Target]:
+def run(quick: bool) -> list[Finding]:
     repetitions = 3 if quick else 9
     share = 4 if quick else 1
-    targets = []
+    findings: list[Finding] = []
     for size, total, limit in [(16 * MIB, 256 * MIB, 1 / 0.8), (MIB + MIB // 10, 128 * MIB, 1 / 0.8)]:
-        targets += _verify_local(size, total // size, limit, repetitions)
+        findings += _verify_local(size, total // size, limit, repetitions)
     with folder() as base:
-        targets.append(_list("local", str(base / "root"), None, 300 if quick else 1000, repetitions))
+        findings.append(_list("local", str(base / "root"), None, 300 if quick else 1000, repetitions))
     try:
         with s3_server() as server:
             url, options = server.url, server.storage_options
-            targets.append(_verify_s3(f"{url}/verify", options, 100 // share, repetitions))
-            targets.append(_list("S3", f"{url}/list", options, 300 if quick else 1000, 2 if quick else 4))
+            findings.append(_verify_s3(f"{url}/verify", options, 100 // share, repetitions))
+            findings.append(_list("S3", f"{url}/list", options, 300 if quick else 1000, 2 if quick else 4))
     except ServerUnavailableError as unavailable:
-        print(f"{unavailable}: nothing was measured on S3", file=sys.stderr)
-    return targets
+        findings.append(Note(f"{unavailable}: nothing was measured on S3"))
+    return findings
 
 
 def _verify_local(size: int, count: int, limit: float | None, repetitions: int) -> list[Target]:

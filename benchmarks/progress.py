@@ -4,7 +4,6 @@ The peer is the checkpoint store of the Event Hubs SDK, which keeps a blob for e
 each restores what it recorded. Requests are those that leave the process.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from typing import Any
 from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore
 from azure.storage.blob import BlobServiceClient
 
-from benchmarks.measure import Target, Times, alternate, timed
+from benchmarks.measure import Finding, Note, Target, Times, alternate, timed
 from benchmarks.stores import azure_server
 from checkpointer.progress.client import Root
 from checkpointer.progress.eventhub import CheckpointStore
@@ -41,7 +40,7 @@ class Peer:
         self.requests += 1
 
 
-def run(quick: bool) -> list[Target]:
+def run(quick: bool) -> list[Finding]:
     repetitions = 2 if quick else 9
     try:
         with azure_server() as server:
@@ -51,8 +50,7 @@ def run(quick: bool) -> list[Target]:
                 for target in _measure(server, partitions, repetitions)
             ]
     except ServerUnavailableError as unavailable:
-        print(f"{unavailable}: nothing was measured on Azure", file=sys.stderr)
-        return []
+        return [Note(f"{unavailable}: nothing was measured on Azure")]
 
 
 def _measure(server: Server, partitions: int, repetitions: int) -> Iterator[Target]:

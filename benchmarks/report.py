@@ -1,0 +1,62 @@
+"""What was measured, as files: for each part JSON and pictures, and one Markdown table of all parts."""
+
+import json
+import platform
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.draw import draw, grid_table, plots_table, targets_table
+from benchmarks.measure import Finding, Grid, Note, Plot, Target
+
+KINDS = {kind.__name__: kind for kind in (Target, Grid, Plot, Note)}
+
+
+class Results:
+    """The results of one size of the benchmarks, in a folder: what a part found stays until it is run again."""
+
+    def __init__(self, size: str, parts: Sequence[str]) -> None:
+        self._folder = Path(__file__).parent / "results" / size
+        self._parts = parts
+
+    def write(self, part: str, findings: Sequence[Finding]) -> None:
+        """Put what a part found in the place of what it found before, and all parts into one table."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        found = [{"kind": type(finding).__name__} | asdict(finding) for finding in findings]
+        run = {"version": _version(), "machine": f"{platform.python_version()}, {platform.machine()}", "found": found}
+        (self._folder / f"{part}.json").write_text(json.dumps(run, indent=1) + "\n")
+        for finding in findings:
+            if isinstance(finding, Plot):
+                draw(finding, self._folder)
+        everything = [finding for name in self._parts for finding in self._read(name)]
+        self._folder.with_suffix(".md").write_text(tables(everything))
+
+    def _read(self, part: str) -> list[Finding]:
+        path = self._folder / f"{part}.json"
+        found = json.loads(path.read_text())["found"] if path.exists() else []
+        return [KINDS[one.pop("kind")](**one) for one in found]
+
+
+def tables(findings: Iterable[Finding]) -> str:
+    """One table of the targets, one of the plots; grids and notes as they come."""
+    listed = list(findings)
+    targets = [finding for finding in listed if isinstance(finding, Target)]
+    plots = [finding for finding in listed if isinstance(finding, Plot)]
+    found = [targets_table(targets)] if targets else []
+    found += [grid_table(finding) for finding in listed if isinstance(finding, Grid)]
+    found += [plots_table(plots)] if plots else []
+    found += [f"{finding.text}.\n" for finding in listed if isinstance(finding, Note)]
+    return "\n".join(found)
+
+
+def _version() -> str | None:
+    """The commit that was measured."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip() or None
