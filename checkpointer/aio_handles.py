@@ -117,7 +117,7 @@ class AsyncCheckpoint:
         return self.id
 
     async def abort(self) -> None:
-        """Give up, leaving nothing visible. Once a commit has sent its swap this does nothing."""
+        """Give up, leaving nothing visible. Once a commit is at its swap this does nothing."""
         await bridge(self._draft.abort())
 
     async def __aenter__(self) -> Self:

@@ -16,12 +16,13 @@ class PartitionChange:
     keep: int
     records: dict[Any, Any]
     size: int
+    """About the bytes of `records`: as much is under way until they are written."""
     dirty: dict[Any, bytes | None]
     """What changed since the last save, whether or not `records` holds more."""
     unshare: "Callable[[PartitionChange], None]"
 
     def release(self) -> None:
-        """The records are written: the state may change them in place again."""
+        """The records are encoded: the state may change them in place again."""
         if self.kind == SNAPSHOT:
             self.unshare(self)
             self.records = {}
@@ -34,6 +35,7 @@ class Capture:
     partitions: int
     changes: list[PartitionChange]
     outcome: Mapping[int, Chain] | None = field(default=None)
+    """The chains it was committed in; None until then, and ever after if it was not."""
 
     def settle(self, chains: Mapping[int, Chain] | None) -> None:
         """What became of it: the chains it was committed in, or None."""

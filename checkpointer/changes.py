@@ -6,6 +6,7 @@ from itertools import groupby
 from checkpointer.codecs.fold import fold_start
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.uploads import Piece
+from manifests import layout
 from manifests.model import Chain, Operator
 
 EXPLICIT = "explicit"
@@ -30,6 +31,11 @@ class Change:
     operator: Operator
     old: dict[int, Chain]
     plans: dict[int, Plan] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing came of it, such as where the first write of opaque bytes was refused."""
+        return not self.plans and self.operator.codec == layout.RAW
 
     def chains(self) -> dict[int, Chain]:
         """The operator's chains once every piece is written."""

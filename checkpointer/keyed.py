@@ -6,6 +6,7 @@ save the live objects are packed again and compared. So `state[k]["n"] += 1` is 
 checkpoint that is being written holds bytes that no later change can reach.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import islice
 from typing import Any
@@ -23,7 +24,7 @@ PARTITIONS = 8
 LIVE = 256
 """Live objects of all partitions that are let be before those that nobody holds any more are put to rest."""
 
-TOGETHER = 2048
+SET_TOGETHER = 2048
 """Values that are set together, of all partitions."""
 
 _PLAIN = frozenset({str, int, float, bool, type(None), bytes})
@@ -123,10 +124,10 @@ class KeyedState(MutableMapping[Any, Any]):
         """Set the next ones. Whether there may be more."""
         some: list[tuple[Any, Any]] = []
         try:
-            some.extend(islice(pairs, TOGETHER))
+            some.extend(islice(pairs, SET_TOGETHER))
         finally:  # as in a dict, those before an error are set
             self._set(some)
-        return len(some) == TOGETHER
+        return len(some) == SET_TOGETHER
 
     def _set(self, pairs: list[tuple[Any, Any]]) -> None:
         """Set one after the other; keys and values as most are, all in one go."""
@@ -140,12 +141,11 @@ class KeyedState(MutableMapping[Any, Any]):
             for key, value in pairs:
                 self[key] = value
             return
-        each: list[dict[Any, Any]] = [{} for _ in self._parts]
+        each: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
         for number, key, value in zip(numbers, keys, values, strict=True):
             each[number][key] = value
-        for part, some in zip(self._parts, each, strict=True):
-            if some:
-                part.assign(some)
+        for number, some in each.items():
+            self._parts[number].assign(some)
 
     def __delitem__(self, key: Any) -> None:
         self._part(key).delete(key)

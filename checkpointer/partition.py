@@ -206,8 +206,11 @@ class Partition:
             if size <= room:
                 first = fold_start([*sizes, size], max_chain - 1)
                 records = reduce(or_, [*self._deltas[first:], dirty])
-                return PartitionChange(number, DELTA, 1 + first, records, size, dirty, self._unshare)
-        size = chain[0].raw_size if chain else 32 * len(self.data)
+                return PartitionChange(
+                    number, DELTA, 1 + first, records, size + sum(sizes[first:]), dirty, self._unshare
+                )
+        sample = [len(value) for value in islice(self.data.values(), 1024)]
+        size = len(self.data) * (16 + sum(sample) // max(len(sample), 1))
         change = PartitionChange(number, SNAPSHOT, 0, self.data, size, dirty, self._unshare)
         self._sharing.add(change)
         return change

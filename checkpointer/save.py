@@ -46,6 +46,7 @@ ENCODE_AT_ONCE = 32 << 10
 
 
 BEING_WRITTEN = "is being committed"
+"""How an attempt stands that takes no more, and that can still be aborted. Others like it end it."""
 
 
 class Draft:
@@ -80,6 +81,7 @@ class Draft:
         layout.check_partition(partition)
         change = self._change(operator, EXPLICIT, layout.RAW, partition + 1)
         piece, stored = Piece(operator, partition, layout.RAW), Slice(kind, data, len(data), 1)
+        older: Chain = ()
         if kind == SNAPSHOT:
             known = change.old.get(partition, (None,))[0]
             change.plans[partition] = Plan((), [piece])
@@ -90,7 +92,7 @@ class Draft:
             plan.added.append(piece)
             write = self._write_folded(piece, older, stored) if older else self._uploads.write(piece, stored, None)
         change.grow(partition)
-        await self._flight.start(write, len(data))
+        await self._flight.start(write, len(data) + _size(older))
 
     async def attach(self, artifact: Artifact) -> None:
         """Take an artifact that `save_snapshot` or `save_delta` wrote under this attempt's id, in any process."""
@@ -112,7 +114,7 @@ class Draft:
             plan.added += [folded, piece] if older else [piece]
             change.grow(partition)
             if older:  # only now: whoever waits may find a commit that has begun
-                await self._flight.start(self._write_folded(folded, older, None), 0)
+                await self._flight.start(self._write_folded(folded, older, None), _size(older))
         change.grow(partition)
 
     def capture(self, operator: str, state: KeyedState) -> Capture:
@@ -170,7 +172,7 @@ class Draft:
         """An operator as this checkpoint has it so far; None where there is none."""
         return self._operators.get(name)
 
-    def put(self, name: str, operator: Operator) -> None:
+    def put_operator(self, name: str, operator: Operator) -> None:
         """Take an operator whose chains were put together of the parent's artifacts and of this attempt's own."""
         self._check_open()
         layout.encode_name("operator", name)
@@ -196,8 +198,6 @@ class Draft:
         if partition is None:
             self._operators.pop(operator, None)
             self._changes.pop(operator, None)
-            for _, capture in [c for c in self._captures if c[0] == operator]:
-                capture.settle(None)
             self._captures = [c for c in self._captures if c[0] != operator]
             return
         old = self._operators.get(operator) or self._changes[operator].operator
@@ -213,6 +213,7 @@ class Draft:
 
     async def _commit(self) -> None:
         async with self._session.lock:
+            await self._session.prove_conditions(self.base.head)  # what comes between manifest and swap, no abort stops
             base, (ref, manifest) = self.base, await self._write()
 
             async def plan(head: Head, pointer: Pointer) -> Pointer:
@@ -245,6 +246,7 @@ class Draft:
 
     async def _prepare(self) -> Prepared:
         async with self._session.lock:
+            await self._session.prove_conditions(self.base.head)
             base, (ref, manifest) = self.base, await self._write()
             self._prepared = Prepared(self._session, base, ref, manifest, self.settle, self.meter)
 
@@ -280,7 +282,7 @@ class Draft:
 
     @property
     def open(self) -> bool:
-        """Whether this attempt was neither written nor given up."""
+        """Whether this attempt takes more: it was neither given up, nor written, nor begun to be."""
         return self._ended is None
 
     def settle(self, manifest: Manifest | None) -> None:
@@ -319,8 +321,8 @@ class Draft:
         return ref, manifest
 
     async def _last_packs(self) -> list[Pending]:
-        """What still waits for company, to be written beside the manifest; much of it is written now, operator by
-        operator, since a pack is a copy."""
+        """What still waits for company, to be written beside the manifest; nothing where that is more than `PACK`: then
+        all of it is written first."""
         if sum(size for _, _, size in self._uploads.waiting()) > PACK:
             for operator, codec, size in self._uploads.waiting():
                 await self._flight.start(self._uploads.flush(operator, codec), size)
@@ -339,8 +341,8 @@ class Draft:
     def _manifest(self) -> tuple[Manifest, list[SegmentObject]]:
         operators = dict(self._operators)
         for name, change in self._changes.items():
-            if not change.plans and change.operator.codec == layout.RAW:
-                continue  # a first write that was refused
+            if change.empty:
+                continue
             operators[name] = replace(change.operator, chains=change.chains())
         assert self._frozen is not None
         positions, watermark, properties = self._frozen
@@ -365,21 +367,20 @@ class Draft:
             raise InvalidStateError(f"{self.id}: this attempt {self._ended}: begin another")
 
     def _refuse_written(self, operator: str) -> None:
-        if operator in self._changes:
+        if operator in self._changes and not self._changes[operator].empty:
             raise IllegalArgumentError(f"operator {operator!r}: was already written in this checkpoint")
 
     def _change(self, operator: str, partitioner: str, codec: str, partitions: int) -> Change:
         change = self._changes.get(operator)
-        if change is None:
+        if change is None or (change.empty and change.operator.codec != codec):
             old = self._operators.get(operator)
             head = old or Operator(partitions, partitioner, codec)
-            change = self._changes[operator] = Change(head, dict(old.chains) if old else {})
+            change = Change(head, dict(old.chains) if old else {})
         if change.operator.codec != codec:
-            if not change.plans:
-                del self._changes[operator]
             raise IllegalArgumentError(
                 f"operator {operator!r}: holds {change.operator.codec} artifacts, not {codec}: drop() it first"
             )
+        self._changes[operator] = change
         return change
 
     def _existing(self, operator: str, partition: int | None) -> None:
@@ -417,6 +418,10 @@ class Draft:
         stored_parts = await objects.compute(self._session.host, encode, small)
         for (piece, _, known), stored in zip(batch, stored_parts, strict=True):
             await self._uploads.write(piece, stored, known)
+
+
+def _size(chain: Chain) -> int:
+    return sum(artifact.length for artifact in chain)
 
 
 async def begin(session: Session, epoch: int | None, job: Job | None, meter: Meter) -> Draft:

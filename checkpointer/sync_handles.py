@@ -99,7 +99,7 @@ class Checkpoint:
         return self.id
 
     def abort(self) -> None:
-        """Give up, leaving nothing visible. Once a commit has sent its swap this does nothing."""
+        """Give up, leaving nothing visible. Once a commit is at its swap this does nothing."""
         run_sync(self._draft.abort())
 
     def __enter__(self) -> Self:

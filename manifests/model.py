@@ -134,8 +134,9 @@ class Job:
 class Cost:
     """What a checkpoint cost until its manifest was encoded; times in microseconds of a clock that only goes forward.
 
-    `requests` are those to the store so far, and the two still to come: the manifest's own and the swap. `objects` and
-    `bytes` are those that carry the checkpoint's id, stored, without the manifest. `elapsed_us` is the time since the
+    `requests` are those to the store so far, and one for each that is still to come: the PUTs that go beside the
+    manifest, its own, and the swap. `objects` and `bytes` are those that carry the checkpoint's id, stored, without the
+    manifest. `elapsed_us` is the time since the
     attempt was begun, `blocked_us` how much of it the caller spent in calls that belong to the attempt.
     """
 

@@ -141,7 +141,7 @@ class TableState:
         turn = math.ceil(self._version.partitions / max_chain)
         self._rewrite(rewrites(self._version, max_chain, turn))
         if self._changed:
-            self._draft.put(self._name, self._version.operator())
+            self._draft.put_operator(self._name, self._version.operator())
 
     def _close(self) -> None:
         """The table was dropped: nothing more can be done with it."""

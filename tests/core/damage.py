@@ -73,7 +73,7 @@ def fill_table(client: Checkpointer, cp: Checkpoint, number: int) -> None:
     changes = pa.concat_tables([changes_of(TABLE, [(MERGE, (p + 1, number))], p) for p in range(2)])
     for partition, delta in run_sync(writer.pack(in_order(changes, TABLE.key))).items():
         chains[partition] = on_top(chains.get(partition, ()), delta)
-    cp._draft.put("table", Version("table", TABLE, 2, chains).operator())
+    cp._draft.put_operator("table", Version("table", TABLE, 2, chains).operator())
 
 
 def everything(restored: Restored | None) -> Any:

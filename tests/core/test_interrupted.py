@@ -82,6 +82,19 @@ def test_an_abort_beside_a_prepare_leaves_nothing_visible(world: World, client: 
     assert latest(world.actor()) == b"3"
 
 
+def test_an_abort_while_a_new_root_is_tried_leaves_nothing_visible(world: World) -> None:
+    client = world.actor()
+    gate = client.faults.hold("swap")  # of a probe: the store was never written to
+    with client.begin(background=True) as cp:
+        cp.snapshot("op", 0, b"1")
+    gate.wait()
+    cp.abort()
+    gate.open()
+    with pytest.raises(InvalidStateError, match="aborted"):
+        client.read_latest()
+    assert world.actor().restore() is None
+
+
 def test_an_abort_while_a_commit_waits_its_turn_leaves_nothing_visible(world: World, client: Actor) -> None:
     gate = client.faults.hold("swap")
     first, second = client.begin(), client.begin()

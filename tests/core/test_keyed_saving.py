@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from checkpointer import KeyedState
+from checkpointer import KeyedState, runtime
+from checkpointer.codecs import keyed_codec
 from checkpointer.errors import DependencyError
 from checkpointer.host import SystemHost
+from checkpointer.save import ENCODE_AT_ONCE
+from checkpointer.uploads import Flight
 from manifests.model import DELTA, SNAPSHOT
 from tests.core.keyed_state import failing_save, filled, kinds, save, saved
 from tests.core.world import Actor, World
@@ -223,6 +226,67 @@ def test_an_emptied_state_is_restored_empty(world: World) -> None:
     assert saved(world) == {}
     save(client, KeyedState())
     assert saved(world) == {}
+
+
+# ---- where it is encoded ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grows", ["keys", "values", "folded"])
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_large_is_encoded_beside_the_event_loop(
+    world: World, grows: str, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large: list[bool] = []
+    encode = keyed_codec.encode
+
+    def watched(records: Any) -> tuple[bytes, int]:
+        stored, raw_size = encode(records)
+        if raw_size > 4 * ENCODE_AT_ONCE:
+            large.append(runtime.on_loop())
+        return stored, raw_size
+
+    client, state = world.actor(max_chain=2), KeyedState({"k": "small"}, partitions=1)
+    monkeypatch.setattr(keyed_codec, "encode", watched)
+    if again:
+        save(client, state)
+    if grows == "keys":
+        state.update((n, "v") for n in range(100_000))
+    elif grows == "values":
+        state.update((n, "v" * 10_000) for n in range(100))
+    else:
+        state.update((n, "v" * 1000) for n in range(10_000))
+        save(client, state)
+        for n in range(200):
+            state[n] = "w" * 1000
+            if n % 10 == 0:
+                save(client, state)
+    save(client, state)
+    assert large
+    assert not any(large)
+    assert saved(world) == dict(state)
+
+
+@pytest.mark.parametrize("how", ["delta", "attach"])
+def test_what_is_folded_counts_as_under_way(world: World, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fold reads all that it joins: many at once would not fit into memory."""
+    sizes: list[int] = []
+    begin = Flight.start
+
+    async def start(self: Flight, write: Any, size: int) -> None:
+        sizes.append(size)
+        await begin(self, write, size)
+
+    client = world.actor(max_chain=3)
+    with client.begin() as cp:
+        cp.snapshot("op", 0, b"s" * 10_000)
+    monkeypatch.setattr(Flight, "start", start)
+    for _ in range(6):
+        with client.begin() as cp:
+            if how == "delta":
+                cp.delta("op", 0, b"d" * 1000)
+            else:
+                cp.attach(client.save_delta(cp.id, "op", 0, b"d" * 1000))
+    assert max(sizes) >= 4000
 
 
 # ---- background ------------------------------------------------------------------------------------------------------

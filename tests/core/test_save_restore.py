@@ -601,3 +601,14 @@ def test_a_checkpoint_taken_by_hand_is_committed_or_dropped(world: World) -> Non
     assert cp.commit() == cp.id
     attempt(client, b"2").abort()
     assert latest(world.actor()) == b"1"
+
+
+def test_an_operator_whose_first_delta_was_refused_may_be_saved_otherwise(world: World) -> None:
+    client, state = world.actor(), KeyedState({"k": 1})
+    with client.begin() as cp:
+        with pytest.raises(IllegalArgumentError, match="needs a snapshot"):
+            cp.delta("op", 0, b"x")
+        cp.save("op", state)
+    restored = world.actor().restore()
+    assert restored is not None
+    assert dict(restored.keyed("op")) == {"k": 1}
