@@ -9,10 +9,11 @@ import os
 import pickle
 import sqlite3
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgpack
 import pyarrow as pa
@@ -24,26 +25,38 @@ from benchmarks.driver_state import State, restore_by_hand, save_by_hand
 from checkpointer import Checkpointer, KeyedState
 
 
-class Contender(Protocol):
+class Contender(ABC):
     name: ClassVar[str]
     verifies: ClassVar[bool]
     """Whether a restore checks all the bytes that it returns."""
 
+    @abstractmethod
     def __init__(self, folder: Path) -> None: ...
 
+    @abstractmethod
     def save(self, state: State) -> None:
         """Everything, for the first time."""
 
+    @abstractmethod
     def change(self, changes: State) -> None:
         """These records are new, or have new values."""
 
+    def change_meanwhile(self, changes: State) -> None:
+        """The same, durable only once it is settled."""
+        self.change(changes)
+
+    def settle(self) -> None:  # noqa: B027  # most have no background
+        """Wait for what goes on there."""
+
+    @abstractmethod
     def restore(self) -> State:
         """What a process that was started anew gets: every record, as Python objects."""
 
+    @abstractmethod
     def close(self) -> None: ...
 
 
-class Ours:
+class Ours(Contender):
     name = "checkpointer"
     verifies = True
 
@@ -60,8 +73,15 @@ class Ours:
         self._state.update(changes)
         self._commit()
 
-    def _commit(self) -> None:
-        with self._client.begin() as checkpoint:
+    def change_meanwhile(self, changes: State) -> None:
+        self._state.update(changes)
+        self._commit(background=True)
+
+    def settle(self) -> None:
+        self._client.read_latest()
+
+    def _commit(self, *, background: bool = False) -> None:
+        with self._client.begin(background=background) as checkpoint:
             checkpoint.save("state", self._state)
 
     def restore(self) -> State:
@@ -74,7 +94,7 @@ class Ours:
         self._client.close()
 
 
-class ByHand:
+class ByHand(Contender):
     """The limit: pack, compress, hash, write and sync in one thread, with no name for what is whole and newest."""
 
     name = "msgpack + zstd + SHA-256 by hand"
@@ -100,7 +120,7 @@ class ByHand:
         pass
 
 
-class Pickle:
+class Pickle(Contender):
     """All of it each time: a pickle has no deltas."""
 
     name = "pickle"
@@ -129,7 +149,7 @@ class Pickle:
         pass
 
 
-class RocksDB:
+class RocksDB(Contender):
     """A write, then a checkpoint, which is what a restart opens: it syncs all that is in it, so no log is needed."""
 
     name = "RocksDB"
@@ -164,7 +184,7 @@ class RocksDB:
         self._db.close()
 
 
-class SlateDB:
+class SlateDB(Contender):
     """Its own objects in a local folder. It says that a write is durable before it is synced: done here."""
 
     name = "SlateDB"
@@ -213,7 +233,7 @@ class SlateDB:
         self._loop.close()
 
 
-class SQLite:
+class SQLite(Contender):
     name = "SQLite"
     verifies = False
 
@@ -243,7 +263,7 @@ class SQLite:
         self._db.close()
 
 
-class DeltaRs:
+class DeltaRs(Contender):
     """A lakehouse table, with a column for each field, and a merge."""
 
     name = "delta-rs"

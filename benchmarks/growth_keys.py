@@ -15,6 +15,9 @@ STEADY = 0.15
 LINEAR = 1.1
 """Power of what may grow in proportion."""
 
+EVERYTHING = 1.1
+"""What a delta of all keys may cost beside a full save."""
+
 CHANGED = 1000
 """Keys that a delta changes, however many there are."""
 
@@ -53,7 +56,8 @@ def check(client: Checkpointer, expected: dict[str, str]) -> None:
 
 def keys(counts: Sequence[int]) -> Iterator[Finding]:
     """Mappings of more and more keys. The largest is saved and restored once."""
-    full, delta, whole = "full save of a mapping", f"delta of {CHANGED:,} keys", "restore of a mapping"
+    full, whole = "full save of a mapping", "restore of a mapping"
+    delta = f"delta of {CHANGED:,} keys, until the next snapshot"
     lines: dict[str, list[tuple[float, float]]] = {full: [], delta: [], whole: []}
     for count in counts:
         for line, seconds in zip(lines, _of_keys(count, max(1, min(7, 3_000_000 // count))), strict=True):
@@ -121,4 +125,4 @@ def shares(count: int) -> Iterator[Finding]:
         yield from (grows(plot, line, LINEAR) for line in plot.lines)
     all_of_them, from_nothing = times[f"{SHARES[-1]}"], times["full"]
     spread = f"spread {all_of_them.spread:.0%} / {from_nothing.spread:.0%}"
-    yield Target(f"{what} that all changed / full save", all_of_them.median / from_nothing.median, LINEAR, spread)
+    yield Target(f"{what} that all changed / full save", all_of_them.median / from_nothing.median, EVERYTHING, spread)

@@ -13,7 +13,7 @@ from typing import Any
 import zstandard
 
 from benchmarks.contenders import sync_folder, write_synced
-from benchmarks.driver_state import commit, keyed
+from benchmarks.driver_state import State, commit, keyed, save_by_hand, value
 from benchmarks.measure import Finding, Grid, Times, alternate, in_threads, timed
 from benchmarks.stores import fill, folder, random_bytes
 from checkpointer import Checkpointer, KeyedState
@@ -38,24 +38,51 @@ class Rates:
 def run(quick: bool) -> list[Finding]:
     repetitions, share = (3, 8) if quick else (7, 1)
     rates = Rates()
-    _machine(rates, 256 * MIB // share, repetitions)
     _opaque(rates, 256 * MIB // share, repetitions)
     _keyed(rates, 1_000_000 // share, repetitions)
     _small(rates, 20 if quick else 60)
-    columns = ["figure", "limit", "share", "rates", "spread"]
-    return [Grid("Beside what the machine allows", columns, rates.rows)]
+    return [
+        Grid("What the machine does", ["", "rate", "spread"], _machine(256 * MIB // share, repetitions)),
+        Grid("Beside what the machine allows", ["figure", "limit", "share", "rates", "spread"], rates.rows),
+    ]
 
 
-def _machine(rates: Rates, size: int, repetitions: int) -> None:
-    """The disk beside memory: says which of the two a save waits for."""
-    (data,) = random_bytes([size])
+def _machine(size: int, repetitions: int) -> list[list[str]]:
+    """The rates of each thing by itself, of bytes that are half random, in as many threads as there are processors."""
+    pieces = 16
+    data = [b"".join((piece, bytes(len(piece)))) for piece in random_bytes([size // pieces // 2] * pieces)]
+    compressed = [_compress(piece) for piece in data]
     with folder() as base:
+        paths = [base / f"{number}" for number in range(pieces)]
         times = alternate(
             repetitions,
-            ours=lambda: timed(lambda: write_synced(base / "file", data)),
-            limit=lambda: timed(lambda: bytearray(data)),
+            write=lambda: in_threads(write_synced, paths, data),
+            read=lambda: in_threads(Path.read_bytes, paths),
+            copy=lambda: in_threads(bytearray, data),
+            sha256=lambda: in_threads(lambda piece: hashlib.sha256(piece).digest(), data),
+            compress=lambda: in_threads(_compress, data),
+            decompress=lambda: in_threads(_decompress, compressed),
         )
-    rates.add("write a file and sync it, by hand", "copy it in memory", size / MIB, times)
+    names = {
+        "write": "write files and sync them",
+        "read": "read them, from the page cache",
+        "copy": "copy in memory",
+        "sha256": "SHA-256",
+        "compress": "zstd, compress",
+        "decompress": "zstd, decompress",
+    }
+    return [
+        [name, f"{size / MIB / times[key].median:,.0f} MiB/s", f"{times[key].spread:.0%}"]
+        for key, name in names.items()
+    ]
+
+
+def _compress(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=keyed_codec.LEVEL).compress(data)
+
+
+def _decompress(data: bytes) -> bytes:
+    return zstandard.ZstdDecompressor().decompress(data)
 
 
 def _opaque(rates: Rates, size: int, repetitions: int) -> None:
@@ -81,8 +108,7 @@ def _opaque(rates: Rates, size: int, repetitions: int) -> None:
             def read() -> None:
                 restored = client.restore()
                 assert restored is not None
-                found = [restored.operator("operator").partition(n) for n in range(pieces)]
-                if found != [[content] for content in contents]:
+                if restored.operator("operator").read() != {n: [content] for n, content in enumerate(contents)}:
                     raise AssertionError("what was restored is not what was saved")
 
             times = alternate(
@@ -90,7 +116,7 @@ def _opaque(rates: Rates, size: int, repetitions: int) -> None:
                 ours=lambda: timed(read),
                 limit=lambda: in_threads(lambda path: hashlib.sha256(path.read_bytes()).hexdigest(), paths),
             )
-        rates.add("restore them, one after the other", "read and SHA-256, all at once", size / MIB, times)
+        rates.add("restore them", "read and SHA-256", size / MIB, times)
 
 
 def _keyed(rates: Rates, keys: int, repetitions: int) -> None:
@@ -105,12 +131,9 @@ def _keyed(rates: Rates, keys: int, repetitions: int) -> None:
             with Checkpointer(next(roots)) as client:
                 return timed(lambda: commit(client, state))
 
-        def compress(data: bytes) -> bytes:
-            return zstandard.ZstdCompressor(level=keyed_codec.LEVEL).compress(data)
-
-        times = alternate(repetitions, ours=ours, limit=lambda: in_threads(compress, raw))
+        times = alternate(repetitions, ours=ours, limit=lambda: in_threads(_compress, raw))
         rates.add("save a keyed state", "zstd of its packed bytes", size, times)
-        stored = [compress(data) for data in raw]
+        stored = [_compress(data) for data in raw]
 
         def restored() -> KeyedState:
             found = Checkpointer(base / "root-0").restore()
@@ -119,13 +142,36 @@ def _keyed(rates: Rates, keys: int, repetitions: int) -> None:
 
         if restored() != state:
             raise AssertionError("what was restored is not what was saved")
-        decompress = zstandard.ZstdDecompressor
-        times = alternate(
-            repetitions,
-            ours=lambda: timed(restored),
-            limit=lambda: in_threads(lambda data: decompress().decompress(data), stored),
-        )
+        times = alternate(repetitions, ours=lambda: timed(restored), limit=lambda: in_threads(_decompress, stored))
         rates.add("restore it", "zstd of its stored bytes", size, times)
+        _delta(rates, state, keys, base, repetitions)
+
+
+def _delta(rates: Rates, state: KeyedState, keys: int, base: Path, repetitions: int) -> None:
+    """One key of a hundred, another value each: what is packed, compressed, hashed, written and synced by hand."""
+    turns = iter(range(10_000))
+    with Checkpointer(base / "deltas") as client:
+        commit(client, state)
+
+        def changes() -> State:
+            turn = next(turns)
+            return {f"N{number:07d}": value(number + turn + 1) for number in range(turn, keys, 100)}
+
+        def ours() -> float:
+            changed = changes()
+
+            def work() -> None:
+                state.update(changed)
+                commit(client, state)
+
+            return timed(work)
+
+        def by_hand() -> float:
+            changed = changes()
+            return timed(lambda: save_by_hand(changed, base / "by-hand"))
+
+        times = alternate(repetitions, ours=ours, limit=by_hand)
+    rates.add("change 1 % of it and commit", "pack, zstd, SHA-256, write and sync", keys / 100_000, times, "thousand/s")
 
 
 def _raw(part: dict[Any, bytes]) -> bytes:

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.contenders import Synced, merge
-from benchmarks.measure import Target, Times, alternate, timed
+from benchmarks.measure import Target, Times, alternate, rotated, timed
 from benchmarks.micro_batches import fingerprint
 from checkpointer import Checkpointer
 from checkpointer.runtime import run_sync
@@ -31,6 +31,7 @@ from checkpointer.spark import TableState, read_state
 from checkpointer.spark.read import version_of
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.opening import key_table
+from checkpointer.table.parquet import LEVEL
 from checkpointer.table.version import Reader
 
 PARTITIONS = 8
@@ -50,6 +51,7 @@ def session(folder: Path) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.sql.parquet.compression.codec": "zstd",
+        "spark.hadoop.parquet.compression.codec.zstd.level": str(LEVEL),
         "spark.local.dir": str(folder / "spark"),
     }
     builder = SparkSession.builder.appName("benchmarks")
@@ -136,20 +138,20 @@ def run(quick: bool) -> list[Target]:
         return [
             *_full(spark, folder, count, repetitions),
             *_chain(spark, folder, count, repetitions),
-            *_upserts(spark, folder, sizes, *((4, 2) if quick else (30, 5))),
+            *_upserts(spark, folder, sizes, *((4, 2) if quick else (60, 5))),
         ]
     finally:
         spark.stop()
         shutil.rmtree(folder)
 
 
-def _against(question: str, mine: Times, other: Times, limit: float) -> Target:
+def _against(question: str, mine: Times, other: Times, limit: float | None) -> Target:
     detail = f"{mine.median:.2f} / {other.median:.2f} s, spread {mine.spread:.0%} / {other.spread:.0%}"
     return Target(question, mine.median / other.median, limit, detail)
 
 
 def _full(spark: SparkSession, folder: Path, count: int, repetitions: int) -> list[Target]:
-    source, plain = str(folder / "source"), str(folder / "plain")
+    source, plain, by_key = (str(folder / name) for name in ("source", "plain", "by-key"))
     rows(spark, count).write.parquet(source)
     frame = spark.read.parquet(source)
     roots = (Root(spark, folder / f"full-{number}") for number in range(1000))
@@ -161,21 +163,26 @@ def _full(spark: SparkSession, folder: Path, count: int, repetitions: int) -> li
         last[:] = [next(roots)]
         return timed(lambda: last[0].upsert(frame))
 
-    def peer() -> float:
-        return timed(lambda: frame.repartition(PARTITIONS, "key").write.mode("overwrite").parquet(plain))
+    def parquet(data: DataFrame, path: str) -> float:
+        return timed(lambda: data.write.mode("overwrite").parquet(path))
 
-    written = alternate(repetitions, ours=ours, parquet=peer)
+    written = alternate(
+        repetitions,
+        ours=ours,
+        by_key=lambda: parquet(frame.repartition(PARTITIONS, "key"), by_key),
+        parquet=lambda: parquet(frame, plain),
+    )
     read = alternate(
         repetitions,
         ours=lambda: timed(last[0].read),
-        parquet=lambda: timed(lambda: consume(spark.read.parquet(plain))),
+        parquet=lambda: timed(lambda: consume(spark.read.parquet(by_key))),
     )
-    if last[0].totals() != fingerprint(frame):
+    if {last[0].totals(), *(fingerprint(spark.read.parquet(path)) for path in (by_key, plain))} != {fingerprint(frame)}:
         raise AssertionError("what was read is not what was written")
+    what = "table: full snapshot / Spark's Parquet, which does not sync"
     return [
-        _against(
-            "table: full snapshot / Spark's Parquet, which does not sync", written["ours"], written["parquet"], 1.4
-        ),
+        _against(f"{what}, partitioned by key", written["ours"], written["by_key"], 1.4),
+        _against(f"{what}, rows as they come", written["ours"], written["parquet"], None),
         _against("table: full read, verified / Spark's Parquet", read["ours"], read["parquet"], 1.8),
     ]
 
@@ -199,61 +206,72 @@ def _chain(spark: SparkSession, folder: Path, count: int, repetitions: int) -> l
 
 
 def _upserts(spark: SparkSession, folder: Path, sizes: list[int], rounds: int, merges: int) -> list[Target]:
-    """The mean over many batches, so that compaction is in it."""
-    means = {}
-    for size in sizes:
-        root = Root(spark, folder / f"upserts-{size}", partitions=32)
+    """The mean over many batches, in which every partition of all but the largest table is written anew once."""
+    roots = {size: Root(spark, folder / f"upserts-{size}", partitions=32) for size in sizes}
+    for size, root in roots.items():
         root.upsert(rows(spark, size))
-        fresh = root.lookup_bytes(size)
-        paths = [*_changes(folder, size, rounds + WARM)]
-        times = [timed(partial(root.upsert_file, path)) for path in paths]
-        means[size] = statistics.mean(times[WARM:])
-        _check_last(spark, root, paths[-1], size)
-        changed = root.lookup_bytes(size)
-        shutil.rmtree(root.path)
-    middle = sizes[1]
-    peer = str(folder / "delta")
+    fresh = roots[sizes[-1]].lookup_bytes(sizes[-1])
+    middle, peer = sizes[1], str(folder / "delta")
     write_deltalake(peer, rows(spark, middle).toArrow())
-    synced = Synced(Path(peer))
-    merges_of = [timed(partial(_merge, peer, path, synced)) for path in _changes(folder, middle, merges + WARM)]
-    merged = statistics.mean(merges_of[WARM:])
-    shutil.rmtree(peer)
-    spread = max(means.values()) / min(means.values())
+    synced, merged = Synced(Path(peer)), list[float]()
+    paths: dict[int, list[str]] = {size: [] for size in sizes}
+    seconds: dict[int, list[float]] = {size: [] for size in sizes}
+    for number in range(WARM + rounds):
+        for size in rotated(sizes, number):
+            paths[size].append(_changes(folder, size, number))
+            seconds[size].append(timed(partial(roots[size].upsert_file, paths[size][-1])))
+        if number < WARM + merges:
+            merged.append(timed(partial(_merge, peer, paths[middle][-1], synced)))
+    for size, root in roots.items():
+        _check(spark, size, paths[size], root.totals())
+    _check(spark, middle, paths[middle][: len(merged)], fingerprint(spark.read.parquet(*DeltaTable(peer).file_uris())))
+    changed = roots[sizes[-1]].lookup_bytes(sizes[-1])
+    means = {size: statistics.mean(seconds[size][WARM:]) for size in sizes}
+    by_peer = statistics.mean(merged[WARM:])
     detail = ", ".join(f"{size / 1e6:g} M: {mean:.2f} s" for size, mean in means.items())
+    spread = Times(tuple(seconds[middle][WARM:])).spread, Times(tuple(merged[WARM:])).spread
 
     def after(kind: int) -> str:
-        return f"verified; after {rounds + WARM} upserts {changed[kind]:.3f}"
+        return f"verified; after {WARM + rounds} upserts {changed[kind]:.3f}"
 
     return [
         Target(
             f"table: upsert of {CHANGED:,} into {middle:,} / delta-rs merge",
-            means[middle] / merged,
+            means[middle] / by_peer,
             0.4,
-            f"mean of {rounds}: {means[middle]:.2f} s; of {merges}: {merged:.2f} s",
+            f"mean of {rounds}: {means[middle]:.2f} s; of {merges}: {by_peer:.2f} s; "
+            f"spread {spread[0]:.0%} / {spread[1]:.0%}",
         ),
-        Target("table: slowest / fastest of three sizes, same upsert", spread, 1.3, detail),
+        Target(
+            "table: slowest / fastest of three sizes, same upsert",
+            max(means.values()) / min(means.values()),
+            1.3,
+            f"{detail}; of the largest no partition is written anew yet",
+        ),
         Target(f"table: bytes read for 1,000 neighbours of {sizes[-1]:,} rows / all", fresh[0], 0.02, after(0)),
         Target(f"table: bytes read for 1,000 random keys of {sizes[-1]:,} rows / all", fresh[1], 0.02, after(1)),
         Target(f"table: bytes read for 1 key of {sizes[-1]:,} rows / all", fresh[2], None, after(2)),
     ]
 
 
-def _changes(folder: Path, size: int, count: int) -> Iterator[str]:
-    """Files with other random rows each, as both contenders read them."""
-    draw = np.random.default_rng(size)
-    for number in range(count):
-        keys = draw.choice(size, CHANGED, replace=False)
-        carrier = np.char.add("C", (keys % 31).astype(str))
-        table = {"key": keys, "n": keys % 977, "amount": draw.random(CHANGED), "carrier": carrier}
-        path = str(folder / f"change-{size}-{number}.parquet")
-        pq.write_table(pa.table(table), path)
-        yield path
+def _changes(folder: Path, size: int, number: int) -> str:
+    """A file with random rows, as all contenders read it."""
+    draw = np.random.default_rng((size, number))
+    keys = draw.choice(size, CHANGED, replace=False)
+    carrier = np.char.add("C", (keys % 31).astype(str))
+    table = {"key": keys, "n": keys % 977, "amount": draw.random(CHANGED), "carrier": carrier}
+    path = str(folder / f"change-{size}-{number}.parquet")
+    pq.write_table(pa.table(table), path)
+    return path
 
 
-def _check_last(spark: SparkSession, root: Root, path: str, size: int) -> None:
-    """All keys are there, and the rows that were changed last are those that were given."""
-    stored, last = read_state(spark, str(root.path), "t"), spark.read.schema(SCHEMA).parquet(path)
-    if stored.count() != size or fingerprint(stored.join(last.select("key"), "key", "left_semi")) != fingerprint(last):
+def _check(spark: SparkSession, size: int, paths: list[str], found: tuple[Any, ...]) -> None:
+    """Of each row there is what was given last."""
+    number = F.regexp_extract(F.input_file_name(), r"-(\d+)\.parquet", 1).cast("int")
+    given = spark.read.schema(SCHEMA).parquet(*paths).withColumn("number", number)
+    last = given.groupBy("key").agg(F.max_by(F.struct("n", "amount", "carrier"), "number").alias("row"))
+    expected = rows(spark, size).join(last.select("key"), "key", "left_anti").union(last.select("key", "row.*"))
+    if fingerprint(expected) != found:
         raise AssertionError("what was read is not what was written")
 
 
