@@ -237,6 +237,7 @@ def _is_canonical(encoded: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=4096)
 def owner(path: str) -> CheckpointId | None:
     """The attempt that wrote the object, or None where the path is not one of the format's own.
 
