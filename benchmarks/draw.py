@@ -40,7 +40,12 @@ def plots_table(plots: Iterable[Plot]) -> str:
     return _table(
         ["plot", "line", "slope", "picture"],
         (
-            [plot.title, line, f"{plot.slope(line):.2f}{' (power)' * plot.logarithmic}", f"`{plot.name}.svg`"]
+            [
+                plot.title,
+                line,
+                f"{plot.slope(line):.2f}{' (power)' * plot.logarithmic}",
+                f"[{plot.name}]({plot.name}.svg)",
+            ]
             for plot in plots
             for line in plot.lines
         ),

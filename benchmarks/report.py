@@ -1,4 +1,4 @@
-"""What was measured, as files: for each part JSON and pictures, and one Markdown table of all parts."""
+"""What was measured, as files: for each part JSON and pictures; Markdown of all parts, and a summary for the README."""
 
 import json
 import platform
@@ -9,6 +9,9 @@ from pathlib import Path
 
 from benchmarks.draw import draw, grid_table, plots_table, targets_table
 from benchmarks.measure import Finding, Grid, Note, Plot, Target
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- bench -->\n", "<!-- /bench -->"
 
 KINDS = {kind.__name__: kind for kind in (Target, Grid, Plot, Note)}
 
@@ -30,7 +33,13 @@ class Results:
             if isinstance(finding, Plot):
                 draw(finding, self._folder)
         everything = [finding for name in self._parts for finding in self._read(name)]
-        self._folder.with_suffix(".md").write_text(tables(everything))
+        (self._folder / "README.md").write_text(tables(everything))
+        (self._folder / "summary.md").write_text(tables(finding for finding in everything if _is_target(finding)))
+        if self._folder.name == "full":
+            before, _, rest = README.read_text().partition(BEGIN)
+            README.write_text(
+                f"{before}{BEGIN}{(self._folder / 'summary.md').read_text()}{END}{rest.partition(END)[2]}"
+            )
 
     def _read(self, part: str) -> list[Finding]:
         path = self._folder / f"{part}.json"
@@ -48,6 +57,10 @@ def tables(findings: Iterable[Finding]) -> str:
     found += [plots_table(plots)] if plots else []
     found += [f"{finding.text}.\n" for finding in listed if isinstance(finding, Note)]
     return "\n".join(found)
+
+
+def _is_target(finding: Finding) -> bool:
+    return isinstance(finding, Target) and finding.limit is not None
 
 
 def _version() -> str | None:

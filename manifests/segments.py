@@ -221,4 +221,4 @@ def _fold_from(entries: list[int]) -> int:
 
 
 def _tier(entries: int) -> int:
-    return max(0, (max(entries, 1).bit_length() - 1) // 2)
+    return (max(entries, 1).bit_length() - 1) // 2
