@@ -56,7 +56,8 @@ class Client:
             fencing: "required" refuses a store that cannot swap atomically; "none" does without, and then nothing
                 protects two writers of one root from each other.
             max_chain: Most objects that a partition's chain may stand in, at least 2. Deltas of a KeyedState are merged
-                to stay within it; deltas of opaque bytes are put together in larger objects.
+                to stay within it; deltas of opaque bytes are put together in larger objects, so that there may be one
+                more where one attempt writes several deltas of a partition, or attaches one.
             concurrency: Requests under way at once, small reads and writes apart: of these sixteen times as many.
             timeout: Seconds after which a request of a small object counts as unanswered.
             metrics: Called with a `CommitMetrics` after each commit and a `RestoreMetrics` after each restore, in a

@@ -92,6 +92,13 @@ async def read_slices(store: Store, host: Host, artifacts: Sequence[Artifact]) -
     return slices
 
 
+async def read_all(store: Store, host: Host, artifacts: Iterable[Artifact]) -> dict[Artifact, Bytes]:
+    """The stored bytes of each, verified, with one request for each object that they stand in."""
+    groups = by_object(artifacts)
+    data = await asyncio.gather(*(read_slices(store, host, group) for group in groups))
+    return {a: part for group, parts in zip(groups, data, strict=True) for a, part in zip(group, parts, strict=True)}
+
+
 def by_object(artifacts: Iterable[Artifact]) -> list[list[Artifact]]:
     """The artifacts, grouped by the object they stand in: one request for each group."""
     groups: dict[str, list[Artifact]] = {}

@@ -75,9 +75,7 @@ class Snapshot:
         store, host = self.session.store, self.session.host
 
         async def load() -> dict[int, list[bytes]]:
-            groups = objects.by_object(artifact for chain in chains.values() for artifact in chain)
-            loaded = await asyncio.gather(*(objects.read_slices(store, host, group) for group in groups))
-            found = {a: d for group, data in zip(groups, loaded, strict=True) for a, d in zip(group, data, strict=True)}
+            found = await objects.read_all(store, host, (artifact for chain in chains.values() for artifact in chain))
             return {partition: [bytes(found[artifact]) for artifact in chain] for partition, chain in chains.items()}
 
         return await self._explaining(load)

@@ -5,7 +5,6 @@
 `restore.py` is the mirror image.
 """
 
-import asyncio
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -394,10 +393,7 @@ class Draft:
             raise IllegalArgumentError(f"operator {operator!r}: has no partition {partition!r:.20}")
 
     async def _write_folded(self, piece: Piece, older: Chain, newest: Slice | None) -> None:
-        store, host = self._session.store, self._session.host
-        groups = objects.by_object(older)
-        data = await asyncio.gather(*(objects.read_slices(store, host, group) for group in groups))
-        found = {a: d for group, part in zip(groups, data, strict=True) for a, d in zip(group, part, strict=True)}
+        found = await objects.read_all(self._session.store, self._session.host, older)
         # Equal deltas of one attempt can be one artifact, which the chain then names more than once.
         slices = [Slice(DELTA, bytes(found[artifact]), artifact.length, 1) for artifact in older]
         await self._uploads.write_together(piece, slices if newest is None else [*slices, newest])

@@ -20,7 +20,7 @@ import zstandard
 
 from checkpointer.codecs.values import cut_whole, from_extension, pack_checked
 from checkpointer.errors import IllegalArgumentError, MalformedError
-from manifests.segments import decompress_pieces
+from manifests.frames import decompress_pieces
 
 PARTITIONER = "crc32-key-1"
 

@@ -13,9 +13,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manifests import layout, segments
+from manifests import frames, layout, segments
 from manifests.digest import sha256
 from manifests.errors import CheckpointError, IllegalArgumentError, MalformedError, UnsupportedFormatError
+from manifests.frames import decompress
 from manifests.model import (
     DELTA,
     SNAPSHOT,
@@ -29,7 +30,7 @@ from manifests.model import (
     Ref,
     Segment,
 )
-from manifests.segments import INLINE, INLINE_DELTAS, decode_segment, decompress, encode_segment, load, spill
+from manifests.segments import INLINE, INLINE_DELTAS, decode_segment, encode_segment, load, spill
 from manifests.wire import decode_manifest, encode_manifest
 from tests.manifests.samples import ID, PARENT, alone, changed, digest, packed
 
@@ -431,5 +432,5 @@ def test_a_megabyte_of_many_blocks_comes_back() -> None:
 
 
 def test_the_names_of_this_module_are_what_the_specification_says() -> None:
-    assert (segments.INLINE, segments.INLINE_DELTAS, segments.MAX_BLOCK) == (512, 128, 131_072)
+    assert (segments.INLINE, segments.INLINE_DELTAS, frames.MAX_BLOCK) == (512, 128, 131_072)
     assert PARENT < ID

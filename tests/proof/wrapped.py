@@ -23,7 +23,7 @@ from checkpointer.store.base import Blob
 from checkpointer.table import parquet
 from checkpointer.table.schema import PARTITION, TableSchema
 from checkpointer.table.version import Reader, Version
-from manifests import layout, progress, segments
+from manifests import frames, layout, progress, segments
 from manifests.digest import sha256
 from manifests.fields import Fields
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Patches, Segment
@@ -48,12 +48,12 @@ def segment(data: bytes) -> Patches:
 
 def encode_segment(patches: Patches) -> bytes:
     segment, stored = segments.encode_segment(ID, "totals", patches)
-    return bytes([segment.entries]) + segments.decompress(segment.path, stored.data, segment.raw_size)
+    return bytes([segment.entries]) + frames.decompress(segment.path, stored.data, segment.raw_size)
 
 
 def frame(data: bytes) -> bytes:
     """The first three bytes are the size that the manifest promises."""
-    return segments.decompress(NAME, data[3:], int.from_bytes(data[:3], "big"))
+    return frames.decompress(NAME, data[3:], int.from_bytes(data[:3], "big"))
 
 
 def encode_frame(raw: bytes) -> bytes:
@@ -69,7 +69,7 @@ def keyed(data: bytes) -> dict[Any, bytes | None]:
 
 def encode_keyed(records: dict[Any, bytes | None]) -> bytes:
     stored, raw_size = keyed_codec.encode(records)
-    return len(records).to_bytes(2, "big") + segments.decompress(NAME, stored, raw_size)
+    return len(records).to_bytes(2, "big") + frames.decompress(NAME, stored, raw_size)
 
 
 def as_json(data: bytes) -> bytes:
