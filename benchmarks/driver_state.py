@@ -78,7 +78,7 @@ def stored_bytes(root: Path) -> int:
 
 
 def run(quick: bool) -> list[Target]:
-    keys, repetitions = (200_000, 3) if quick else (1_000_000, 7)
+    keys, repetitions = (100_000, 3) if quick else (1_000_000, 7)
     with folder() as base:
         reference, state = plain(keys), keyed(keys)
         saves = _saves(base, reference, state, repetitions)

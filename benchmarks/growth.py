@@ -39,13 +39,13 @@ DELTA = 16 << 10
 
 
 def run(quick: bool) -> list[Finding]:
-    partitions, commits = ((10, 100, 500, 1000, 10_000), 100) if quick else ((10, 100, 500, 1000, 10_000, 100_000), 640)
+    partitions, commits = ((10, 100, 500, 1000, 5000), 100) if quick else ((10, 100, 500, 1000, 10_000, 100_000), 640)
     return [
         *_partitions(partitions, commits),
         *_chains(3 if quick else 9),
         *_history((10, 100, 1000) if quick else (10, 100, 1000, 10_000), 15 if quick else 51),
-        *growth_keys.keys((10_000, 100_000, 300_000) if quick else (10_000, 100_000, 1_000_000, 10_000_000)),
-        *growth_keys.shares(100_000 if quick else 1_000_000),
+        *growth_keys.keys((10_000, 30_000, 100_000) if quick else (10_000, 100_000, 1_000_000, 10_000_000)),
+        *growth_keys.shares(50_000 if quick else 1_000_000),
     ]
 
 
