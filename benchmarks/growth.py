@@ -71,7 +71,8 @@ def _partitions(counts: Sequence[int], commits: int) -> Iterator[Finding]:
         url, records = f"memory://growth-partitions-{count}", list[Metrics]()
         with Checkpointer(url, metrics=records.append) as client:
             commit[count], restore[count], wrote[count], read[count] = _of_partitions(client, count, commits)
-        fetched[count] = sum(one.bytes_read for one in records if isinstance(one, CommitMetrics)) / commits
+        _, *later = (one.bytes_read for one in records if isinstance(one, CommitMetrics))  # the first proves the store
+        fetched[count] = statistics.mean(later)
         forget(url)
     times = {f"commit of {TOUCHED} changed partitions": [*commit.items()], "restore of all chains": [*restore.items()]}
     title = "Many partitions, in memory (of 100,000, all are never rewritten here)"

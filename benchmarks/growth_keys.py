@@ -18,11 +18,11 @@ LINEAR = 1.1
 EVERYTHING = 1.1
 """What a delta of all keys may cost beside a full save."""
 
-CHANGED = 1000
+CHANGED = 200
 """Keys that a delta changes, however many there are."""
 
 DELTAS = 20
-"""So many that they are folded now and then: the time is their mean."""
+"""So many that they are folded now and then, and so few that no snapshot is due: the time is their mean."""
 
 SHARES = (0.0001, 0.001, 0.01, 0.1, 0.3, 1.0)
 

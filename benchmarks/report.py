@@ -22,12 +22,17 @@ class Results:
     def __init__(self, size: str, parts: Sequence[str]) -> None:
         self._folder = Path(__file__).parent / "results" / size
         self._parts = parts
+        self._version = _version()
 
     def write(self, part: str, findings: Sequence[Finding]) -> None:
         """Put what a part found in the place of what it found before, and all parts into one table."""
         self._folder.mkdir(parents=True, exist_ok=True)
         found = [{"kind": type(finding).__name__} | asdict(finding) for finding in findings]
-        run = {"version": _version(), "machine": f"{platform.python_version()}, {platform.machine()}", "found": found}
+        run = {
+            "version": self._version,
+            "machine": f"{platform.python_version()}, {platform.machine()}",
+            "found": found,
+        }
         (self._folder / f"{part}.json").write_text(json.dumps(run, indent=1) + "\n")
         for finding in findings:
             if isinstance(finding, Plot):
@@ -35,7 +40,7 @@ class Results:
         everything = [finding for name in self._parts for finding in self._read(name)]
         (self._folder / "README.md").write_text(tables(everything))
         (self._folder / "summary.md").write_text(tables(finding for finding in everything if _is_target(finding)))
-        if self._folder.name == "full":
+        if self._folder.name == "full" and all((self._folder / f"{name}.json").exists() for name in self._parts):
             before, _, rest = README.read_text().partition(BEGIN)
             README.write_text(
                 f"{before}{BEGIN}{(self._folder / 'summary.md').read_text()}{END}{rest.partition(END)[2]}"

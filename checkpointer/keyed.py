@@ -24,11 +24,14 @@ PARTITIONS = 8
 LIVE = 256
 """Live objects of all partitions that are let be before those that nobody holds any more are put to rest."""
 
-SET_TOGETHER = 2048
+TOGETHER = 256
 """Values that are set together, of all partitions."""
 
 _PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 """Types whose values cannot change and hold nothing that can."""
+
+_COLLECTED = frozenset({dict, list, tuple})
+"""Types of what is there as a whole before any of it is set."""
 
 _MISSING: Any = object()
 
@@ -56,7 +59,10 @@ class KeyedState(MutableMapping[Any, Any]):
             raise IllegalArgumentError(f"partitions {partitions!r:.40}: expected an integer from 1 to 65536")
         self._parts = [Partition(max(LIVE // partitions, 1)) for _ in range(partitions)]
         self._captured: Capture | None = None
-        self.update(initial)
+        if isinstance(initial, Mapping) or not hasattr(initial, "keys"):
+            self._set_all(initial.items() if isinstance(initial, Mapping) else initial)
+        else:
+            self.update(initial)
 
     @classmethod
     def _restored(cls, parts: list[tuple[Chain, dict[Any, bytes], list[dict[Any, bytes | None]]]]) -> "KeyedState":
@@ -110,24 +116,25 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def update(self, other: Any = (), /, **more: Any) -> None:
         """As of a dict."""
-        if isinstance(other, Mapping):
-            pairs: Iterable[tuple[Any, Any]] = other.items()
-        elif hasattr(other, "keys"):
-            pairs = ((key, other[key]) for key in other.keys())  # noqa: SIM118
-        else:
-            pairs = other
-        for each in (iter(pairs), iter(more.items())):
-            while self._set_some(each):
-                pass
+        if type(other) in _COLLECTED:
+            self._set_all(other.items() if type(other) is dict else other)
+            other = ()
+        super().update(other, **more)  # one by one: what makes the pairs may look at those before
+
+    def _set_all(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        """Set what cannot depend on what is set meanwhile, many together."""
+        left = iter(pairs)
+        while self._set_some(left):
+            pass
 
     def _set_some(self, pairs: Iterator[tuple[Any, Any]]) -> bool:
         """Set the next ones. Whether there may be more."""
         some: list[tuple[Any, Any]] = []
         try:
-            some.extend(islice(pairs, SET_TOGETHER))
+            some.extend(islice(pairs, TOGETHER))
+            return len(some) == TOGETHER
         finally:  # as in a dict, those before an error are set
             self._set(some)
-        return len(some) == SET_TOGETHER
 
     def _set(self, pairs: list[tuple[Any, Any]]) -> None:
         """Set one after the other; keys and values as most are, all in one go."""
@@ -144,6 +151,9 @@ class KeyedState(MutableMapping[Any, Any]):
         each: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
         for number, key, value in zip(numbers, keys, values, strict=True):
             each[number][key] = value
+        pairs.clear()  # and what else holds values that nobody else may hold: such as it are put to rest
+        values.clear()
+        value = None
         for number, some in each.items():
             self._parts[number].assign(some)
 

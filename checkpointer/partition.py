@@ -69,9 +69,10 @@ class Partition:
     # ---- changes ----------------------------------------------------------------------------------------------------
 
     def assign(self, values: dict[Any, Any]) -> None:
-        """Set values that may be changed from outside for as long as somebody refers to them."""
+        """Set values that may be changed from outside for as long as somebody refers to them; `values` does no more."""
         self.live.update(values)
         self.fresh.update(dict.fromkeys(values))
+        values.clear()
         if len(self.live) > self._limit:
             self._put_to_rest()
 
@@ -209,7 +210,7 @@ class Partition:
                 return PartitionChange(
                     number, DELTA, 1 + first, records, size + sum(sizes[first:]), dirty, self._unshare
                 )
-        sample = [len(value) for value in islice(self.data.values(), 1024)]
+        sample = [len(value) for value in islice(self.data.values(), 2048)]
         size = len(self.data) * (16 + sum(sample) // max(len(sample), 1))
         change = PartitionChange(number, SNAPSHOT, 0, self.data, size, dirty, self._unshare)
         self._sharing.add(change)

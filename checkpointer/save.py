@@ -212,7 +212,6 @@ class Draft:
 
     async def _commit(self) -> None:
         async with self._session.lock:
-            await self._session.prove_conditions(self.base.head)  # what comes between manifest and swap, no abort stops
             base, (ref, manifest) = self.base, await self._write()
 
             async def plan(head: Head, pointer: Pointer) -> Pointer:
@@ -245,7 +244,6 @@ class Draft:
 
     async def _prepare(self) -> Prepared:
         async with self._session.lock:
-            await self._session.prove_conditions(self.base.head)
             base, (ref, manifest) = self.base, await self._write()
             self._prepared = Prepared(self._session, base, ref, manifest, self.settle, self.meter)
 
@@ -298,6 +296,7 @@ class Draft:
         self._check_open()
         self._ended = BEING_WRITTEN
         try:
+            await self._session.prove_conditions(self.base.head)  # what came after the manifest, no abort would stop
             self.freeze()
             await self._flight.land()
             last = await self._last_packs()

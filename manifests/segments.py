@@ -8,6 +8,8 @@ times in its life, not once for each commit.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
+from operator import is_not
 from typing import NamedTuple
 
 import zstandard
@@ -130,12 +132,14 @@ def _is_short(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
 
 def touched(old: Mapping[int, Chain], new: Mapping[int, Chain]) -> list[int]:
     """The partitions of `new` whose chains are not the very objects of `old`."""
-    return [] if new is old else [partition for partition, chain in new.items() if old.get(partition) is not chain]
+    return [] if new is old else [*compress(new, map(is_not, map(old.get, new), new.values()))]
 
 
 def _changes(old: Mapping[int, Chain], new: Mapping[int, Chain]) -> dict[int, Patch]:
-    changes = {p: Patch(0, ()) for p in old.keys() - new.keys()}
-    for partition in touched(old, new):
+    own = touched(old, new)
+    gone = len(old) - len(new) + sum(partition not in old for partition in own)
+    changes = {p: Patch(0, ()) for p in (old.keys() - new.keys() if gone else ())}
+    for partition in own:
         below, chain = old.get(partition, ()), new[partition]
         keep = next(
             (i for i, (a, b) in enumerate(zip(below, chain, strict=False)) if a != b),

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from checkpointer import AsyncCheckpointer, KeyedState, partition, runtime
-from checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError, InvalidStateError
+from checkpointer.errors import (
+    CheckpointError,
+    CorruptionError,
+    IllegalArgumentError,
+    InvalidStateError,
+    StoreRefusedError,
+)
 from checkpointer.runtime import run_sync
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
@@ -121,11 +127,13 @@ def test_a_commit_that_takes_too_long_for_its_caller_is_whole_or_nothing(world: 
         faults = Faults()
         other._session.store = FaultyStore(world.store, faults)
         gate = faults.hold("put", path="artifacts/")
-        with pytest.raises(TimeoutError):
+        with pytest.raises(asyncio.CancelledError):
             async with other.begin() as cp:
                 await cp.snapshot("op", 0, b"2")
-                await asyncio.wait_for(cp.commit(), 0.05)
-        gate.wait()  # its write was under way when the caller's patience ended
+                waiting = asyncio.ensure_future(cp.commit())
+                await asyncio.to_thread(gate.wait)
+                waiting.cancel()
+                await waiting
         gate.open()
         async with other.begin() as cp:
             await cp.snapshot("other", 0, b"3")
@@ -425,6 +433,32 @@ def test_those_before_a_pair_that_is_none_are_set_as_in_a_dict(bad: Any) -> None
     with pytest.raises((TypeError, ValueError)):
         state.update([("a", [1]), bad, ("c", [3])])
     assert dict(state) == {"a": [1]}
+
+
+@pytest.mark.parametrize("how", ["block", "background", "prepare", "async"])
+def test_a_new_root_that_is_refused_is_left_empty(world: World, how: str) -> None:
+    client = world.actor()
+    client.faults.fail("swap", path="_probe", error=StoreRefusedError)
+
+    async def block() -> None:
+        other = AsyncCheckpointer(world.store.url)
+        other._session.store = client._session.store
+        async with other.begin() as cp:
+            await cp.snapshot("large", 0, b"x" * 300_000)
+
+    with pytest.raises(StoreRefusedError, match="failed by the test"):
+        if how == "async":
+            asyncio.run(block())
+        else:
+            with client.begin(background=how == "background") as cp:
+                cp.snapshot("large", 0, b"x" * 300_000)
+                if how == "prepare":
+                    cp.prepare()
+            client.read_latest()
+    for late in (lambda: cp.snapshot("op", 0, b"1"), cp.commit) if how != "async" else ():
+        with pytest.raises(InvalidStateError):
+            late()
+    assert world.objects() == set()
 
 
 @pytest.mark.parametrize(("whole", "left"), [(b"whole", None), (b"whole", b"shor"), (b"", None), (b"", b"more")])

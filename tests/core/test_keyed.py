@@ -172,7 +172,7 @@ def test_an_update_is_that_of_a_dict(held: bool) -> None:
         state.update(other(), more=[1], self=2)
         model.update(other(), more=[1], self=2)
         assert dict(state) == model
-    for number in (0, 255, 256, 300):
+    for number in (0, keyed.TOGETHER - 1, keyed.TOGETHER, keyed.TOGETHER + 44):
         for mapping in (state, model):
             with pytest.raises(ConnectionError):
                 mapping.update(failing(number))
@@ -293,3 +293,17 @@ def test_a_key_that_several_deltas_touch_is_as_the_last_one_left_it(world: World
     assert kinds(client) == [SNAPSHOT, *[DELTA] * 6]
     found = [client.restore(checkpoint).keyed("s") for checkpoint in client.list_checkpoints()[1:]]
     assert [dict(each) for each in found] == expected
+
+
+def test_what_makes_the_pairs_sees_those_before_as_in_a_dict() -> None:
+    words = ["a", "b", "a", "a"] * 300
+    state, model = KeyedState(), dict[Any, Any]()
+    for counts in (state, model):
+        counts.update((word, [counts.get(word, [0])[0] + 1]) for word in words)
+    assert dict(state) == model == {"a": [900], "b": [300]}
+
+
+def test_a_state_made_of_a_stream_lets_go_of_it() -> None:
+    state = KeyedState((f"{n}", [n]) for n in range(20_000))
+    assert len(live_keys(state)) < 4 * keyed.LIVE
+    assert state.to_dict() == {f"{n}": [n] for n in range(20_000)}
