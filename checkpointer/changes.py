@@ -1,5 +1,6 @@
 """What one attempt does to the operators of its parent, partition by partition."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -26,9 +27,10 @@ class Plan:
 
 @dataclass(slots=True)
 class Change:
-    """What an attempt does to one operator; `old` is what it starts from."""
+    """What an attempt does to one operator, which starts from its chains in `parent`, if it is not written anew."""
 
     operator: Operator
+    parent: Mapping[int, Chain]
     old: dict[int, Chain]
     plans: dict[int, Plan] = field(default_factory=dict)
 

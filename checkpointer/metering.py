@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from checkpointer import runtime
@@ -193,9 +194,11 @@ def _call(callback: MetricsCallback, record: Metrics) -> None:
 # ---- what stands in a manifest ---------------------------------------------------------------------------------------
 
 
-def written(manifest: Manifest, parent: Manifest | None) -> dict[str, OperatorMetrics]:
+def written(
+    manifest: Manifest, parent: Manifest | None, touched: Mapping[str, Collection[int]] = MappingProxyType({})
+) -> dict[str, OperatorMetrics]:
     """What an attempt wrote for each operator: what its manifest names and carries its id. `parent` saves looking at
-    chains that did not change."""
+    chains that did not change, `touched` looking for those that did."""
 
     def is_own(path: str) -> bool:
         return layout.owner(path) == manifest.id
@@ -204,7 +207,9 @@ def written(manifest: Manifest, parent: Manifest | None) -> dict[str, OperatorMe
     for name, operator in manifest.operators.items():
         before = parent.operators.get(name) if parent else None
         old = before.chains if before else {}
-        changed = [operator.chains[partition] for partition in segments.touched(old, operator.chains)]
+        changed = [
+            operator.chains[partition] for partition in segments.touched(old, operator.chains, touched.get(name))
+        ]
         found[name] = _sum(operator, changed, is_own)
     return {name: part for name, part in found.items() if part.objects}
 

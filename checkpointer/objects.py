@@ -1,8 +1,9 @@
 """Reading and writing the objects of the format on a store: always verified, never changed once written."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from checkpointer.errors import ConflictError, CorruptionError, MalformedError
@@ -176,12 +177,15 @@ class Segments:
         return await self._host.run(decode)
 
 
-def spill(manifest: Manifest, parent: Manifest | None) -> tuple[Manifest, list[SegmentObject]]:
-    """The manifest as it is to be written, and the segments to write beside it."""
+def spill(
+    manifest: Manifest, parent: Manifest | None, touched: Mapping[str, Collection[int]] = MappingProxyType({})
+) -> tuple[Manifest, list[SegmentObject]]:
+    """The manifest as it is to be written, and the segments to write beside it. `touched` has, for operators of which
+    that is known, every partition that may be another than in the parent."""
     operators, stored = {}, []
     for name, operator in manifest.operators.items():
         old = None if parent is None else parent.operators.get(name)
-        operators[name], objects = segments.spill(manifest.id, name, operator, old)
+        operators[name], objects = segments.spill(manifest.id, name, operator, old, touched.get(name))
         stored += objects
     return replace(manifest, operators=operators), stored
 

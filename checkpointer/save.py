@@ -139,7 +139,7 @@ class Draft:
         self._captures.append((operator, capture))
         if change.operator.partitions != partitions:
             change.operator = replace(change.operator, partitions=partitions)
-            change.old = {}
+            change.parent = change.old = {}
         keyed = []  # all is planned before the first wait: what is planned and not written fails the commit
         for part in capture.changes:
             old = change.old.get(part.partition, ())
@@ -337,14 +337,16 @@ class Draft:
                 await self._session.store.delete([layout.manifest(self.id), *self._uploads.paths])
 
     def _manifest(self) -> tuple[Manifest, list[SegmentObject]]:
-        operators = dict(self._operators)
+        operators, parent = dict(self._operators), self.base.manifest
+        touched: dict[str, list[int]] = {}
         for name, change in self._changes.items():
             if change.empty:
                 continue
             operators[name] = replace(change.operator, chains=change.chains())
+            if parent and name in parent.operators and change.parent is parent.operators[name].chains:
+                touched[name] = list(change.plans)
         assert self._frozen is not None
         positions, watermark, properties = self._frozen
-        parent = self.base.manifest
         manifest = Manifest(
             id=self.id,
             parent=self.base.parent,
@@ -356,8 +358,8 @@ class Draft:
             watermark=watermark,
             properties=properties,
         )
-        manifest, segments = objects.spill(manifest, parent)
-        self.meter.operators = written(manifest, parent)
+        manifest, segments = objects.spill(manifest, parent, touched)
+        self.meter.operators = written(manifest, parent, touched)
         return manifest, segments
 
     def _check_open(self) -> None:
@@ -373,7 +375,8 @@ class Draft:
         if change is None or (change.empty and change.operator.codec != codec):
             old = self._operators.get(operator)
             head = old or Operator(partitions, partitioner, codec)
-            change = Change(head, dict(old.chains) if old else {})
+            chains = old.chains if old else {}
+            change = Change(head, chains, dict(chains))
         if change.operator.codec != codec:
             raise IllegalArgumentError(
                 f"operator {operator!r}: holds {change.operator.codec} artifacts, not {codec}: drop() it first"

@@ -6,7 +6,7 @@ what to append. Segments are folded by size, as a log-structured merge tree does
 times in its life, not once for each commit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from operator import is_not
@@ -88,9 +88,10 @@ def load(name: str, operator: Operator, patches: Sequence[Patches]) -> Operator:
 
 
 def spill(
-    owner: CheckpointId, name: str, operator: Operator, parent: Operator | None
+    owner: CheckpointId, name: str, operator: Operator, parent: Operator | None, known: Collection[int] | None = None
 ) -> tuple[Operator, list[SegmentObject]]:
     """Decide where the chains of `operator` stand, given the parent's operator of that name with its chains loaded.
+    `known` are all partitions that may be another than there, where that is known.
 
     Returns the operator as it is to be written, and the objects to write beside its manifest.
     """
@@ -100,7 +101,7 @@ def spill(
         parent = None  # what its segments hold is nothing that this operator could have
     old = parent.chains if parent is not None and parent.segments else {}
     stack = list(zip(parent.segments, parent.patches, strict=True)) if old and parent is not None else []
-    changes = _changes(old, operator.chains)
+    changes = _changes(old, operator.chains, known if old else None)
     if not changes:
         return replace(operator, segments=tuple(s for s, _ in stack), patches=tuple(p for _, p in stack)), []
     first = _fold_from([len(patches) for _, patches in stack] + [len(changes)])
@@ -130,13 +131,17 @@ def _is_short(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
     return deltas <= max(INLINE_DELTAS, DELTAS_OF_CHANGE * changed)
 
 
-def touched(old: Mapping[int, Chain], new: Mapping[int, Chain]) -> list[int]:
-    """The partitions of `new` whose chains are not the very objects of `old`."""
-    return [] if new is old else [*compress(new, map(is_not, map(old.get, new), new.values()))]
+def touched(old: Mapping[int, Chain], new: Mapping[int, Chain], known: Collection[int] | None = None) -> list[int]:
+    """The partitions of `new`, or of these the `known` ones, whose chains are not the very objects of `old`."""
+    if new is old:
+        return []
+    if known is not None:
+        return [partition for partition in known if partition in new and old.get(partition) is not new[partition]]
+    return [*compress(new, map(is_not, map(old.get, new), new.values()))]
 
 
-def _changes(old: Mapping[int, Chain], new: Mapping[int, Chain]) -> dict[int, Patch]:
-    own = touched(old, new)
+def _changes(old: Mapping[int, Chain], new: Mapping[int, Chain], known: Collection[int] | None) -> dict[int, Patch]:
+    own = touched(old, new, known)
     gone = len(old) - len(new) + sum(partition not in old for partition in own)
     changes = {p: Patch(0, ()) for p in (old.keys() - new.keys() if gone else ())}
     for partition in own:

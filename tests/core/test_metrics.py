@@ -228,7 +228,7 @@ def test_the_first_commit_pays_for_the_test_of_the_store(world: World) -> None:
     record = watched.record()
     assert record.requests == watched.sent()
     assert record.requests.delete == 1
-    assert cost_of(world, checkpoint).requests == 5, "no pointer, a listing, one object"
+    assert cost_of(world, checkpoint).requests == record.requests.total == 5 + 7, "and seven to try the store"
 
 
 def test_what_a_commit_reads_is_counted(world: World, watched: Watched) -> None:
