@@ -25,7 +25,7 @@ class Results:
         self._version = _version()
 
     def write(self, part: str, findings: Sequence[Finding]) -> None:
-        """Put what a part found in the place of what it found before, and all parts into one table."""
+        """Put what a part found in the place of what it found before."""
         self._folder.mkdir(parents=True, exist_ok=True)
         found = [{"kind": type(finding).__name__} | asdict(finding) for finding in findings]
         run = {
@@ -37,6 +37,10 @@ class Results:
         for finding in findings:
             if isinstance(finding, Plot):
                 draw(finding, self._folder)
+        self.put_together()
+
+    def put_together(self) -> None:
+        """Make one page of all parts, and the README's table once there are all of them."""
         everything = [finding for name in self._parts for finding in self._read(name)]
         (self._folder / "README.md").write_text(tables(everything))
         (self._folder / "summary.md").write_text(tables(finding for finding in everything if _is_target(finding)))
