@@ -22,6 +22,9 @@ CATALOGS = "catalog/"
 ARTIFACTS = "artifacts/"
 PROGRESS = "progress/"
 
+KNOWN = 256
+"""Paths of which it is kept what they mean: those of a small manifest, which is checked at each commit."""
+
 MAX_NAME = 160
 """Longest encoded name, in bytes: the parts of a path stay below the 255 of common file systems."""
 
@@ -200,7 +203,7 @@ def encode_part(name: str) -> str:
     return f"{encoded[:_CUT].lstrip('.')}~{sha256(data)}"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=KNOWN)
 def parse_artifact(path: str) -> ArtifactName:
     """The meaning of an artifact's path; `MalformedError` where it is none."""
     match = _ARTIFACT.fullmatch(path) or _PACK.fullmatch(path)
@@ -237,7 +240,7 @@ def _is_canonical(encoded: str) -> bool:
         return False
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=KNOWN)
 def owner(path: str) -> CheckpointId | None:
     """The attempt that wrote the object, or None where the path is not one of the format's own.
 

@@ -341,8 +341,8 @@ PLANTED = (
     Planted(
         "operators that were not touched are lost",
         save.Draft._manifest,
-        "operators = dict(self._operators)",
-        "operators = {name: one for name, one in self._operators.items() if name == 'log'}",
+        "operators, parent = dict(self._operators), self.base.manifest",
+        "operators, parent = {name: one for name, one in self._operators.items() if name == 'log'}, self.base.manifest",
     ),
     Planted(
         "retention leaves fewer than it was told",
