@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.host import SystemHost
 from checkpointer.metrics import MetricsCallback
+from checkpointer.query.rewind import Where
 from checkpointer.session import Session
 from checkpointer.store import Fencing, open_store
 from manifests.model import CheckpointId
@@ -91,6 +92,10 @@ class Client:
             timeout=config.timeout,
         )
         return Session(store, SystemHost(), max_chain=config.max_chain, metrics=self._metrics)
+
+    def _where(self, location: str | os.PathLike[str] | None, options: Mapping[str, Any] | None) -> Where:
+        """Spark's checkpoint of the query that writes this root."""
+        return Where(location, options, self._config.storage_options)
 
     @property
     def _session(self) -> Session:

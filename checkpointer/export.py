@@ -113,26 +113,33 @@ async def export(
 async def _export(
     session: Session, what: CheckpointId | str | None, target: Session, progress: Progress | None
 ) -> CheckpointId:
-    await _refuse_used(target)
-    await target.prove_conditions(Head())
+    await refuse_used(target)
 
     async def load(head: Head) -> tuple[Ref, Manifest]:
         return await find_target(session, head, what)
 
     ref, manifest = await reading(session.store, load)
+    return await found(session, ref.id, manifest, target, progress)
+
+
+async def found(
+    session: Session, source: CheckpointId, manifest: Manifest, target: Session, progress: Progress | None
+) -> CheckpointId:
+    """Make `manifest`, with the content of a live checkpoint, the first commit of an empty root."""
+    await target.prove_conditions(Head())
     checkpoint = target.draw_id(0)
     copier = Copier(session.store, target, checkpoint, progress)
-    copied, _ = await explaining(session, ref.id, lambda: copier.copy(manifest, checkpoint))
+    copied, _ = await explaining(session, source, lambda: copier.copy(manifest, checkpoint))
 
     async def plan(head: Head, pointer: Pointer) -> Pointer:
         return replace(pointer, committed=copied)
 
     await target.move(Base(Head(), None), copied, plan)
-    logger.info("%s: exported %s to %s, as %s", session.store.url, ref.id, target.store.url, checkpoint)
+    logger.info("%s: copied %s to %s, as %s", session.store.url, source, target.store.url, checkpoint)
     return checkpoint
 
 
-async def _refuse_used(target: Session) -> None:
+async def refuse_used(target: Session) -> None:
     """Only an empty root has no history that a copy would have to continue, or could bury.
 
     What an export left behind that did not come to its end is of sequence 1, and no obstacle.

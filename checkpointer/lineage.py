@@ -122,14 +122,17 @@ async def recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry,
     return replace(head.pointer, catalog=ref, nonce=session.host.token(32))
 
 
-async def rollback(session: Session, to: CheckpointId | str) -> CheckpointId:
-    """Commit an older live checkpoint's or a savepoint's content on top of the history. Drops a prepared one."""
+async def rollback(session: Session, to: CheckpointId | str, new: CheckpointId | None = None) -> CheckpointId:
+    """Commit an older live checkpoint's or a savepoint's content on top of the history. Drops a prepared one.
+
+    `new` is the id of the attempt, where it was drawn already on what is committed.
+    """
     meter = session.reports.meter()
     with meter.blocking():
-        return await _rollback(session, to, meter)
+        return await _rollback(session, to, new, meter)
 
 
-async def _rollback(session: Session, to: CheckpointId | str, meter: Meter) -> CheckpointId:
+async def _rollback(session: Session, to: CheckpointId | str, new: CheckpointId | None, meter: Meter) -> CheckpointId:
     async with session.lock:
         base = await session.ground()  # whatever is committed now, if that is not what was restored
         target, old = await reading(session.store, lambda head: find_target(session, head, to))
@@ -139,7 +142,7 @@ async def _rollback(session: Session, to: CheckpointId | str, meter: Meter) -> C
             )
         manifest = replace(
             old,
-            id=session.draw_id(base.head.sequence),
+            id=new or session.draw_id(base.head.sequence),
             parent=base.parent,
             created=session.host.now(),
             cost=meter.cost(),

@@ -10,6 +10,10 @@ from checkpointer.client import Client, as_bytes, as_id, as_target
 from checkpointer.host import Progress
 from checkpointer.lineage import Savepoint
 from checkpointer.notebook import checkpoints_html
+from checkpointer.query import fork, rewind
+from checkpointer.query.fork import Fork
+from checkpointer.query.rewind import Rewind
+from checkpointer.query.spark_log import open_log
 from checkpointer.restore import OnCorruption
 from checkpointer.retention import sweep
 from checkpointer.retention.delete import delete_checkpoint
@@ -18,7 +22,7 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import Cleaned
 from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import run_sync
-from checkpointer.store import Fencing
+from checkpointer.store import Fencing, options_for
 from checkpointer.sync_handles import Checkpoint, Restored
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Manifest
 
@@ -126,6 +130,84 @@ class Checkpointer(Client):
         target = self._connect(to_root, storage_options, fencing)
         wanted = None if what is None else as_target(what)
         return self._run(export.export(self._session, wanted, target, progress))
+
+    def rewind(
+        self,
+        spark_checkpoint: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        to: CheckpointId | str | int,
+        stopped: bool = False,
+        dry_run: bool = False,
+    ) -> Rewind:
+        """Take a stopped streaming query back: its state, by a new commit, and Spark's progress with it.
+
+        Its next start goes on with the batch after the one of `to`, from the offsets that it ended at. What is taken
+        out of Spark's checkpoint is kept in its folder `rewound/`, the state that is left as a savepoint. After a
+        failure the same call finishes the work.
+
+        Args:
+            spark_checkpoint: The query's `checkpointLocation`; by default the one that its last checkpoint names.
+            storage_options: Those of `spark_checkpoint`; by default those of the root, on a store of the same kind.
+            to: A live checkpoint: its id, its epoch as an integer, the name of a savepoint, or "at=" and a time, for
+                the newest one that was made by then.
+            stopped: Says that the query does not run, where that cannot be seen from here.
+            dry_run: Change nothing, and tell what would change.
+
+        Raises:
+            InvalidStateError: The query runs, or may; it is another one; Spark holds state of its own for it; or nobody
+                knows its offsets any more.
+        """
+        where = self._where(spark_checkpoint, storage_options)
+        return self._run(rewind.rewind(self._session, to, where, stopped=stopped, dry_run=dry_run))
+
+    def undo_rewind(
+        self,
+        spark_checkpoint: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        stopped: bool = False,
+        dry_run: bool = False,
+    ) -> Rewind:
+        """Undo the last rewind of a query: a rewind to what it left, with the files of Spark's as they were.
+
+        What was done since is left in turn, and kept: undone twice, it is there again. See `rewind`.
+        """
+        where = self._where(spark_checkpoint, storage_options)
+        return self._run(rewind.undo(self._session, where, stopped=stopped, dry_run=dry_run))
+
+    def fork(
+        self,
+        what: CheckpointId | str | int,
+        to_root: str | os.PathLike[str],
+        to_spark_checkpoint: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        spark_checkpoint: str | os.PathLike[str] | None = None,
+        spark_storage_options: Mapping[str, Any] | None = None,
+        fencing: Fencing = "required",
+        progress: Progress | None = None,
+    ) -> Fork:
+        """Make a second streaming query with the same state and progress, and a query id of its own.
+
+        The first one may run, and goes on as it is. Both read the same sources. After a failure the same call finishes
+        the work.
+
+        Args:
+            what: A live checkpoint: its id, its epoch as an integer, or the name of a savepoint.
+            to_root: A folder or URL that holds no store yet.
+            to_spark_checkpoint: An empty folder, or one that is not there: the `checkpointLocation` of the new query.
+            storage_options: Those of `to_root`, and of `to_spark_checkpoint` on a store of the same kind.
+            spark_checkpoint: The `checkpointLocation` of the first query; by default the one that the checkpoint names.
+            spark_storage_options: Those of `spark_checkpoint`; by default those of this root, on a store of the same
+                kind.
+            fencing: Of `to_root`, whatever it is here.
+            progress: Called after each object of the state, from another thread, with the bytes copied and in all.
+        """
+        where = self._where(spark_checkpoint, spark_storage_options)
+        target = self._connect(to_root, storage_options, fencing)
+        log = open_log(to_spark_checkpoint, options_for(to_spark_checkpoint, target.store.url, storage_options))
+        return self._run(fork.fork(self._session, what, target, where, log, progress))
 
     def repair_candidates(
         self,

@@ -122,12 +122,27 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
+class SparkProgress:
+    """What Spark's own checkpoint said of a batch while it ran: enough to begin again right after it.
+
+    `location` is where that checkpoint was. `offsets` is the text of its file `offsets/<batch id>`: up to where the
+    batch reads each source. `before` are the offsets of the batch before, a line for each source; empty for batch 0.
+    """
+
+    location: str
+    offsets: str
+    before: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """What Spark called the batch that wrote a checkpoint."""
+    """What Spark called the batch that wrote a checkpoint, and the process that its driver was."""
 
     query_id: str
     run_id: str
     batch_id: int
+    driver: str | None = None
+    spark: SparkProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)

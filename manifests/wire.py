@@ -10,6 +10,7 @@ from datetime import datetime
 from manifests import layout
 from manifests.errors import IllegalArgumentError, MalformedError
 from manifests.fields import Fields, check_json, dump, dump_sealed, format_time, show
+from manifests.job import decode_job, encode_job
 from manifests.model import (
     FORMAT_VERSION,
     Catalog,
@@ -17,7 +18,6 @@ from manifests.model import (
     CatalogRef,
     CheckpointId,
     Cost,
-    Job,
     Json,
     Manifest,
     Operator,
@@ -122,7 +122,6 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
     Raises `IllegalArgumentError` where the caller's values cannot be written.
     """
-    job = manifest.job
     value = {
         "format_version": FORMAT_VERSION,
         "id": str(manifest.id),
@@ -130,7 +129,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "parent": _encode_ref(manifest.parent),
         "epoch": manifest.epoch,
         "created": None if manifest.created is None else format_time(manifest.created),
-        "job": None if job is None else {"query_id": job.query_id, "run_id": job.run_id, "batch_id": job.batch_id},
+        "job": encode_job(manifest.job),
         "operators": {name: _encode_operator(name, op) for name, op in sorted(manifest.operators.items())},
         "positions": check_json("positions", dict(manifest.positions)),
         "watermark": check_json("watermark", manifest.watermark),
@@ -157,13 +156,13 @@ def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
     parent = _decode_ref(fields, "parent")
     if (0 if parent is None else parent.id.sequence) >= sequence:
         fields.fail(f"its parent {parent and parent.id} is not older than itself")
-    epoch, created, job = fields.take("epoch"), fields.take("created"), fields.inner("job")
+    epoch, created = fields.take("epoch"), fields.take("created")
     return Manifest(
         id=checkpoint,
         parent=parent,
         epoch=None if epoch is None else fields.check_integer("epoch", epoch, -(2**63)),
         created=None if created is None else _decode_created(name, created),
-        job=None if job is None else Job(job.text("query_id"), job.text("run_id"), job.integer("batch_id")),
+        job=decode_job(fields.inner("job")),
         operators={
             operator: _decode_operator(name, operator, value, sequence)
             for operator, value in fields.mapping("operators").items()

@@ -82,6 +82,7 @@ LAYERS = (
             "checkpointer.overview",
             "checkpointer.pointer",
             "checkpointer.prepared",
+            "checkpointer.query",
             "checkpointer.repair",
             "checkpointer.restore",
             "checkpointer.retention",

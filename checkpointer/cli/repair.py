@@ -6,9 +6,9 @@ import click
 
 from checkpointer.candidates import Candidate
 from checkpointer.cli.screen import Column, print_json, print_line, print_table
-from checkpointer.cli.verb import Opened, Options, verb
+from checkpointer.cli.verb import Opened, verb
 from checkpointer.client import as_id
-from checkpointer.store.url import parse
+from checkpointer.store import options_for
 from manifests.model import Json
 from manifests.words import moment, size
 
@@ -51,20 +51,14 @@ def command(store: Opened, to: str | None, spark_checkpoint: str | None, yes: bo
         else:
             print_line(f"{new} is committed, with the content of {chosen}: start the job again")
         return
-    found = store.ck.repair_candidates(spark_checkpoint, _options(store, spark_checkpoint))
+    options = None if spark_checkpoint is None else options_for(spark_checkpoint, store.ck.root, store.options)
+    found = store.ck.repair_candidates(spark_checkpoint, options)
     if store.json:
         print_json(list(map(_document, found)))
     elif found:
         print_table(_COLUMNS, [_row(candidate) for candidate in found])
     else:
         print_line(f"{store.ck.root} holds no manifest: there is nothing to repair to")
-
-
-def _options(store: Opened, spark_checkpoint: str | None) -> Options:
-    """Those of the root, where Spark's checkpoint is on a store of the same kind."""
-    if spark_checkpoint is None or parse(spark_checkpoint).protocol != parse(store.ck.root).protocol:
-        return None
-    return store.options
 
 
 def _row(candidate: Candidate) -> tuple[object, ...]:

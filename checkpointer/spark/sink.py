@@ -15,8 +15,16 @@ from pyspark.sql import DataFrame
 
 from checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
 from checkpointer.metrics import MetricsCallback
+from checkpointer.query.binding import CONTINUE, Step, compare
 from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
+from checkpointer.spark.batch import (
+    announce_query,
+    drain,
+    find_query,
+    identify,
+    refuse_temporary,
+    with_progress,
+)
 from checkpointer.spark.cleaner import Cleaner
 from checkpointer.spark.state import Callback, Line, State
 from checkpointer.store import Fencing
@@ -84,11 +92,11 @@ class StatefulSink:
         job = identify(batch, batch_id)
         _claim(self.checkpointer.root, batch, job.query_id)
         line = self._lines.get(job.run_id) or self._restore(batch, job)
-        if line.last is not None and (line.last.query_id, line.last.batch_id) == (job.query_id, batch_id):
+        job = with_progress(batch, job, line.last if line.begun else None)
+        if self._is_repeated(line, job):
             logger.info("%s: batch %d is committed already, skipped", self.checkpointer.root, batch_id)
             drain(batch)
             return
-        self._check_sequence(line, job)
         state = None
         try:
             state = State(batch.sparkSession, line, job, line.client._begin(batch_id, job))
@@ -110,35 +118,32 @@ class StatefulSink:
         self._lines = {job.run_id: line}
         return line
 
-    def _check_sequence(self, line: Line, job: Job) -> None:
-        root, last = self.checkpointer.root, line.last
-        way_out = 'on_reset="continue" starts a new line of batch ids on the old state'
-        if self._on_reset == "continue" and not line.begun:
-            return
-        if last is None and line.restored is None:
-            if job.batch_id > 0:
-                raise BatchGapError(
-                    f"{root} is empty, but query {job.query_id} is at batch {job.batch_id}: the state of the batches "
-                    f"before is missing; point to their root, or start Spark from a new checkpointLocation; {way_out}"
-                )
-            return
-        if last is None:
-            raise BatchResetError(f"{root}: its state was not written by a streaming query; {way_out}")
-        if last.query_id != job.query_id:
-            raise BatchResetError(
-                f"{root}: its state belongs to query {last.query_id}, at batch {last.batch_id}; this is query "
-                f"{job.query_id}, at batch {job.batch_id}: Spark's checkpoint was reset or is another one; {way_out}"
-            )
-        if job.batch_id < last.batch_id:
-            raise BatchResetError(
-                f"{root}: its state is at batch {last.batch_id} of query {job.query_id}, Spark went back to batch "
-                f"{job.batch_id}: roll the state back too; {way_out}"
-            )
-        if job.batch_id > last.batch_id + 1:
+    def _is_repeated(self, line: Line, job: Job) -> bool:
+        """Whether the state has this batch already; refused where it is not one that the state can go on with."""
+        try:
+            repeated = self._step(line, job) == "repeated"
+        except (BatchResetError, BatchGapError):
+            if self._on_reset == "continue" and not line.begun:
+                return False
+            raise
+        if not line.begun:
+            at = line.last.batch_id if line.last else "none"
+            logger.info("%s: its state is at batch %s, Spark begins batch %d", self.checkpointer.root, at, job.batch_id)
+        return repeated
+
+    def _step(self, line: Line, job: Job) -> Step:
+        """How a batch follows the state."""
+        root = self.checkpointer.root
+        if line.last is not None:
+            return compare(root, line.last, job)
+        if line.restored is not None:
+            raise BatchResetError(f"{root}: its state was not written by a streaming query; {CONTINUE}")
+        if job.batch_id > 0:
             raise BatchGapError(
-                f"{root}: its state is at batch {last.batch_id} of query {job.query_id}, Spark is already at batch "
-                f"{job.batch_id}: the batches between are missing in the state; {way_out}"
+                f"{root} is empty, but query {job.query_id} is at batch {job.batch_id}: the state of the batches "
+                f"before is missing; point to their root, or start Spark from a new checkpointLocation; {CONTINUE}"
             )
+        return "next"
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_lines": {}}
@@ -148,8 +153,9 @@ def _claim(root: str, batch: DataFrame, query_id: str) -> None:
     """Refuse a second query on a root that another active query of this process uses."""
     with _owners_lock:
         owner = _owners.get(root)
-        if owner is not None and owner != query_id and find_query(batch, owner) is not None:
+        if owner is not None and owner != query_id and find_query(batch.sparkSession, owner) is not None:
             raise InvalidStateError(
                 f"{root}: query {owner} of this process uses it, query {query_id} cannot: give each query its own root"
             )
         _owners[root] = query_id
+    announce_query(batch.sparkSession, query_id)

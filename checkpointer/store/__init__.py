@@ -87,6 +87,15 @@ def _backend(location: Location, options: dict[str, Any], fencing: bool, concurr
     return GenericStore(location.url, options)
 
 
+def options_for(url: str | os.PathLike[str], root: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The storage options of a root, for another place where that is on a store of the same kind."""
+    return options if _kind(parse(url)) == _kind(parse(root)) else None
+
+
+def _kind(location: Location) -> str:
+    return next((kinds[0] for kinds in (_S3, _AZURE) if location.protocol in kinds), location.protocol)
+
+
 __all__ = [
     "SWAP_LIMIT",
     "Blob",
@@ -98,4 +107,5 @@ __all__ = [
     "PreconditionFailedError",
     "Store",
     "open_store",
+    "options_for",
 ]

@@ -1,0 +1,80 @@
+"""What a rewind notes in Spark's checkpoint before it changes anything: `rewound/<number>/record.json`.
+
+Beside it is what the rewind cuts, under the names it had. So a rewind that was interrupted is finished by the next
+call, and one that was a mistake can be undone.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from checkpointer.errors import ConflictError, InvalidStateError
+from checkpointer.query.spark_log import COMMITS, MAX_FILE, OFFSETS
+from checkpointer.store.base import ObjectExistsError, Store
+from manifests.model import CheckpointId
+
+REWOUND = "rewound/"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One rewind. Ids are those of the state's checkpoints."""
+
+    number: int
+    root: str
+    left: CheckpointId
+    to: CheckpointId
+    new: CheckpointId
+    """The commit that makes it so. If it never became live, the rewind did not happen."""
+    savepoint: str | None
+    """What keeps `left`; None where that has the same content as `to`."""
+
+    @property
+    def folder(self) -> str:
+        return f"{REWOUND}{self.number:04d}/"
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}record.json"
+
+
+async def write_record(store: Store, record: Record) -> None:
+    """Raises `ConflictError` where another rewind took the number."""
+    ids = {key: str(getattr(record, key)) for key in ("left", "to", "new")}
+    value = {"format_version": 1, **asdict(record), **ids}
+    try:
+        await store.put(record.path, json.dumps(value, indent=2).encode())
+    except ObjectExistsError:
+        raise ConflictError(f"{store.url}: another rewind began meanwhile: call again once it has ended") from None
+
+
+async def last_record(store: Store) -> Record | None:
+    """The newest rewind that was begun on this checkpoint of Spark's."""
+    numbers = [folder.split("/")[1] for folder in await store.folders(REWOUND)]
+    latest = max((int(number) for number in numbers if number.isdecimal()), default=0)
+    if not latest:
+        return None
+    path = f"{REWOUND}{latest:04d}/record.json"
+    try:
+        return _parse(json.loads((await store.get(path, limit=MAX_FILE)).data))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InvalidStateError(f"{store.url}/{path}: is no record of a rewind: {error}: remove its folder") from None
+
+
+def _parse(value: Mapping[str, Any]) -> Record:
+    if value["format_version"] != 1:
+        raise ValueError(f"has format version {value['format_version']}, this library reads 1: upgrade it")
+    left, to, new = (CheckpointId.parse(value[key]) for key in ("left", "to", "new"))
+    return Record(int(value["number"]), str(value["root"]), left, to, new, value["savepoint"])
+
+
+async def read_kept(store: Store, record: Record) -> dict[str, bytes]:
+    """The files that a rewind cut, by the path that they had."""
+    found = {}
+    for folder in (OFFSETS, COMMITS):
+        for entry in await store.list(f"{record.folder}{folder}"):
+            path = entry.path.removeprefix(record.folder)
+            if path.removeprefix(folder).isdecimal():
+                found[path] = (await store.get(entry.path, limit=MAX_FILE)).data
+    return found

@@ -1,0 +1,68 @@
+"""Whether the query that wrote a checkpoint still runs, as far as that can be told from here.
+
+Nothing depends on the answer being right: whoever moves the pointer fences a job that runs after all. It spares such a
+job, and its users, the end.
+"""
+
+import os
+import socket
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from manifests.digest import sha256
+from manifests.model import Job
+
+Running = Literal["no", "yes", "unknown"]
+
+_queries: dict[str, Callable[[], bool]] = {}
+"""Whether a query of this process is active, by its id."""
+
+
+def this_driver() -> str:
+    """This process, so that another one can tell whether it is still there: `pid@host/machine`."""
+    return f"{os.getpid()}@{_here()}"
+
+
+def announce(query_id: str, is_active: Callable[[], bool]) -> None:
+    """Say how to find out whether a query of this process is active. Spark's side calls it."""
+    _queries[query_id] = is_active
+
+
+def is_running(job: Job) -> tuple[Running, str]:
+    """The answer, and how it is known."""
+    if job.driver is None:
+        return "unknown", "its last checkpoint does not say which process wrote it"
+    text, _, where = job.driver.partition("@")
+    pid = int(text) if text.isdecimal() else 0
+    if where != _here() or not pid:
+        return "unknown", f"its driver, process {pid} on {where.partition('/')[0]}, cannot be seen from here"
+    if pid == os.getpid():
+        active = _queries.get(job.query_id)
+        return ("yes", "it is active in this process") if active is not None and active() else ("no", "it has ended")
+    if _is_alive(pid):
+        return "unknown", f"its driver, process {pid} of this machine, is still there"
+    return "no", f"its driver, process {pid} of this machine, has ended"
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's
+    with suppress(OSError, IndexError):  # one that ended and was not waited for yet has a number, and does nothing
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return True
+
+
+def _here() -> str:
+    """This host, and what tells apart those of one name: boots, and containers with process numbers of their own."""
+    parts = []
+    with suppress(OSError):
+        parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
+    machine = sha256(" ".join(parts or [str(uuid.getnode())]).encode())[:12]
+    return f"{socket.gethostname()}/{machine}"

@@ -1,0 +1,38 @@
+"""The `job` of a manifest as JSON, and back: which batch of which query wrote it, and how far Spark was then."""
+
+from manifests.fields import Fields, show
+from manifests.model import Job, Json, SparkProgress
+
+
+def encode_job(job: Job | None) -> Json:
+    """Where the driver or Spark's progress is not known, the field is left out."""
+    if job is None:
+        return None
+    value: dict[str, Json] = {"query_id": job.query_id, "run_id": job.run_id, "batch_id": job.batch_id}
+    if job.driver is not None:
+        value["driver"] = job.driver
+    if (spark := job.spark) is not None:
+        value["spark"] = {"location": spark.location, "offsets": spark.offsets, "before": list(spark.before)}
+    return value
+
+
+def decode_job(fields: Fields | None) -> Job | None:
+    if fields is None:
+        return None
+    driver, spark = fields.optional("driver"), fields.optional("spark")
+    if driver is not None and not isinstance(driver, str):
+        fields.fail(f"driver: expected text, found {show(driver)}")
+    return Job(
+        query_id=fields.text("query_id"),
+        run_id=fields.text("run_id"),
+        batch_id=fields.integer("batch_id"),
+        driver=driver,
+        spark=None if spark is None else _decode_spark(Fields(f"{fields.name}: spark", spark)),
+    )
+
+
+def _decode_spark(fields: Fields) -> SparkProgress:
+    before = fields.items("before")
+    if not all(isinstance(line, str) for line in before):
+        fields.fail(f"before: expected lines of text, found {show(before)}")
+    return SparkProgress(fields.text("location"), fields.text("offsets"), tuple(before))
