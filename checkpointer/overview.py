@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Literal
 
@@ -12,6 +13,7 @@ from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, N
 from checkpointer.history import History, is_live, read_history
 from checkpointer.pointer import Head, reading
 from checkpointer.session import Session
+from manifests.fields import format_time
 from manifests.model import CheckpointId, Manifest, Ref
 
 State = Literal["committed", "prepared", "history", "kept"]
@@ -113,8 +115,9 @@ async def read_listed(session: Session, wanted: str) -> Listed:
 async def find(session: Session, wanted: str) -> CheckpointId:
     """The checkpoint that `wanted` means.
 
-    "latest", "prepared", an id, its sequence, the beginning of an id, the name of a savepoint, "epoch=41", or
-    "savepoint=NAME". An id and a savepoint are found without reading the history, so damage elsewhere does not matter.
+    "latest", "prepared", an id, its sequence, the beginning of an id, the name of a savepoint, "epoch=41",
+    "savepoint=NAME", or "at=2024-01-02T06:00Z" for the newest one that was made by then. An id and a
+    savepoint are found without reading the history, so damage elsewhere does not matter.
     """
     return (await reading(session.store, lambda head: _find(session, head, wanted))).id
 
@@ -132,6 +135,8 @@ async def _find(session: Session, head: Head, wanted: str) -> Ref:
         return await _of_epoch(session, head, value)
     if equals and key == "savepoint":
         return await _of_name(session, head, value)
+    if equals and key == "at":
+        return await _of_time(session, head, value)
     if _ID_START.fullmatch(wanted):
         return await _of_id(session, head, wanted)
     return await _of_name(session, head, wanted)
@@ -155,6 +160,24 @@ async def _of_epoch(session: Session, head: Head, text: str) -> Ref:
     found = [c.ref for c in listed if c.manifest.epoch == int(text) and c.state != "prepared"]
     if not found:
         raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint of epoch {text}")
+    return found[-1]
+
+
+async def _of_time(session: Session, head: Head, text: str) -> Ref:
+    """By the writers' clocks, which are as right as they were."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise IllegalArgumentError(f"at={text:.40}: expected a time such as at=2024-01-02T06:00Z") from None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    listed = [c for c in (await _overview(session, head)).checkpoints if c.state != "prepared"]
+    found = [c.ref for c in listed if c.manifest.created is not None and c.manifest.created <= at]
+    if not found:
+        oldest = min((c.manifest.created for c in listed if c.manifest.created), default=None)
+        since = f"the oldest is of {format_time(oldest)}" if oldest else "none says when it was made"
+        raise CheckpointNotFoundError(
+            f"{session.store.url}: no live checkpoint of {format_time(at)} or before: {since}"
+        )
     return found[-1]
 
 

@@ -15,6 +15,7 @@ from checkpointer.cli import (
     progress,
     repair,
     report,
+    rewind,
     rollback,
     savepoint,
     show,
@@ -35,6 +36,8 @@ VERBS = (
     verify.command,
     report.command,
     savepoint.command,
+    rewind.rewind,
+    rewind.fork,
     rollback.rollback,
     rollback.delete,
     cleanup.plan,
@@ -87,7 +90,8 @@ Exit status: 0; 1 for findings, for what is not there, and for what failed; 2 fo
 def checkpointer() -> None:
     """Look at the checkpoints of a Spark job, verify them, keep them, and go back to them.
 
-    Every verb takes the ROOT of a store, and --json for scripts. Only `rollback` and `repair` stop a running job.
+    Every verb takes the ROOT of a store, and --json for scripts. Only `rollback` and `repair` stop a running job;
+    `rewind` wants it stopped.
     """
 
 

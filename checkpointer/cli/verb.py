@@ -28,7 +28,8 @@ T = TypeVar("T")
 Options = Mapping[str, Any] | None
 
 CHECKPOINT_HELP = """CHECKPOINT is an id, its sequence (42), the beginning of an id, the name of a savepoint, epoch=41,
-savepoint=NAME, latest, or, where it is only looked at, prepared."""
+savepoint=NAME, at=2024-01-02T06:00Z (the newest made by then; UTC unless it says otherwise), latest, or, where it is
+only looked at, prepared."""
 
 
 PIPE_CLOSED = 128 + 13

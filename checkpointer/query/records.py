@@ -11,7 +11,7 @@ from typing import Any
 
 from checkpointer.errors import ConflictError, InvalidStateError
 from checkpointer.query.spark_log import COMMITS, MAX_FILE, OFFSETS
-from checkpointer.store.base import ObjectExistsError, Store
+from checkpointer.store.base import ObjectExistsError, ObjectNotFoundError, Store
 from manifests.model import CheckpointId
 
 REWOUND = "rewound/"
@@ -29,6 +29,8 @@ class Record:
     """The commit that makes it so. If it never became live, the rewind did not happen."""
     savepoint: str | None
     """What keeps `left`; None where that has the same content as `to`."""
+    undoes: int | None = None
+    """The number of the rewind whose files come back."""
 
     @property
     def folder(self) -> str:
@@ -49,24 +51,37 @@ async def write_record(store: Store, record: Record) -> None:
         raise ConflictError(f"{store.url}: another rewind began meanwhile: call again once it has ended") from None
 
 
+async def next_number(store: Store) -> int:
+    """Above those of all rewinds, whether they happened or not."""
+    numbers = [folder.split("/")[1] for folder in await store.folders(REWOUND)]
+    return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
+
+
 async def last_record(store: Store) -> Record | None:
     """The newest rewind that was begun on this checkpoint of Spark's."""
-    numbers = [folder.split("/")[1] for folder in await store.folders(REWOUND)]
-    latest = max((int(number) for number in numbers if number.isdecimal()), default=0)
-    if not latest:
-        return None
-    path = f"{REWOUND}{latest:04d}/record.json"
-    try:
-        return _parse(json.loads((await store.get(path, limit=MAX_FILE)).data))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidStateError(f"{store.url}/{path}: is no record of a rewind: {error}: remove its folder") from None
+    return await read_record(store, await next_number(store) - 1)
+
+
+async def read_record(store: Store, number: int) -> Record | None:
+    """A rewind by its number, or the one before it that has a record; None where there is none."""
+    for n in range(number, 0, -1):
+        path = f"{REWOUND}{n:04d}/record.json"
+        try:
+            return _parse(json.loads((await store.get(path, limit=MAX_FILE)).data))
+        except ObjectNotFoundError:  # it was withdrawn
+            continue
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise InvalidStateError(
+                f"{store.url}/{path}: is no record of a rewind: {error}: remove its folder"
+            ) from None
+    return None
 
 
 def _parse(value: Mapping[str, Any]) -> Record:
     if value["format_version"] != 1:
         raise ValueError(f"has format version {value['format_version']}, this library reads 1: upgrade it")
     left, to, new = (CheckpointId.parse(value[key]) for key in ("left", "to", "new"))
-    return Record(int(value["number"]), str(value["root"]), left, to, new, value["savepoint"])
+    return Record(int(value["number"]), str(value["root"]), left, to, new, value["savepoint"], value["undoes"])
 
 
 async def read_kept(store: Store, record: Record) -> dict[str, bytes]:

@@ -27,7 +27,7 @@ from checkpointer.lineage import delete_savepoint, find_target, rollback, savepo
 from checkpointer.overview import find
 from checkpointer.pointer import reading
 from checkpointer.query.log_plan import LogPlan, apply, plan_log
-from checkpointer.query.records import Record, last_record, read_kept, write_record
+from checkpointer.query.records import Record, last_record, next_number, read_kept, read_record, write_record
 from checkpointer.query.running import is_running
 from checkpointer.query.spark_log import open_log, read_log
 from checkpointer.session import Base, Session
@@ -91,8 +91,16 @@ class Rewind:
 
 async def rewind(session: Session, to: To, where: Where, *, stopped: bool = False, dry_run: bool = False) -> Rewind:
     """Take state and Spark's progress back to a live checkpoint. See `Checkpointer.rewind`."""
-    wanted = await resolve(session, to)
-    async with _opened(session, where, wanted) as attempt:
+    target = await resolve(session, to)
+    async with _opened(session, where) as query:
+        attempt = await query.attempt(target, await last_record(query.spark))
+        return await attempt.run(stopped=stopped, dry_run=dry_run)
+
+
+async def undo(session: Session, where: Where, *, stopped: bool = False, dry_run: bool = False) -> Rewind:
+    """Put back what the last rewind took away. See `Checkpointer.undo_rewind`."""
+    async with _opened(session, where) as query:
+        attempt = await query.undoing()
         return await attempt.run(stopped=stopped, dry_run=dry_run)
 
 
@@ -103,45 +111,67 @@ async def resolve(session: Session, to: To) -> CheckpointId:
     return await find(session, f"epoch={to}" if isinstance(to, int) else str(to))
 
 
-async def undo(session: Session, where: Where, *, stopped: bool = False, dry_run: bool = False) -> Rewind:
-    """Put back what the last rewind took away. See `Checkpointer.undo_rewind`."""
-    async with _opened(session, where, None) as attempt:
-        return await attempt.run(stopped=stopped, dry_run=dry_run)
-
-
 @asynccontextmanager
-async def _opened(session: Session, where: Where, to: CheckpointId | None) -> AsyncIterator["_Attempt"]:
-    """What is committed, Spark's checkpoint, and what to go to: `to`, or back to what the last rewind left."""
+async def _opened(session: Session, where: Where) -> AsyncIterator["_Query"]:
+    """The query as it is: what is committed, and Spark's checkpoint."""
     base = await session.read_base()
-    if base.manifest is None:
+    if base.manifest is None or base.parent is None:
         raise CheckpointNotFoundError(f"{session.store.url}: nothing is committed")
     left = job_of(session, base.manifest)
     spark = where.open(session.store.url, left)
     try:
-        record, back = await last_record(spark), {}
-        if to is None:
-            record = await _happened(session, spark, record)
-            to, back = await _before(session, record), await read_kept(spark, record)
-        ref, manifest = await reading(session.store, lambda head: find_target(session, head, to))
-        yield _Attempt(session, base, left, spark, record, ref, job_of(session, manifest), back)
+        yield _Query(session, base, base.parent, left, spark)
     finally:
         await spark.close()
 
 
-async def _happened(session: Session, spark: Store, record: Record | None) -> Record:
-    if record is None:
-        raise InvalidStateError(f"{spark.url}: no rewind was begun here: there is nothing to undo")
-    if not await reading(session.store, lambda head: is_live(session.store, head, record.new)):
-        raise InvalidStateError(
-            f"{spark.url}/{record.folder}: this rewind did not come to its commit {record.new}, or that was retired "
-            f"since: rewind to {record.savepoint or record.to} instead"
-        )
-    return record
+@dataclass(frozen=True, slots=True)
+class _Query:
+    session: Session
+    base: Base
+    committed: Ref
+    left: Job
+    """The batch that is committed."""
+    spark: Store
 
+    async def attempt(self, to: CheckpointId, begun: Record | None = None, undoes: Record | None = None) -> "_Attempt":
+        """A rewind to a checkpoint, which may be one that was begun; of one that is undone the files come back."""
+        ref, manifest = await reading(self.session.store, lambda head: find_target(self.session, head, to))
+        if begun is not None and not (begun.new == self.committed.id and ref.id in (begun.new, begun.to)):
+            begun = None
+        back = {} if undoes is None else await read_kept(self.spark, undoes)
+        return _Attempt(self, ref, job_of(self.session, manifest), begun, undoes, back)
 
-async def _before(session: Session, record: Record) -> CheckpointId:
-    """What a rewind left, which its savepoint keeps; what it went to where both are the same."""
-    return record.to if record.savepoint is None else await find(session, f"savepoint={record.savepoint}")
+    async def undoing(self) -> "_Attempt":
+        """What puts back what the last rewind left; where that was an undo which did not come to its end, that one."""
+        done = await self._last_done()
+        if done.undoes is not None and done.new == self.committed.id:
+            unfinished = await self.attempt(done.new, done, await read_record(self.spark, done.undoes))
+            if await unfinished.plan():
+                return unfinished
+        to = done.to if done.savepoint is None else await find(self.session, f"savepoint={done.savepoint}")
+        return await self.attempt(to, undoes=done)
+
+    async def _last_done(self) -> Record:
+        """The last rewind that came to its commit; later ones that did not have changed nothing."""
+        record = await last_record(self.spark)
+        while record is not None and not await self._happened(record):
+            record = await read_record(self.spark, record.number - 1)
+        if record is None:
+            raise InvalidStateError(f"{self.spark.url}: no rewind was done here: there is nothing to undo")
+        return record
+
+    async def _happened(self, record: Record) -> bool:
+        """Whether its commit is in the history; of what was retired since, nobody can tell."""
+        store, pointer = self.session.store, self.base.head.pointer
+        if await reading(store, lambda head: is_live(store, head, record.new)):
+            return True
+        if pointer is not None and pointer.boundary > record.new.sequence:
+            raise InvalidStateError(
+                f"{self.spark.url}/{record.folder}: the history does not reach back to the commit of this rewind, "
+                f"{record.new}: rewind to {record.savepoint or record.to} instead"
+            )
+        return False
 
 
 def job_of(session: Session, manifest: Manifest) -> Job:
@@ -154,52 +184,46 @@ def job_of(session: Session, manifest: Manifest) -> Job:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    session: Session
-    base: Base
-    left: Job
-    spark: Store
-    record: Record | None
-    """The last rewind: the one to undo, or perhaps one to finish."""
+    query: _Query
     target: Ref
     job: Job
+    begun: Record | None
+    """What an earlier call noted that got at least as far as its commit."""
+    undoes: Record | None
     back: Mapping[str, bytes]
 
-    async def run(self, *, stopped: bool, dry_run: bool) -> Rewind:
-        log = await read_log(self.spark)
+    async def plan(self) -> LogPlan:
+        log = await read_log(self.query.spark)
         log.check_belongs(self.job)
         log.check_stateless("rewound")
-        plan = await plan_log(self.spark, log, self.job, self.back)
-        committed = self.base.parent
-        assert committed is not None
-        begun = self.record if self._was_begun(committed) else None
-        moves = begun is None and committed != self.target
+        return await plan_log(self.query.spark, log, self.job, self.back)
+
+    async def run(self, *, stopped: bool, dry_run: bool) -> Rewind:
+        plan, committed, url = await self.plan(), self.query.committed, self.query.session.store.url
+        moves = self.begun is None and committed != self.target
         result = Rewind(
             left=committed.id,
-            left_batch=self.left.batch_id,
+            left_batch=self.query.left.batch_id,
             to=self.target.id,
             batch=self.job.batch_id,
             query_id=self.job.query_id,
-            spark_checkpoint=self.spark.url,
+            spark_checkpoint=self.query.spark.url,
             cut=plan.cut,
             written=tuple(plan.write),
             savepoint=f"before-rewind-{committed.id.sequence}" if moves else None,
         )
-        if dry_run or not (plan or moves):
+        if dry_run or not result.changes:
             return result
         self._refuse_running(stopped)
-        record = begun or await self._commit(committed, result.savepoint)
+        record = self.begun or await self._commit(result.savepoint)
         await self._cut(record, plan)
-        logger.info("%s: rewound to %s, batch %d, as %s", self.session.store.url, result.to, result.batch, record.new)
+        logger.info("%s: rewound to %s, batch %d, as %s", url, result.to, result.batch, record.new)
         return replace(result, new=record.new, kept_in=record.folder)
 
-    def _was_begun(self, committed: Ref) -> bool:
-        """Whether the last rewind went where this one goes, and got at least as far as its commit."""
-        record = self.record
-        return record is not None and record.new == committed.id and self.target.id in (record.new, record.to)
-
     def _refuse_running(self, stopped: bool) -> None:
-        running, why = is_running(self.left)
-        query = f"{self.session.store.url}: query {self.left.query_id}"
+        left = self.query.left
+        running, why = is_running(left)
+        query = f"{self.query.session.store.url}: query {left.query_id}"
         if running == "yes":
             raise InvalidStateError(f"{query} runs ({why}): stop it first")
         if running == "unknown" and not stopped:
@@ -207,42 +231,53 @@ class _Attempt:
                 f"{query} may still run: {why}; stop it, then say so: stopped=True, or --stopped on the command line"
             )
 
-    async def _commit(self, committed: Ref, name: str | None) -> Record:
+    async def _commit(self, name: str | None) -> Record:
         """The state's part: one swap. Before it nothing has changed."""
-        session = self.session
-        number = 1 + (0 if (last := await last_record(self.spark)) is None else last.number)
-        new = session.draw_id(committed.id.sequence)
-        record = Record(number, session.store.url, committed.id, self.target.id, new, name)
-        kept = {s.name: s.id for s in await savepoints(session)}
-        if name is not None and name not in kept:
-            await savepoint(session, name, committed.id)
-        elif name is not None and kept[name] != committed.id:
-            raise InvalidStateError(f"{session.store.url}: savepoint {name!r} keeps {kept[name]}: delete it first")
-        await write_record(self.spark, record)
-        session.stand_on(self.base)
+        session, spark, committed = self.query.session, self.query.spark, self.query.committed.id
+        record = Record(
+            number=await next_number(spark),
+            root=session.store.url,
+            left=committed,
+            to=self.target.id,
+            new=session.draw_id(committed.sequence),
+            savepoint=name,
+            undoes=self.undoes.number if self.undoes else None,
+        )
+        if name is not None:
+            await self._keep_left(name)
+        await write_record(spark, record)
+        session.stand_on(self.query.base)
         try:
-            await rollback(session, self.target.id, new)
+            await rollback(session, self.target.id, record.new)
         except ConflictError as error:
             await self._withdraw(record)
             raise ConflictError(f"{error}; the query may run: stop it first, then call again") from None
         return record
 
+    async def _keep_left(self, name: str) -> None:
+        session, committed = self.query.session, self.query.committed.id
+        kept = {savepoint.name: savepoint.id for savepoint in await savepoints(session)}
+        if name not in kept:
+            await savepoint(session, name, committed)
+        elif kept[name] != committed:
+            raise InvalidStateError(f"{session.store.url}: savepoint {name!r} keeps {kept[name]}: delete it first")
+
     async def _withdraw(self, record: Record) -> None:
         """Take away the notes of a rewind that did not happen."""
         with suppress(CheckpointError):
-            await self.spark.delete([record.path])
+            await self.query.spark.delete([record.path])
         if record.savepoint is not None:
             with suppress(CheckpointError):
-                await delete_savepoint(self.session, record.savepoint)
+                await delete_savepoint(self.query.session, record.savepoint)
 
     async def _cut(self, record: Record, planned: LogPlan) -> None:
         """Spark's part. A batch that was planned since is cut too."""
         plan = planned
         for _ in range(2):
-            await apply(self.spark, plan, record.folder)
-            plan = await plan_log(self.spark, await read_log(self.spark), self.job, self.back)
+            await apply(self.query.spark, plan, record.folder)
+            plan = await self.plan()
             if not plan:
                 return
         raise ConflictError(
-            f"{self.spark.url}: Spark writes its progress while it is rewound: stop the query, then call again"
+            f"{self.query.spark.url}: Spark writes its progress while it is rewound: stop the query, then call again"
         )

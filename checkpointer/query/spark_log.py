@@ -161,7 +161,8 @@ async def _stateful(store: Store) -> tuple[str, ...]:
 async def _operator(store: Store, folder: str) -> str:
     """The name that Spark gives the operator, where it wrote one down."""
     for entry in await store.list(f"{folder}_metadata/"):
-        for line in (await read_text(store, entry.path) or "").splitlines():
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
-                return str(json.loads(line)["operatorInfo"]["operatorName"])
+        with suppress(InvalidStateError):  # a checksum
+            for line in (await read_text(store, entry.path) or "").splitlines():
+                with suppress(ValueError, KeyError, TypeError, RecursionError):
+                    return str(json.loads(line)["operatorInfo"]["operatorName"])
     return f"operator {folder.split('/')[1]}"

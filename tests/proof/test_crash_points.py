@@ -78,7 +78,7 @@ FOUND = [
         "crash",
     ),
     (
-        Planted("an export that does not go on", copies._refuse_used, "owner.sequence > 1", "owner.sequence > 0"),
+        Planted("an export that does not go on", copies.refuse_used, "owner.sequence > 1", "owner.sequence > 0"),
         "export",
         "crash",
     ),

@@ -22,8 +22,8 @@ from manifests.model import Manifest
 from tests.spark.conftest import Job
 
 
-def summing(root: str, seen: list[int] | None = None, **options: Any) -> Any:
-    """A sink that keeps a running sum for each key."""
+def summing(root: str, seen: list[int] | None = None, factor: int = 1, **options: Any) -> Any:
+    """A sink that keeps a running sum for each key; a wrong one, with another `factor`."""
 
     @stateful(root, **options)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
@@ -31,7 +31,7 @@ def summing(root: str, seen: list[int] | None = None, **options: Any) -> Any:
             seen.append(batch_id)
         totals = state.map("totals")
         for row in batch.groupBy("key").agg(F.sum("amount").alias("amount")).collect():
-            totals[row.key] = totals.get(row.key, 0) + row.amount
+            totals[row.key] = totals.get(row.key, 0) + factor * row.amount
 
     return update
 

@@ -1,0 +1,153 @@
+"""`checkpointer rewind` and `checkpointer fork`: a whole streaming query, its state and Spark's progress."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from checkpointer.cli.screen import print_facts, print_json, print_line, progress
+from checkpointer.cli.verb import CHECKPOINT, Opened, Options, options_for, parse_options, verb
+from checkpointer.overview import find
+from checkpointer.query.rewind import Rewind
+from manifests.model import Json
+
+SPARK_CHECKPOINT = click.option(
+    "--spark-checkpoint", metavar="PATH", help="The query's checkpointLocation, if it is not where it was."
+)
+
+
+@verb(
+    "rewind",
+    "rewind /data/orders at=2024-01-02T06:00Z --dry-run",
+    "rewind /data/orders before-deploy --yes",
+    "rewind s3://bucket/jobs/orders epoch=41 --spark-checkpoint s3a://bucket/jobs/orders-spark --stopped",
+    "rewind /data/orders --undo",
+    writes=True,
+    note="Stop the query first. Without a terminal to ask on, --yes is needed.",
+)
+@click.argument("checkpoint", type=CHECKPOINT, required=False)
+@click.option("--undo", is_flag=True, help="Put back what the last rewind took away.")
+@SPARK_CHECKPOINT
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--stopped", is_flag=True, help="The query does not run, where that cannot be seen from here.")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+def rewind(
+    store: Opened,
+    checkpoint: str | None,
+    undo: bool,
+    spark_checkpoint: str | None,
+    dry_run: bool,
+    stopped: bool,
+    yes: bool,
+) -> None:
+    """Take a streaming query back to CHECKPOINT: its state, and Spark's progress with it.
+
+    The state of CHECKPOINT is committed anew, on top of the history. Spark's own checkpoint is cut, so that the next
+    start reads again what came after. What is cut is kept beside it, what is left as a savepoint, and --undo puts both
+    back. If a rewind was interrupted, the same command finishes it.
+    """
+    if undo == (checkpoint is not None):
+        raise click.UsageError("give a CHECKPOINT, or --undo")
+
+    def run(dry: bool) -> Rewind:
+        if checkpoint is None:
+            return store.ck.undo_rewind(spark_checkpoint, stopped=stopped, dry_run=dry)
+        return store.ck.rewind(spark_checkpoint, to=checkpoint, stopped=stopped, dry_run=dry)
+
+    planned = run(True)
+    if dry_run or not planned.changes:
+        _show(store, planned)
+        return
+    question = f"Rewind query {planned.query_id} of {store.ck.root} from batch {planned.left_batch} to {planned.batch}?"
+    store.confirm(question, yes)
+    _show(store, run(False))
+
+
+def _show(store: Opened, done: Rewind) -> None:
+    if store.json:
+        print_json(_document(done))
+        return
+    if not done.changes:
+        print_line(f"{store.ck.root} and {done.spark_checkpoint} are both at batch {done.batch}: nothing to do")
+        return
+    print_facts(
+        {
+            "query": done.query_id,
+            "state": f"batch {done.left_batch} → {done.batch}, {done.left} → {done.to}",
+            "Spark": done.spark_checkpoint,
+            "cut": ", ".join(done.cut),
+            "written": ", ".join(done.written),
+            "kept in": done.kept_in,
+            "savepoint": done.savepoint,
+        }
+    )
+    print_line()
+    if done.new is None:
+        print_line("Nothing was changed.")
+    else:
+        print_line(f"{done.new} is committed: start the query, it goes on with batch {done.batch + 1}.")
+        print_line(f"Remove what it wrote elsewhere under tokens of batches above {done.batch}: those come again.")
+
+
+def _document(done: Rewind) -> dict[str, Json]:
+    ids = {key: None if (id_ := getattr(done, key)) is None else str(id_) for key in ("left", "to", "new")}
+    return asdict(done) | ids | {"cut": list(done.cut), "written": list(done.written)}
+
+
+@verb(
+    "fork",
+    "fork /data/orders before-deploy /data/canary /data/canary-spark",
+    "fork /data/orders latest s3://bucket/jobs/orders s3://bucket/jobs/orders-spark",
+)
+@click.argument("checkpoint", type=CHECKPOINT)
+@click.argument("target")
+@click.argument("target_spark_checkpoint")
+@SPARK_CHECKPOINT
+@click.option(
+    "--target-storage-options",
+    metavar="JSON|@FILE",
+    callback=parse_options,
+    envvar="CHECKPOINTER_TARGET_STORAGE_OPTIONS",
+    show_envvar=True,
+    help="Like --storage-options, for the two targets.",
+)
+@click.option(
+    "--target-fencing",
+    type=click.Choice(["required", "none"]),
+    default="required",
+    show_default=True,
+    help="`none` writes to a TARGET that cannot swap atomically.",
+)
+def fork(
+    store: Opened,
+    checkpoint: str,
+    target: str,
+    target_spark_checkpoint: str,
+    spark_checkpoint: str | None,
+    target_storage_options: Options,
+    target_fencing: Any,
+) -> None:
+    """Make a second streaming query of CHECKPOINT: the same state and progress, and an id of its own.
+
+    TARGET becomes its root, TARGET_SPARK_CHECKPOINT its checkpointLocation; both are empty before. Every object is
+    verified on the way. The first query goes on undisturbed. Both read the same sources. If a fork was interrupted, the
+    same command finishes it.
+    """
+    wanted = store.read(lambda session: find(session, checkpoint))
+    options = options_for(target, target_storage_options, "target_storage_options")
+    with progress("copying", "bytes") as told:
+        made = store.ck.fork(
+            wanted,
+            target,
+            target_spark_checkpoint,
+            options,
+            spark_checkpoint=spark_checkpoint,
+            fencing=target_fencing,
+            progress=told,
+        )
+    if store.json:
+        print_json(asdict(made) | {"id": str(made.id), "content_of": str(wanted)})
+    else:
+        print_line(f"{made.id} of {made.root} is committed, with the content of {wanted}")
+        print_line(f"query {made.query_id} goes on with batch {made.batch + 1}: start it with checkpointLocation")
+        print_line(f"{made.spark_checkpoint}")
