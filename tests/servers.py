@@ -1,7 +1,8 @@
 """The object stores that tests run against: MinIO for S3, Azurite for Azure Blob; real servers on 127.0.0.1.
 
 `python -m tests.servers` installs them into a cache outside the work tree, where go and npm are there to do
-it. `CHECKPOINTER_CACHE` moves the cache. The fixtures `s3_server` and `azure_server` start them.
+it. `CHECKPOINTER_CACHE` moves the cache. The fixtures `s3_server` and `azure_server` start them. tests/kafka.py
+has one more server.
 
 A server dies with the process that started it, even when that is killed: a watcher holds the reading end of a
 pipe whose writing end only the starter has.
@@ -138,9 +139,8 @@ class Process:
     label: str
     command: Sequence[str]
     environment: Mapping[str, str]
-    port: int
+    ready: Callable[[], bool]
     log: Path
-    health: str
     crash: signal.Signals
     _child: subprocess.Popen[bytes] | None = None
     _watcher: subprocess.Popen[bytes] | None = None
@@ -194,21 +194,27 @@ class Process:
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + STARTUP_SECONDS
-        while not self._answers():
+        while not self.ready():
             if self.pid is None or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"{self.label} did not come up:\n{self.log.read_text(errors='replace')[-4000:]}")
             time.sleep(0.05)
 
-    def _answers(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+
+def answers(port: int, path: str) -> Callable[[], bool]:
+    """Whether an HTTP server does not say that it is unable to serve."""
+
+    def ask() -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
-            connection.request("GET", self.health)
+            connection.request("GET", path)
             return connection.getresponse().status < 500
         except (OSError, http.client.HTTPException):
             return False
         finally:
             connection.close()
+
+    return ask
 
 
 def _watch(pid: int) -> subprocess.Popen[bytes]:
@@ -238,12 +244,10 @@ def free_port() -> int:
 # --- servers: what a test is handed ---
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A running object store with an empty bucket or container: `s3://<bucket>` or `abfs://<container>`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A running server."""
 
-    url: str
-    storage_options: dict[str, Any] = field(repr=False)
     process: Process = field(repr=False)
 
     @property
@@ -264,6 +268,14 @@ class Server:
         self.process.kill()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server(Service):
+    """A running object store with an empty bucket or container: `s3://<bucket>` or `abfs://<container>`."""
+
+    url: str
+    storage_options: dict[str, Any] = field(repr=False)
+
+
 def start_minio(folder: Path) -> Server:
     """MinIO with random credentials and a bucket. Raises: ServerUnavailableError, RuntimeError."""
     port, key, secret = free_port(), secrets.token_hex(8), secrets.token_hex(16)
@@ -277,9 +289,8 @@ def start_minio(folder: Path) -> Server:
             "MINIO_BROWSER": "off",
             "MINIO_UPDATE": "off",
         },
-        port=port,
+        ready=answers(port, "/minio/health/ready"),
         log=folder / "log",
-        health="/minio/health/ready",
         crash=signal.SIGKILL,
     )
     endpoint = {"endpoint_url": f"http://{address}", "region_name": "us-east-1"}
@@ -293,7 +304,7 @@ def start_minio(folder: Path) -> Server:
         client.create_bucket(Bucket="checkpoints")
 
     options = {"key": key, "secret": secret, "client_kwargs": endpoint}
-    return _serve(Server("s3://checkpoints", options, process), create_bucket)
+    return _serve(Server(url="s3://checkpoints", storage_options=options, process=process), create_bucket)
 
 
 def start_azurite(folder: Path) -> Server:
@@ -306,9 +317,8 @@ def start_azurite(folder: Path) -> Server:
             *("--location", str(folder / "data"), "--silent", "--skipApiVersionCheck", "--disableTelemetry"),
         ],
         environment={},
-        port=port,
+        ready=answers(port, "/"),
         log=folder / "log",
-        health="/",
         crash=signal.SIGTERM,  # it saves its index every 5 seconds and on this signal: a kill loses data
     )
     connection = (
@@ -323,7 +333,8 @@ def start_azurite(folder: Path) -> Server:
         with BlobServiceClient.from_connection_string(connection) as service:
             service.create_container("checkpoints")
 
-    return _serve(Server("abfs://checkpoints", {"connection_string": connection}, process), create_container)
+    options = {"connection_string": connection}
+    return _serve(Server(url="abfs://checkpoints", storage_options=options, process=process), create_container)
 
 
 def _serve(server: Server, create: Callable[[], None]) -> Server:
@@ -336,22 +347,22 @@ def _serve(server: Server, create: Callable[[], None]) -> Server:
     return server
 
 
-def main() -> int:
-    """Install both programs at once; say which are missing and why."""
+def install(*programs: Program) -> int:
+    """Install the programs at once; say which are missing and why. Returns an exit status."""
 
-    def install(program: Program) -> str | None:
+    def missing(program: Program) -> str | None:
         try:
             program.install()
-        except ServerUnavailableError as missing:
-            return str(missing)
+        except ServerUnavailableError as unavailable:
+            return str(unavailable)
         return None
 
     with ThreadPoolExecutor() as pool:
-        missing = [reason for reason in pool.map(install, (MINIO, AZURITE)) if reason]
-    for reason in missing:
+        reasons = [reason for reason in pool.map(missing, programs) if reason]
+    for reason in reasons:
         print(f"{reason}; its tests cannot run", file=sys.stderr)
-    return 1 if missing else 0
+    return 1 if reasons else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(install(MINIO, AZURITE))
