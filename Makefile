@@ -43,6 +43,7 @@ bench-quick: .venv/.bench ## run the benchmarks at a small size
 
 servers: .venv/.dev ## install the servers and the browser that the tests start
 	@.venv/bin/python -m tests.servers || true
+	@scripts/run python -m tests.kafka || true
 	@.venv/bin/python -m tests.browser || true
 
 clean: ## remove everything that is made here

@@ -7,14 +7,17 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-from tests.servers import Server, ServerUnavailableError, start_azurite, start_minio
+from tests.kafka import Broker, start_kafka
+from tests.servers import Server, ServerUnavailableError, Service, start_azurite, start_minio
+
+S = TypeVar("S", bound=Service)
 
 pytest_plugins = ["pytester", "checkpointer.testing.plugin", "tests.proof.effort"]
 
@@ -63,15 +66,15 @@ class Root:
 
 
 @pytest.fixture(scope="session")
-def _servers() -> Iterator[list[Server]]:
-    servers: list[Server] = []
+def _servers() -> Iterator[list[Service]]:
+    servers: list[Service] = []
     yield servers
     for server in servers:
         server.stop()
 
 
 @pytest.fixture(autouse=True)
-def _servers_are_up(_servers: list[Server]) -> Iterator[None]:
+def _servers_are_up(_servers: list[Service]) -> Iterator[None]:
     """A test that took a server down, and failed, does not take the others with it."""
     yield
     for server in _servers:
@@ -79,24 +82,31 @@ def _servers_are_up(_servers: list[Server]) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Server]) -> Server:
+def s3_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Service]) -> Server:
     """A MinIO server with an empty bucket."""
     return _started(start_minio, tmp_path_factory.mktemp("minio"), _servers)
 
 
 @pytest.fixture(scope="session")
-def azure_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Server]) -> Server:
+def azure_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Service]) -> Server:
     """An Azurite server with an empty container."""
     return _started(start_azurite, tmp_path_factory.mktemp("azurite"), _servers)
 
 
-def _started(start: Callable[[Path], Server], folder: Path, servers: list[Server]) -> Server:
+@pytest.fixture(scope="session")
+def kafka_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Service]) -> Broker:
+    """A Kafka broker without a topic."""
+    return _started(start_kafka, tmp_path_factory.mktemp("kafka"), _servers)
+
+
+def _started(start: Callable[[Path], S], folder: Path, servers: list[Service]) -> S:
     try:
-        servers.append(start(folder))
+        server = start(folder)
     except ServerUnavailableError as unavailable:
         reason = str(unavailable)
     else:
-        return servers[-1]
+        servers.append(server)
+        return server
     if os.environ.get("CHECKPOINTER_REQUIRE_SERVERS"):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from fsspec.core import url_to_fs
 
+from tests.kafka import Broker
 from tests.servers import Server
 
 JAVA_HOME_SCRIPT = Path(__file__).parents[1] / "scripts" / "java-home"
@@ -82,3 +83,15 @@ def test_a_server_comes_back_with_its_data(request: pytest.FixtureRequest, kind:
 
     assert server.pid not in (None, before)
     assert filesystem.cat_file(f"{root}/object") == b"data"
+
+
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+def test_a_broker_comes_back_with_its_records(kafka_server: Broker, ending: str) -> None:
+    kafka_server.create_topic(ending, 2)
+    kafka_server.produce(ending, [(0, "a"), (1, "b"), (1, "c")])
+
+    getattr(kafka_server, ending)()
+    assert kafka_server.pid is None
+    kafka_server.start()
+
+    assert kafka_server.ends(ending) == {0: 1, 1: 2}
