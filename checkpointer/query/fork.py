@@ -20,6 +20,7 @@ from checkpointer.lineage import find_target
 from checkpointer.pointer import read_head, reading
 from checkpointer.query.log_plan import commit_of, read, recorded_offsets
 from checkpointer.query.rewind import To, Where, job_of, resolve
+from checkpointer.query.running import this_driver
 from checkpointer.query.spark_log import COMMITS, METADATA, SOURCES, SparkLog, read_log
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectExistsError, Store
@@ -85,7 +86,7 @@ async def _fork(
 def _renamed(session: Session, job: Job, target_log: Store) -> Job:
     query_id = str(uuid.UUID(hex=session.host.token(32), version=4))
     spark = None if job.spark is None else replace(job.spark, location=target_log.url)
-    return replace(job, query_id=query_id, driver=None, spark=spark)
+    return replace(job, query_id=query_id, driver=this_driver(), spark=spark)
 
 
 async def _files(spark: Store, log: SparkLog, job: Job) -> dict[str, bytes]:

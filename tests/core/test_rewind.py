@@ -6,12 +6,13 @@ offsets that Spark would go on from are equal, whatever happened before.
 
 import json
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState
+from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, objects
 from checkpointer.errors import (
     BatchGapError,
     BatchResetError,
@@ -23,8 +24,11 @@ from checkpointer.errors import (
 from checkpointer.query import log_plan, rewind
 from checkpointer.query.binding import compare
 from checkpointer.query.running import this_driver
+from checkpointer.query.spark_log import open_log, read_log
+from checkpointer.runtime import run_sync
 from checkpointer.testing import crash_points
 from manifests.model import Job, SparkProgress
+from tests.servers import Server
 
 QUERY = "11111111-2222-4333-8444-555555555555"
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
@@ -350,3 +354,27 @@ def test_the_awaitable_face_does_the_same(query: Query, tmp_path: Path) -> None:
 
     asyncio.run(both())
     assert query.run() == LAST + 1
+
+
+def test_a_query_moves_from_one_store_to_another(
+    query: Query, tmp_path: Path, s3_server: Server, azure_server: Server
+) -> None:
+    """Each copy is made of the one before, and the last one goes on where the first one was."""
+    ck, read = Checkpointer(query.root), query.read
+    for server in (s3_server, azure_server):
+        place = f"{server.url}/{uuid.uuid4().hex}"
+        made = ck.fork("latest", f"{place}/state", f"{place}/spark", server.storage_options)
+        assert made.spark_checkpoint == f"{place}/spark"
+        ck = Checkpointer(f"{place}/state", server.storage_options)
+        assert ck.verify()
+        done = ck.rewind(to="latest")
+        assert not done.changes
+    moved = Query(str(tmp_path / "moved"))
+    ck.fork("latest", moved.root, moved.spark)
+    assert moved.read == read
+    assert moved.run() == LAST + 1
+    other = open_log(f"{place}/spark", azure_server.storage_options)
+    run_sync(objects.put(other, "offsets/9", b"v1\n{}\n1"))
+    ck.rewind(to="latest")
+    assert ck.rewind(to="latest").cut == ()
+    assert run_sync(read_log(other)).offsets == (LAST - 1, LAST)
