@@ -1,7 +1,11 @@
 """The `job` of a manifest as JSON, and back: which batch of which query wrote it, and how far Spark was then."""
 
+import re
+
 from manifests.fields import Fields, show
 from manifests.model import Job, Json, SparkProgress
+
+_OFFSETS = re.compile(r"v[0-9]+\n")
 
 
 def encode_job(job: Job | None) -> Json:
@@ -35,4 +39,7 @@ def _decode_spark(fields: Fields) -> SparkProgress:
     before = fields.items("before")
     if not all(isinstance(line, str) for line in before):
         fields.fail(f"before: expected lines of text, found {show(before)}")
-    return SparkProgress(fields.text("location"), fields.text("offsets"), tuple(before))
+    offsets = fields.text("offsets")
+    if not _OFFSETS.match(offsets):
+        fields.fail(f"offsets: expected a version, then lines, found {show(offsets)}")
+    return SparkProgress(fields.text("location"), offsets, tuple(before))

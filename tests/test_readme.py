@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,62 @@ def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> N
         assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "report.html").stat().st_size > 1000
     assert (tmp_path / "exports" / "visits" / "_latest").exists()
+
+
+JOB = """
+import sys
+from pyspark.sql import SparkSession, functions as F
+from checkpointer.spark import stateful
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+
+@stateful("state/orders")
+def update(batch, batch_id, state):
+    totals = state.map("totals")
+    for row in batch.groupBy("key").agg(F.sum("amount").alias("amount")).collect():
+        totals[row.key] = totals.get(row.key, 0) + FACTOR * row.amount
+
+orders = spark.readStream.schema("key string, amount long").option("maxFilesPerTrigger", 1).csv("orders")
+writer = orders.writeStream.foreachBatch(update).option("checkpointLocation", "state/orders-spark")
+writer.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def test_the_five_commands_that_take_a_deploy_back(tmp_path: Path) -> None:
+    """A job with a bug ran since 06:00; the commands stand in README, with another time of day."""
+    (commands,) = [block for block in blocks(README, "sh") if "checkpointer rewind" in block]
+    assert len(commands.splitlines()) == 5
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(README.parent)}
+    environment["PATH"] = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "checkpointer").write_text(f'#!/bin/sh\nexec {sys.executable} -m checkpointer "$@"\n')
+    (tmp_path / "bin" / "checkpointer").chmod(0o755)
+    (tmp_path / "orders").mkdir()
+
+    def run(*argv: str) -> str:
+        done = subprocess.run(
+            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+        return done.stdout
+
+    def deploy(factor: int, *days: int) -> None:
+        for day in days:
+            (tmp_path / "orders" / f"{day}.csv").write_text(f"ann,{10**day}\nbob,1\n")
+        (tmp_path / "job.py").write_text(JOB.replace("FACTOR", str(factor)))
+
+    deploy(1, 0, 1)
+    run(sys.executable, "job.py")
+    at = datetime.now(UTC).isoformat()
+    deploy(7, 2, 3)
+    run(sys.executable, "job.py")
+    assert '"value": 7711' in run("checkpointer", "cat", "state/orders", "totals", "--json")
+    deploy(1)
+    shown = run("sh", "-ec", commands.replace("2026-11-21T06:00Z", at))
+    assert "Nothing was changed." in shown
+    assert '"value": 1111' in run("checkpointer", "cat", "state/orders", "totals", "--json")
+    run("checkpointer", "rewind", "state/orders", "--undo", "--yes")
+    assert '"value": 7711' in run("checkpointer", "cat", "state/orders", "totals", "--json")
 
 
 TYPED = re.findall(

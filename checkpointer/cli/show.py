@@ -78,6 +78,8 @@ def _facts(document: dict[str, Json], age_of: str | None) -> dict[str, object]:
     facts["size"] = size(document["bytes"])
     facts["own size"] = size(document["own_bytes"])
     facts["job"] = job and f"query {job['query_id']}, run {job['run_id']}, batch {job['batch_id']}"
+    facts["driver"] = job and job["driver"]
+    facts["Spark"] = job and job["spark"] and job["spark"]["location"]
     facts["watermark"] = None if document["watermark"] is None else to_text(document["watermark"])
     facts |= {f"position {name}": to_text(value) for name, value in document["positions"].items()}
     facts |= {f"property {name}": to_text(value) for name, value in document["properties"].items()}

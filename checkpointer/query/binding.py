@@ -1,5 +1,6 @@
 """Whether a batch that Spark begins is the one that the state waits for: both sides say how far they are."""
 
+import shlex
 from typing import Literal
 
 from checkpointer.errors import BatchGapError, BatchResetError
@@ -55,5 +56,6 @@ def _same_input(last: Job, job: Job, step: Step) -> bool:
 
 def rewind_command(root: str, job: Job, to: str) -> str:
     """What to type to bring both sides in step."""
-    given = f" --spark-checkpoint {job.spark.location}" if job.spark and job.spark.location else ""
-    return f"checkpointer rewind {root} {to}{given}"
+    words = ["checkpointer", "rewind", root, to]
+    words += ["--spark-checkpoint", job.spark.location] if job.spark and job.spark.location else []
+    return shlex.join(words)

@@ -27,6 +27,7 @@ from manifests.model import (
     Pointer,
     Ref,
     Retired,
+    SparkProgress,
     Writer,
 )
 
@@ -78,7 +79,7 @@ MANIFEST = Manifest(
     parent=Ref(PARENT, digest("parent")),
     epoch=7,
     created=AT,
-    job=Job("query", "run", 7),
+    job=Job("query", "run", 7, "1@host/m", SparkProgress("/spark", "v1\n{}\n1", ("0",))),
     operators={
         "totals": Operator(
             partitions=3,
@@ -142,6 +143,9 @@ def sealed(data: bytes) -> bytes:
 # ---- anything that can be written -----------------------------------------------------------------------------------
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+progress = st.none() | st.builds(
+    SparkProgress, texts, texts.map("v1\n{}".__add__), st.lists(texts, max_size=2).map(tuple)
+)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
@@ -230,7 +234,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         parent=draw(st.none() | st.builds(Ref, older, digests)) if checkpoint.sequence > 1 else None,
         epoch=draw(st.none() | st.integers(-(2**63), 2**63 - 1)),
         created=draw(st.none() | times),
-        job=draw(st.none() | st.builds(Job, texts, texts, st.integers(0, 2**63 - 1))),
+        job=draw(st.none() | st.builds(Job, texts, texts, st.integers(0, 2**63 - 1), st.none() | texts, progress)),
         operators=operators,
         positions=draw(st.dictionaries(texts, json_values, max_size=3)),
         watermark=draw(json_values),

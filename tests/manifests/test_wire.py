@@ -432,6 +432,11 @@ BAD_MANIFEST: dict[str, list[Json | EllipsisType]] = {
     "job.query_id": [..., *WRONG_TEXTS],
     "job.run_id": [..., *WRONG_TEXTS],
     "job.batch_id": [..., *WRONG_INTEGERS],
+    "job.driver": [1, [], {}, True],
+    "job.spark": ["a", [], {}, 1],
+    "job.spark.location": [..., *WRONG_TEXTS],
+    "job.spark.offsets": [..., *WRONG_TEXTS, "", "v1", "1\n", "\nv1\n"],
+    "job.spark.before": [..., None, {}, "a", [1], ["a", None]],
     "cost": [True, 1, [], "a", {}],
     **{
         f"cost.{field}": [..., *WRONG_INTEGERS]
