@@ -4,25 +4,21 @@ Nothing here proves which commit was the last. It is put side by side for somebo
 """
 
 import asyncio
-import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
 from checkpointer import objects
 from checkpointer.errors import CorruptionError, IllegalArgumentError, UnsupportedFormatError
 from checkpointer.pointer import read_damaged
+from checkpointer.query.spark_log import SparkLog, open_log, read_log
 from checkpointer.session import Session
-from checkpointer.store import open_store
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
 from manifests.model import CatalogEntry, CatalogRef, CheckpointId, Job, Manifest, Ref
-
-MAX_METADATA = 1 << 20
-"""Bytes of the file in which Spark names a query; it has some fifty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +78,6 @@ class Survey:
     """Those of the newest catalogs that can be read, oldest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class SparkProgress:
-    """Which query a Spark checkpoint belongs to, and the last batch that it records as finished."""
-
-    query_id: str
-    batch_id: int
-
-    @classmethod
-    def parse(cls, metadata: bytes, commits: Iterable[str]) -> Self:
-        """From the file that names the query, and the names of those in `commits/`; `ValueError` where they do not."""
-        try:
-            query_id = json.loads(metadata)["id"]
-        except (KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"no id: {error}") from None
-        if not isinstance(query_id, str):
-            raise ValueError(f"the id is a {type(query_id).__name__}")
-        return cls(query_id, max(int(name) for name in commits if name.isdecimal()))
-
-    def finished(self, job: Job | None) -> bool:
-        return job is not None and job.query_id == self.query_id and job.batch_id <= self.batch_id
-
-
 async def candidates(
     session: Session,
     spark_checkpoint: str | os.PathLike[str] | None,
@@ -115,21 +89,19 @@ async def candidates(
     return list((await survey(session, latest, progress)).candidates)
 
 
-async def read_progress(location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> SparkProgress:
-    """What a query's `checkpointLocation` says: `metadata` names the query, `commits/` has a file for each batch."""
-    store = open_store(location, storage_options, fencing="none")  # which is only read
+async def read_progress(location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> SparkLog:
+    """What a query's `checkpointLocation` says; `IllegalArgumentError` where it has not finished a batch."""
+    store = open_log(location, storage_options)
     try:
-        commits = [entry.path.rpartition("/")[2] for entry in await store.list("commits/")]
-        return SparkProgress.parse((await store.get("metadata", limit=MAX_METADATA)).data, commits)
-    except (ObjectNotFoundError, ValueError):
-        raise IllegalArgumentError(
-            f"{store.url}: expected a checkpointLocation of Spark, with metadata and commits/ of at least one batch"
-        ) from None
+        log = await read_log(store)
     finally:
         await store.close()
+    if log.finished is None:
+        raise IllegalArgumentError(f"{log.url}: expected a checkpointLocation of Spark, with commits/ of a batch")
+    return log
 
 
-async def survey(session: Session, latest: bytes, progress: SparkProgress | None = None) -> Survey:
+async def survey(session: Session, latest: bytes, progress: SparkLog | None = None) -> Survey:
     """List the root and read every manifest and catalog; of other objects only existence and size are looked at."""
     store = session.store
     sizes = {entry.path: entry.size for entry in await store.list("")}
@@ -173,7 +145,7 @@ async def survey(session: Session, latest: bytes, progress: SparkProgress | None
                 children=children[ref],
                 catalogs=len(own),
                 savepoints=tuple(sorted({entry.name for entry in own if entry.name is not None})),
-                batch_done=None if progress is None else progress.finished(manifest.job),
+                batch_done=None if progress is None else progress.has_finished(manifest.job),
             )
         )
     listed.sort(key=_rank, reverse=True)

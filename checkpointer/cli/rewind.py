@@ -40,7 +40,7 @@ def rewind(
     stopped: bool,
     yes: bool,
 ) -> None:
-    """Take a streaming query back to CHECKPOINT: its state, and Spark's progress with it.
+    """Take a whole streaming query back to CHECKPOINT.
 
     The state of CHECKPOINT is committed anew, on top of the history. Spark's own checkpoint is cut, so that the next
     start reads again what came after. What is cut is kept beside it, what is left as a savepoint, and --undo puts both
@@ -127,11 +127,11 @@ def fork(
     target_storage_options: Options,
     target_fencing: Any,
 ) -> None:
-    """Make a second streaming query of CHECKPOINT: the same state and progress, and an id of its own.
+    """Make a second streaming query of CHECKPOINT.
 
-    TARGET becomes its root, TARGET_SPARK_CHECKPOINT its checkpointLocation; both are empty before. Every object is
-    verified on the way. The first query goes on undisturbed. Both read the same sources. If a fork was interrupted, the
-    same command finishes it.
+    It has the same state and progress, and a query id of its own. TARGET becomes its root, TARGET_SPARK_CHECKPOINT its
+    checkpointLocation; both are empty before. Every object is verified on the way. The first query goes on undisturbed.
+    Both read the same sources. If a fork was interrupted, the same command finishes it.
     """
     wanted = store.read(lambda session: find(session, checkpoint))
     options = options_for(target, target_storage_options, "target_storage_options")

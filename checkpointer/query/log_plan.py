@@ -47,7 +47,8 @@ async def plan_log(store: Store, log: SparkLog, job: Job, back: Mapping[str, byt
     wanted |= await recorded_offsets(store, log, job)
     if wanted[f"{OFFSETS}{batch}"] is None and batch + 1 in log.offsets:
         wanted[f"{OFFSETS}{batch + 1}"] = None
-    wanted[f"{COMMITS}{batch}"] = None if batch in log.commits else await commit_of(store, log, job)
+    if batch in log.commits or not back:  # a batch that Spark had not finished, it repeats, and the state has it
+        wanted[f"{COMMITS}{batch}"] = None if batch in log.commits else await commit_of(store, log, job)
     wanted |= back
     cut: list[str] = []
     for folder, files in ((COMMITS, log.commits), (OFFSETS, log.offsets)):

@@ -5,14 +5,13 @@ call, and one that was a mistake can be undone.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from checkpointer.errors import ConflictError, InvalidStateError
+from checkpointer.errors import ConflictError, InvalidStateError, MalformedError
 from checkpointer.query.spark_log import COMMITS, MAX_FILE, OFFSETS
 from checkpointer.store.base import ObjectExistsError, ObjectNotFoundError, Store
-from manifests.model import CheckpointId
+from manifests.fields import Fields
+from manifests.model import FORMAT_VERSION, CheckpointId
 
 REWOUND = "rewound/"
 
@@ -44,7 +43,7 @@ class Record:
 async def write_record(store: Store, record: Record) -> None:
     """Raises `ConflictError` where another rewind took the number."""
     ids = {key: str(getattr(record, key)) for key in ("left", "to", "new")}
-    value = {"format_version": 1, **asdict(record), **ids}
+    value = {"format_version": FORMAT_VERSION, **asdict(record), **ids}
     try:
         await store.put(record.path, json.dumps(value, indent=2).encode())
     except ObjectExistsError:
@@ -67,21 +66,29 @@ async def read_record(store: Store, number: int) -> Record | None:
     for n in range(number, 0, -1):
         path = f"{REWOUND}{n:04d}/record.json"
         try:
-            return _parse(json.loads((await store.get(path, limit=MAX_FILE)).data))
+            data = (await store.get(path, limit=MAX_FILE)).data
         except ObjectNotFoundError:  # it was withdrawn
             continue
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InvalidStateError(
-                f"{store.url}/{path}: is no record of a rewind: {error}: remove its folder"
-            ) from None
+        try:
+            return _decode(n, Fields.parse(f"{store.url}/{path}", data))
+        except MalformedError as error:
+            raise InvalidStateError(f"{error}: is no record of a rewind: remove its folder") from None
     return None
 
 
-def _parse(value: Mapping[str, Any]) -> Record:
-    if value["format_version"] != 1:
-        raise ValueError(f"has format version {value['format_version']}, this library reads 1: upgrade it")
-    left, to, new = (CheckpointId.parse(value[key]) for key in ("left", "to", "new"))
-    return Record(int(value["number"]), str(value["root"]), left, to, new, value["savepoint"], value["undoes"])
+def _decode(number: int, fields: Fields) -> Record:
+    savepoint, undoes = fields.take("savepoint"), fields.take("undoes")
+    if savepoint is not None and not isinstance(savepoint, str):
+        fields.fail("savepoint: expected a name or null")
+    return Record(
+        number=number,
+        root=fields.text("root"),
+        left=fields.id("left"),
+        to=fields.id("to"),
+        new=fields.id("new"),
+        savepoint=savepoint,
+        undoes=None if undoes is None else fields.check_integer("undoes", undoes, 1),
+    )
 
 
 async def read_kept(store: Store, record: Record) -> dict[str, bytes]:

@@ -54,7 +54,7 @@ class Offsets(NamedTuple):
         """In milliseconds since the epoch; 0 where there is none."""
         try:
             return int(json.loads(self.metadata)["batchWatermarkMs"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return 0
 
 
@@ -86,6 +86,10 @@ class SparkLog:
     def finished(self) -> int | None:
         """The last batch that Spark counts as done."""
         return max(self.commits, default=None)
+
+    def has_finished(self, job: Job | None) -> bool:
+        """Whether a batch is one of this query that Spark counts as done."""
+        return job is not None and job.query_id == self.query_id and job.batch_id <= max(self.commits, default=-1)
 
     def check_belongs(self, job: Job) -> None:
         if self.query_id != job.query_id:

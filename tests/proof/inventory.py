@@ -39,6 +39,7 @@ REASONS = {
     "checkpointer.objects.Segments._load": _HANDS_ON,
     "checkpointer.objects.Segments.load": _HANDS_ON,
     "checkpointer.objects.load_operators": _HANDS_ON,
+    "checkpointer.overview._of_time": _OF_THE_CALLER,
     "checkpointer.pointer._decode": _HANDS_ON,
     "checkpointer.progress.document.Document._decode": _HANDS_ON,
     "checkpointer.progress.journal_file.JournalFile._decode": _HANDS_ON,

@@ -240,7 +240,17 @@ def plan_rows() -> tuple[bytes, ...]:
     return tuple(head + b"\n" + rows for (head, *_), rows in zip(split, unpacked, strict=True))
 
 
-SPARK = (json.dumps({"id": "3f2504e0-4f89-11d3-9a0c-0305e82c3301"}).encode(),)
+OFFSETS = b'v1\n{"batchWatermarkMs":5,"batchTimestampMs":1,"conf":{}}\n{"logOffset":3}\n-'
+SPARK = (
+    json.dumps({"id": "3f2504e0-4f89-11d3-9a0c-0305e82c3301"}).encode(),
+    OFFSETS,
+    b'v1\n{"operatorInfo":{"operatorId":0,"operatorName":"stateStoreSave"}}',
+    b'v1\n{"nextBatchWatermarkMs":0}',
+    json.dumps(
+        {"format_version": 1, "number": 1, "root": "/r", "savepoint": None, "undoes": None}
+        | dict.fromkeys(("left", "to", "new"), "0000000042-1a2b3c4d")
+    ).encode(),
+)
 SCHEMAS = tuple(dump({"format_version": 1, "schema": schema.to_json()}) for schema in (TABLE, WIDE))
 
 PATHS = tuple(

@@ -25,7 +25,8 @@ def hostile(tmp_path: Path) -> Path:
     def manifest(value: dict[str, Json]) -> None:
         value["properties"][HOSTILE] = value["positions"][HOSTILE] = HOSTILE
         value["watermark"] = HOSTILE
-        value["job"] = {"query_id": HOSTILE, "run_id": HOSTILE, "batch_id": 1}
+        spark = {"location": HOSTILE, "offsets": f"v1\n{HOSTILE}", "before": [HOSTILE]}
+        value["job"] = {"query_id": HOSTILE, "run_id": HOSTILE, "batch_id": 1, "driver": HOSTILE, "spark": spark}
         value["operators"][MARKUP[:40].replace("/", "")] = value["operators"].pop("wide") | {
             "segments": None,
             "objects": [],

@@ -193,6 +193,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 CHANGING: tuple[tuple[str, ...], ...] = (
     ("savepoint", "typed"),
+    ("rewind", "latest", "--yes", "--stopped"),
+    ("fork", "latest", "aside", "aside"),
     ("rollback", SECOND, "--yes"),
     ("delete", FIRST, "--yes"),
     ("clean", "--keep-last", "1", "--yes"),

@@ -12,21 +12,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from checkpointer.candidates import SparkProgress
 from checkpointer.codecs import keyed_codec, tagged, values
-from checkpointer.errors import IllegalArgumentError, MalformedError
+from checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
 from checkpointer.progress import journal_format
 from checkpointer.progress.kinesis.sequence import ExtendedSequenceNumber
+from checkpointer.query import log_plan, records, spark_log
+from checkpointer.query.spark_log import SparkLog
 from checkpointer.retention.plan import Plan
 from checkpointer.store import url
-from checkpointer.store.base import Blob
+from checkpointer.store.base import Blob, Entry
 from checkpointer.table import parquet
 from checkpointer.table.schema import PARTITION, TableSchema
 from checkpointer.table.version import Reader, Version
 from manifests import frames, layout, progress, segments
 from manifests.digest import sha256
 from manifests.fields import Fields
-from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Patches, Segment
+from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json, Patches, Segment
 from tests.manifests.samples import CATALOG, ID, digest
 from tests.proof import seeds
 
@@ -218,11 +219,55 @@ def rows_of_plan(data: bytes) -> object:
     return plan(head + b"\n" + zstandard.compress(rows))
 
 
-def spark(data: bytes) -> SparkProgress:
+class OneFile:
+    """A `checkpointLocation` in which every file that is read holds the same bytes."""
+
+    url = "spark"
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        return Blob(self.data)
+
+    async def folders(self, prefix: str) -> list[str]:
+        return [f"{prefix}1/"]
+
+    async def list(self, prefix: str) -> list[Entry]:
+        return [Entry(f"{prefix}1", len(self.data))]
+
+
+def spark(data: bytes) -> object:
+    """What can be made of Spark's files, and of the record of a rewind beside them."""
+
+    async def read(store: Any) -> list[object]:
+        found: list[object] = []
+        job = Job("q", "r", 1)
+        log = SparkLog("spark", "q", (1,), (1,), ())
+        for work in (
+            lambda: spark_log.read_log(store),
+            lambda: records.last_record(store),
+            lambda: log_plan.recorded_offsets(store, log, job),
+            lambda: log_plan.commit_of(store, log, job),
+        ):
+            try:
+                found.append(await work())
+            except CheckpointError as error:
+                last = error
+        if not found[1:]:
+            raise last
+        return found
+
+    return asyncio.run(read(OneFile(data)))
+
+
+def spark_offsets(data: bytes) -> object:
     try:
-        return SparkProgress.parse(data, ["0", "12", ".12.crc"])
-    except ValueError as error:  # which `read_progress` says more about
-        raise IllegalArgumentError(str(error)) from None
+        offsets = spark_log.Offsets.parse(as_text(data))
+    except ValueError as error:  # which `read_offsets` says more about
+        raise IllegalArgumentError(str(error) or "no") from None
+    assert spark_log.same_offsets(offsets.sources, offsets.sources)
+    return offsets.watermark
 
 
 def encode_url(location: url.Location) -> bytes:

@@ -1,0 +1,81 @@
+"""`checkpointer rewind` and `checkpointer fork`, over a query whose Spark is a model."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from checkpointer import Checkpointer
+from checkpointer.query import running
+from tests.cli.conftest import Run
+from tests.core.spark_model import LAST, Query, history
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Query:
+    history(str(tmp_path / "root"))
+    return Query(str(tmp_path / "root"))
+
+
+def test_a_dry_run_shows_what_would_change(query: Query, run: Run) -> None:
+    before = query.files()
+    shown = run("rewind", query.root, "epoch=1", "--dry-run")
+    assert (shown.status, shown.err) == (0, "")
+    assert f"batch {LAST} → 1" in shown.out
+    assert "commits/3, commits/2, offsets/4, offsets/3" in shown.out
+    assert "Nothing was changed." in shown.out
+    assert query.files() == before
+
+
+def test_a_rewind_says_what_it_did_and_how_to_go_on(query: Query, run: Run) -> None:
+    done = run("rewind", query.root, "epoch=1", "--yes")
+    assert done.status == 0
+    assert "it goes on with batch 2" in done.out
+    assert "rewound/0001/" in done.out
+    assert "before-rewind-5" in done.out
+    assert query.run() == 2
+    assert "nothing to do" in run("rewind", query.root, "latest", "--yes").out
+
+
+def test_json_has_all_of_it(query: Query, run: Run) -> None:
+    done = run("rewind", query.root, "epoch=1", "--yes", "--json").json
+    assert (done["left_batch"], done["batch"], done["spark_checkpoint"]) == (LAST, 1, str(query.spark))
+    assert done["new"] == str(Checkpointer(query.root).read_latest())
+    undone = run("rewind", query.root, "--undo", "--yes", "--json").json
+    assert (undone["batch"], undone["written"]) == (LAST, ["offsets/3", "offsets/4", "commits/2", "commits/3"])
+
+
+def test_what_was_typed_wrong_is_said_before_anything_is_done(query: Query, run: Run) -> None:
+    for args in ((), ("1", "--undo"), ("epoch=1",)):
+        assert run("rewind", query.root, *args).status == 2, args
+    assert run("rewind", query.root, "at=noon", "--yes").status == 2
+    assert run("rewind", query.root, "epoch=9", "--yes").status == 1
+    assert run("rewind", query.root, "epoch=1", "--spark-checkpoint", query.root, "--yes").status == 2
+    assert "nothing to undo" in run("rewind", query.root, "--undo", "--yes").err
+    assert Checkpointer(query.root).restore().epoch == LAST  # type: ignore[union-attr]
+
+
+def test_a_driver_that_cannot_be_seen_needs_a_word(query: Query, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_here", lambda: "elsewhere/0")
+    refused = run("rewind", query.root, "epoch=1", "--yes")
+    assert refused.status == 1
+    assert "--stopped" in refused.err
+    assert run("rewind", query.root, "epoch=1", "--yes", "--stopped").status == 0
+
+
+def test_a_fork_is_a_query_of_its_own(query: Query, run: Run, tmp_path: Path) -> None:
+    copy = Query(str(tmp_path / "copy"))
+    made = run("fork", query.root, "epoch=1", copy.root, copy.spark, "--json").json
+    assert made["query_id"] == json.loads((copy.spark / "metadata").read_text())["id"]
+    assert copy.run() == 2
+    refused = run("fork", query.root, "epoch=1", copy.root, copy.spark)
+    assert (refused.status, "holds a store already" in refused.err) == (1, True)
+    other = Query(str(tmp_path / "other"))
+    said = run("fork", query.root, "latest", other.root, other.spark)
+    assert f"goes on with batch {LAST + 1}" in said.out
+    assert other.run() == LAST + 1
+
+
+def test_show_says_where_spark_was(query: Query, run: Run) -> None:
+    assert str(query.spark) in run("show", query.root).out
+    assert run("show", query.root, "--json").json["job"]["spark"]["before"] == ['{"at": 40}']
