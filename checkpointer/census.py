@@ -14,7 +14,8 @@ from manifests.measures import OperatorSize, Spread
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Objects of one operator and kind: "snapshot", "delta", or "pack" for those that several partitions share."""
+    """Objects of one operator, by its newest name, and of one kind: "snapshot", "delta", or "pack" for those that
+    several partitions share."""
 
     operator: str
     kind: str
@@ -53,6 +54,7 @@ async def take_census(session: Session, progress: Progress | None = None) -> Cen
     overview = await read_overview(session)
     segments = objects.Segments(session.store, session.host)
     sizes: dict[str, int] = {}
+    named: dict[str, str] = {}
     current: dict[str, OperatorSize] = {}
     done = 0
     for some in batched(overview.checkpoints):
@@ -60,6 +62,7 @@ async def take_census(session: Session, progress: Progress | None = None) -> Cen
         segments.forget_but(listed.manifest for listed in some)
         for listed, manifest in zip(some, manifests, strict=True):
             sizes |= measures.object_sizes(manifest)
+            named |= measures.operators_of_objects(manifest)
             if listed.state == "committed":
                 current = {name: measures.operator_size(op) for name, op in sorted(manifest.operators.items())}
         done += len(some)
@@ -69,7 +72,7 @@ async def take_census(session: Session, progress: Progress | None = None) -> Cen
     return Census(
         checkpoints=len(overview.checkpoints),
         savepoints=sum(entry.name is not None for entry in overview.history.entries),
-        held=_held(sizes),
+        held=_held(sizes, named),
         metadata_objects=len(metadata),
         metadata_bytes=sum(metadata.values()),
         current=current,
@@ -89,12 +92,13 @@ async def _metadata(session: Session, overview: Overview, known: set[str]) -> di
     return {path: size for path, size in sizes.items() if path in wanted}
 
 
-def _held(sizes: dict[str, int]) -> tuple[Held, ...]:
+def _held(sizes: dict[str, int], named: dict[str, str]) -> tuple[Held, ...]:
+    """By the operator that an object belongs to: its folder may have the name of an older one."""
     count: Counter[tuple[str, str]] = Counter()
     stored: Counter[tuple[str, str]] = Counter()
     for path, size in sizes.items():
         if path.startswith(layout.ARTIFACTS):
-            name = layout.parse_artifact(path)
-            count[name.operator, name.kind or "pack"] += 1
-            stored[name.operator, name.kind or "pack"] += size
+            key = named[path], layout.parse_artifact(path).kind or "pack"
+            count[key] += 1
+            stored[key] += size
     return tuple(Held(*key, count[key], stored[key]) for key in sorted(count))

@@ -182,6 +182,11 @@ async def find_target(session: Session, head: Head, to: CheckpointId | str | Non
 async def update_latest(session: Session, checkpoint: CheckpointId) -> CheckpointId:
     """Commit a manifest that was saved under an id of this attempt. A live, older id is a rollback."""
     base = await session.base()
+    if base.migrated is not None:
+        raise InvalidStateError(
+            f"{session.store.url}: a migration is pending, which a saved manifest would leave out: begin() commits it, "
+            "restore() gives it up"
+        )
     if base.parent is not None and base.parent.id == checkpoint:
         now = (await read_head(session.store)).committed
         if now is not None and now.id == checkpoint:
@@ -240,6 +245,11 @@ def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None
     for path in objects.objects_of(Ref(manifest.id, ""), manifest) - known:
         if layout.owner(path) != manifest.id:
             raise IllegalArgumentError(f"{path}: neither of the parent nor written for {manifest.id}")
+    for name, operator in manifest.operators.items():
+        for artifact in {artifact for chain in operator.chains.values() for artifact in chain}:
+            written = layout.parse_artifact(artifact.path)
+            if written.id == manifest.id and written.operator != name:
+                raise IllegalArgumentError(f"{artifact.path}: was written for {written.operator!r}, not for {name!r}")
 
 
 async def _check_written(session: Session, manifest: Manifest) -> None:

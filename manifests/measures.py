@@ -119,6 +119,11 @@ def object_sizes(manifest: Manifest) -> dict[str, int]:
     return sizes
 
 
+def operators_of_objects(manifest: Manifest) -> dict[str, str]:
+    """For every artifact's object the operator that it belongs to."""
+    return {a.path: name for name, operator in manifest.operators.items() for a in _artifacts(operator)}
+
+
 def bytes_by_attempt(sizes: dict[str, int]) -> dict[str, int]:
     """Bytes of objects by the id, as text, of the attempt that wrote them."""
     written: defaultdict[str, int] = defaultdict(int)

@@ -76,7 +76,7 @@ class ArtifactReader:
             name = layout.parse_artifact(row[0])
         except MalformedError as error:
             self.fields.fail(str(error))
-        if name.operator != operator or name.codec != codec or name.id.sequence > sequence:
+        if name.codec != codec or name.id.sequence > sequence:  # its folder may be that of an older name
             self.fields.fail(f"{show(row[0])} does not belong to operator {operator!r} with codec {codec}")
         size = self.fields.check_integer("object size", row[1])
         return _Object(row[0], size, name, self._tail(row[2], row[3], size) if len(row) == 4 else None)

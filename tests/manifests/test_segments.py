@@ -297,7 +297,7 @@ BAD_FIELDS: dict[str, list[Json]] = {
     "format_version": [..., None, 0, "1", True, 1.5],
     "operator": [..., None, 1, "", "other"],
     "objects": [..., None, {}, [], [None], [["_latest", 1]], [["../x", 1]]],
-    "objects.0.0": [alone(1).path, alone(0, operator="other").path, alone(0, codec="parquet").path],
+    "objects.0.0": [alone(1).path, alone(0, codec="parquet").path],
     "objects.0.1": [None, -1, 1.0, "1", True],
     "patches": [..., None, [], {}, {"0": [0, []]}, {"0": [0, []], "1": [0, []], "3": [0, []]}],
     "patches.0": [
@@ -332,6 +332,12 @@ BAD_FIELDS: dict[str, list[Json]] = {
 def test_a_bad_segment_is_malformed(path: str, value: Json) -> None:
     with pytest.raises(MalformedError, match=rf"^{SEGMENT.path}: "):
         decode(changed(RAW, path, value))
+
+
+def test_an_object_may_lie_in_the_folder_of_an_older_name() -> None:
+    renamed = {0: Patch(0, (alone(0, operator="other"),))}
+    segment, stored = encode_segment(ID, "totals", renamed)
+    assert decode_segment(segment, "totals", 3, layout.RAW, stored.data) == renamed
 
 
 def test_an_artifact_is_never_younger_than_its_segment() -> None:
