@@ -4,15 +4,16 @@ Cancelling a verb stops the waiting, not the work: a commit that was under way s
 """
 
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
 from checkpointer import candidates, export, lineage, repair, restore, verbs
 from checkpointer.aio_handles import AsyncCheckpoint, AsyncRestored
 from checkpointer.candidates import Candidate
-from checkpointer.client import Client, as_bytes, as_id, as_target
+from checkpointer.client import Client, as_bytes, as_id, as_migration, as_target
 from checkpointer.host import Progress
 from checkpointer.lineage import Savepoint
+from checkpointer.migration import Transform
 from checkpointer.query import fork, rewind
 from checkpointer.query.fork import Fork
 from checkpointer.query.rewind import Rewind
@@ -59,15 +60,25 @@ class AsyncCheckpointer(Client):
         epoch: int | None = None,
         savepoint: str | None = None,
         on_corruption: OnCorruption = "error",
+        rename: Mapping[str, str] | None = None,
+        drop: Iterable[str] | None = None,
+        transform: Mapping[str, Transform] | None = None,
     ) -> AsyncRestored | None:
         """The committed checkpoint, or a live one by id, epoch or savepoint. None on an empty root.
 
         With `on_corruption="previous"` every byte of the latest is verified first; where it is damaged, the newest
         older checkpoint that is whole is restored instead, and `skipped` says why. That one can only be read, until
         `rollback(to=restored.id)` makes it the committed one. Everything is read twice: to verify, and to use.
+
+        `rename`, `drop` and `transform` bring an older checkpoint to a new version of its job. Old names are renamed to
+        new ones or dropped; `transform` has functions by new name: of a map `dict -> dict`; of opaque bytes
+        `(partition, chain) -> bytes` and of a table `pyarrow.Table -> pyarrow.Table`, for each partition. All is
+        checked and run before this returns, and nothing is written: what is restored shows the result, held in memory,
+        and the next checkpoint commits it; with `begin()` alone, as it was but for that. Of a checkpoint that is not
+        the committed one it is only a view. Another `restore()` or a `rollback()` gives up what was not committed.
         """
-        wanted = None if id is None else as_id(id)
-        found = restore.restore(self._session, wanted, epoch, savepoint, on_corruption)
+        wanted, migrate = None if id is None else as_id(id), as_migration(rename, drop, transform)
+        found = restore.restore(self._session, wanted, epoch, savepoint, on_corruption, migrate)
         snapshot = await bridge(self._session.reports.restoring(self._settled(found)))
         return None if snapshot is None else AsyncRestored(snapshot)
 

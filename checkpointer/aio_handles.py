@@ -50,13 +50,13 @@ class AsyncCheckpoint:
     @property
     def epoch(self) -> int | None:
         """The epoch given to `begin`."""
-        return self._epoch
+        return self._epoch if self._begun is None else self._begun.epoch
 
     @property
     def parent(self) -> "AsyncRestored | None":
         """The checkpoint that this one goes on top of; None for the first."""
-        manifest = self._draft.base.manifest
-        return None if manifest is None else AsyncRestored(restore.Snapshot(self._client._session, manifest, None))
+        snapshot = restore.shown(self._client._session, self._draft.base)
+        return None if snapshot is None else AsyncRestored(snapshot)
 
     @property
     def positions(self) -> dict[str, Json]:

@@ -2,17 +2,19 @@
 
 import logging
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.host import SystemHost
 from checkpointer.metrics import MetricsCallback
+from checkpointer.migration import Migration, Transform
 from checkpointer.query.rewind import Where
+from checkpointer.restore import Migrate
 from checkpointer.session import Session
 from checkpointer.store import Fencing, open_store
-from manifests.model import CheckpointId
+from manifests.model import CheckpointId, Operator
 
 T = TypeVar("T")
 
@@ -133,6 +135,20 @@ class Client:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._set_up(state["_config"], None)
+
+
+def as_migration(
+    rename: Mapping[str, str] | None, drop: Iterable[str] | None, transform: Mapping[str, Transform] | None
+) -> Migrate | None:
+    """What `restore` is to make of a checkpoint; None where that is nothing else."""
+    migration = Migration(rename, drop, transform, _transform_table)
+    return migration.run if migration else None
+
+
+async def _transform_table(*given: Any) -> Operator:
+    from checkpointer.table.migration import transform  # pyarrow, only for those who use tables
+
+    return await transform(*given)
 
 
 def as_id(checkpoint: CheckpointId | str) -> CheckpointId:

@@ -83,7 +83,7 @@ class Prepared:
             head = await self._session.move(self.base, self._ref, plan)
             if head.pointer is None or head.pointer.nonce not in cleared:  # more may be committed on top of it by now
                 raise InvalidStateError(f"{self._session.store.url}: {self.id} was committed already: use rollback()")
-            self._session.stand_on(Base(head, self.base.manifest))
+            self._session.stand_on(replace(self.base, head=head))
             self._decided("aborted", None)
 
     def found_committed(self) -> None:

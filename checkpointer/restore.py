@@ -9,6 +9,7 @@ reader looks at `_latest` again and says which it was.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 from checkpointer import objects
@@ -23,8 +24,9 @@ from checkpointer.errors import (
 from checkpointer.fallback import find_intact
 from checkpointer.history import find_savepoint, is_live, read_history
 from checkpointer.keyed import KeyedState
+from checkpointer.migrated import Migrated
 from checkpointer.pointer import Head, read_head, reading
-from checkpointer.prepared import Prepared
+from checkpointer.prepared import Prepared, refuse_prepared
 from checkpointer.retention.verify import Finding
 from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
@@ -47,11 +49,15 @@ class Snapshot:
         manifest: Manifest | None,
         prepared: Prepared | None,
         skipped: tuple[Finding, ...] = (),
+        migrated: Migrated | None = None,
     ) -> None:
         self.manifest = manifest
         self.prepared = prepared
         self.skipped = skipped
         self.session = session
+        self.store = session.store
+        if migrated is not None and manifest is not None:
+            self.manifest, self.store = replace(manifest, operators=migrated.operators), migrated.store
 
     def operator(self, name: str) -> Operator:
         found = self.manifest.operators.get(name) if self.manifest else None
@@ -72,7 +78,7 @@ class Snapshot:
             if layout.check_partition(partition) not in known:
                 raise IllegalArgumentError(f"operator {name!r}: has no partition {partition}")
             chains[partition] = known[partition]
-        store, host = self.session.store, self.session.host
+        store, host = self.store, self.session.host
 
         async def load() -> dict[int, list[bytes]]:
             found = await objects.read_all(store, host, (artifact for chain in chains.values() for artifact in chain))
@@ -117,7 +123,7 @@ class Snapshot:
 
     async def _decode(self, group: list[Artifact], decoded: dict[Artifact, dict[object, bytes | None]]) -> None:
         host = self.session.host
-        slices = await objects.read_slices(self.session.store, host, group)
+        slices = await objects.read_slices(self.store, host, group)
         for artifact, data in zip(group, slices, strict=True):
             decoded[artifact] = await host.run(
                 lambda a=artifact, d=data: keyed_codec.decode(a.path, d, a.raw_size, a.records)  # type: ignore[misc]
@@ -126,6 +132,10 @@ class Snapshot:
     async def _explaining(self, load: Callable[[], Awaitable[T]]) -> T:
         assert self.manifest is not None
         return await explaining(self.session, self.manifest.id, load)
+
+
+Migrate = Callable[[Snapshot], Awaitable[Migrated]]
+"""Checks a migration of a checkpoint, and runs it in memory."""
 
 
 async def explaining(session: Session, checkpoint: CheckpointId | None, load: Callable[[], Awaitable[T]]) -> T:
@@ -164,11 +174,35 @@ async def restore(
     epoch: int | None,
     savepoint: str | None,
     on_corruption: OnCorruption = "error",
+    migrate: Migrate | None = None,
 ) -> Snapshot | None:
     """The committed checkpoint, or a live one by id, epoch or savepoint; None on an empty root.
 
     The session goes on from the committed checkpoint; after another one was restored it may only read, or roll back.
+    Where a migration fails it stays where it was.
     """
+    base, snapshot = await _restore(session, checkpoint, epoch, savepoint, on_corruption)
+    if migrate is not None and snapshot is not None:
+        if base is not None:
+            refuse_prepared(session, base.head.prepared)  # it was made of what is to be migrated
+        migrated = await migrate(snapshot)
+        snapshot = Snapshot(session, snapshot.manifest, snapshot.prepared, snapshot.skipped, migrated)
+        base = base and replace(base, migrated=migrated)
+    if base is not None:
+        session.stand_on(base)
+    elif snapshot is not None and snapshot.manifest is not None:
+        session.view(snapshot.manifest.id)
+    return snapshot
+
+
+async def _restore(
+    session: Session,
+    checkpoint: CheckpointId | None,
+    epoch: int | None,
+    savepoint: str | None,
+    on_corruption: OnCorruption,
+) -> tuple[Base | None, Snapshot | None]:
+    """What was asked for, and what to stand on where that is the committed checkpoint."""
     if on_corruption not in ("error", "previous"):
         raise IllegalArgumentError(f"on_corruption={on_corruption!r:.40}: expected 'error' or 'previous'")
     if sum(wanted is not None for wanted in (checkpoint, epoch, savepoint)) > 1:
@@ -189,14 +223,11 @@ async def restore(
         return head, await objects.read_manifest(session.store, session.host, ref)
 
     head, manifest = await reading(session.store, load)
-    if head.committed is not None and head.committed.id == manifest.id:
-        session.stand_on(Base(head, manifest))
-    else:
-        session.view(manifest.id)
-    return Snapshot(session, manifest, None)
+    is_committed = head.committed is not None and head.committed.id == manifest.id
+    return Base(head, manifest) if is_committed else None, Snapshot(session, manifest, None)
 
 
-async def _restore_latest(session: Session) -> Snapshot | None:
+async def _restore_latest(session: Session) -> tuple[Base, Snapshot | None]:
     async def read(head: Head) -> tuple[Base, Manifest | None]:
         ref = head.prepared
         prepared = None if ref is None else await objects.read_manifest(session.store, session.host, ref)
@@ -205,24 +236,27 @@ async def _restore_latest(session: Session) -> Snapshot | None:
     return _go_on(session, *await reading(session.store, read))
 
 
-async def _restore_intact(session: Session) -> Snapshot | None:
+async def _restore_intact(session: Session) -> tuple[Base | None, Snapshot | None]:
     """The committed checkpoint if every byte of it is intact, else the newest older one that is, to look at."""
     found = await find_intact(session)
     if found.manifest is None or not found.skipped:
         return _go_on(session, Base(found.head, found.manifest), found.prepared)
-    session.view(found.manifest.id)
     problems = "; ".join(map(str, found.skipped))
     logger.warning("%s: %s was restored instead of a newer one: %s", session.store.url, found.manifest.id, problems)
-    return Snapshot(session, found.manifest, None, found.skipped)
+    return None, Snapshot(session, found.manifest, None, found.skipped)
 
 
-def _go_on(session: Session, base: Base, manifest: Manifest | None) -> Snapshot | None:
-    """Stand on the committed checkpoint, with the manifest of the prepared one if there is one."""
-    session.stand_on(base)
+def _go_on(session: Session, base: Base, manifest: Manifest | None) -> tuple[Base, Snapshot | None]:
+    """The committed checkpoint, with the manifest of the prepared one if there is one."""
     ref = base.head.prepared
     if ref is None or manifest is None:
-        return None if base.manifest is None else Snapshot(session, base.manifest, None)
-    return Snapshot(session, base.manifest, Prepared(session, base, ref, manifest))
+        return base, shown(session, base)
+    return base, Snapshot(session, base.manifest, Prepared(session, base, ref, manifest))
+
+
+def shown(session: Session, base: Base) -> Snapshot | None:
+    """What a session stands on, as an attempt on top of it starts: None where there is nothing yet."""
+    return None if base.manifest is None else Snapshot(session, base.manifest, None, migrated=base.migrated)
 
 
 async def _find(

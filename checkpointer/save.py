@@ -5,6 +5,7 @@
 `restore.py` is the mirror image.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -63,7 +64,12 @@ class Draft:
         self.watermark: Json = deepcopy(parent.watermark) if parent else None
         self._frozen: tuple[dict[str, Json], Json, dict[str, Json]] | None = None
         self._session = session
-        self._operators = dict(parent.operators) if parent else {}
+        self._given: Mapping[str, Operator] = parent.operators if parent else {}
+        self._made: dict[str, bytes] = {}
+        """Objects of a migration that are not written yet."""
+        if base.migrated is not None:
+            self._given, self._made = base.migrated.under(self.id)
+        self._operators = dict(self._given)
         self._changes: dict[str, Change] = {}
         self._captures: list[tuple[str, Capture]] = []
         self._uploads = Uploads(session.store, session.host, self.id)
@@ -176,8 +182,7 @@ class Draft:
         self._check_open()
         layout.encode_name("operator", name)
         self._refuse_written(name)
-        parent = self.base.manifest
-        old = parent.operators.get(name) if parent else None
+        old = self._given.get(name)
         for partition, chain in operator.chains.items():
             before = old.chains.get(partition, ()) if old else ()
             for artifact in chain:
@@ -259,7 +264,7 @@ class Draft:
                 await self._make_room(error)
                 raise
             if head.prepared == ref:
-                self._prepared.base = Base(head, base.manifest)
+                self._prepared.base = replace(base, head=head)
                 self._session.stand_on(self._prepared.base)
             else:  # and what may be committed on top of it was never restored here
                 self._prepared.found_committed()
@@ -303,6 +308,7 @@ class Draft:
             few = objects.are_few(self._operators) and sum(len(c.plans) for c in self._changes.values()) <= objects.FEW
             manifest, segments = await objects.compute(self._session.host, self._manifest, few)
             last += [Pending(segment.path, segment.data) for segment in segments]
+            last += self._still_named(manifest)
             manifest = replace(manifest, cost=self.meter.cost(unsent=len(last)))
             encoded = await objects.encode_manifest(self._session.host, manifest)
             for path, data in last:
@@ -326,6 +332,20 @@ class Draft:
                 await self._flight.start(self._uploads.flush(operator, codec), size)
             await self._flight.land()
         return [await self._uploads.close_pack(operator, codec) for operator, codec, _ in self._uploads.waiting()]
+
+    def _still_named(self, manifest: Manifest) -> list[Pending]:
+        """What a migration made and the attempt did not replace: written last, since much of it may be."""
+        if not self._made:
+            return []
+        named = objects.objects_of(Ref(self.id, ""), manifest)
+        return [Pending(path, data) for path, data in self._made.items() if path in named]
+
+    async def write_tables(self) -> None:
+        """Write the tables that a migration made: tasks may read and extend them before the commit."""
+        for path in [path for path in self._made if path.endswith(layout.PARQUET)]:
+            data = self._made.pop(path)
+            await self._flight.start(self._uploads.put(path, data), len(data))
+        await self._flight.land()
 
     async def _make_room(self, failure: BaseException | None) -> None:
         """Delete what this attempt wrote where the store refused to take more, such as a full disk.
@@ -429,4 +449,12 @@ async def begin(session: Session, epoch: int | None, job: Job | None, meter: Met
     async with session.lock:  # after a commit whose caller stopped waiting
         base = await session.base()
     refuse_prepared(session, base.head.prepared)
-    return Draft(session, base, epoch, job, meter)
+    if base.migrated is not None and base.manifest is not None and epoch is None and job is None:
+        epoch, job = base.manifest.epoch, base.manifest.job  # a stream knows its batch by them, whoever migrated it
+    draft = Draft(session, base, epoch, job, meter)
+    try:
+        await draft.write_tables()
+    except BaseException:
+        await draft.abort()
+        raise
+    return draft

@@ -21,6 +21,7 @@ from checkpointer.errors import (
 from checkpointer.host import Host
 from checkpointer.metering import Reports
 from checkpointer.metrics import MetricsCallback
+from checkpointer.migrated import Migrated
 from checkpointer.pointer import Head, advance, read_head, reading, successor
 from checkpointer.store.base import Store
 from checkpointer.store.probe import probe
@@ -34,10 +35,14 @@ PlanSwap = Callable[[Head, Pointer], Awaitable[Pointer | None]]
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a session stands on: a version of `_latest` and the checkpoint that was committed in it."""
+    """What a session stands on: a version of `_latest` and the checkpoint that was committed in it.
+
+    `migrated` is what the next commit starts from instead, where a migration is pending.
+    """
 
     head: Head
     manifest: Manifest | None
+    migrated: Migrated | None = None
 
     @property
     def parent(self) -> Ref | None:

@@ -37,8 +37,8 @@ class Checkpoint:
     @property
     def parent(self) -> "Restored | None":
         """The checkpoint that this one goes on top of; None for the first."""
-        manifest = self._draft.base.manifest
-        return None if manifest is None else Restored(restore.Snapshot(self._client._session, manifest, None))
+        snapshot = restore.shown(self._client._session, self._draft.base)
+        return None if snapshot is None else Restored(snapshot)
 
     @property
     def positions(self) -> dict[str, Json]:

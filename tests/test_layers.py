@@ -78,6 +78,8 @@ LAYERS = (
             "checkpointer.lineage",
             "checkpointer.metering",
             "checkpointer.metrics",
+            "checkpointer.migrated",
+            "checkpointer.migration",
             "checkpointer.objects",
             "checkpointer.overview",
             "checkpointer.pointer",

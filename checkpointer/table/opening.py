@@ -30,7 +30,7 @@ async def read(snapshot: Snapshot, name: str, columns: Sequence[str] | None, key
         sought = key_table(version, keys)
         numbers = pa.array(partitions_of(sought, version.schema, version.partitions), pa.int32())
         wanted = {p: sought.filter(pc.equal(numbers, p)) for p in sorted(set(numbers.to_pylist()))}
-    reader = Reader(session.store, session.host, version.only(list(wanted)), columns, sought)
+    reader = Reader(snapshot.store, session.host, version.only(list(wanted)), columns, sought)
 
     async def load() -> list[pa.Table]:
         return await asyncio.gather(*(reader.rows(partition, some) for partition, some in wanted.items()))
@@ -45,7 +45,7 @@ def partition_reader(
     """What reads one partition after the other; an object that several share is fetched once."""
     session = snapshot.session
     version = Version.of(name, snapshot.operator(name)).only(partitions)
-    reader = Reader(session.store, session.host, version)
+    reader = Reader(snapshot.store, session.host, version)
     checkpoint = snapshot.manifest.id if snapshot.manifest else None
 
     async def rows(partition: int) -> Table:

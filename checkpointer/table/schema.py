@@ -143,6 +143,32 @@ def next_schema(
     return _number(name, _columns(name, fields, key, combine), old)
 
 
+def migrated_schema(name: str, old: TableSchema, fields: Sequence[tuple[str, Json]]) -> TableSchema:
+    """The schema of a table whose rows are all written anew, with these columns and their types.
+
+    The key stays what it was. A column that keeps its name keeps its role; a new one takes the last value.
+    """
+    before, kinds = {column.name: column for column in old.columns}, dict(fields)
+    for column in old.columns:
+        if column.role == "key" and column.name in kinds and kinds[column.name] != column.type:
+            raise IllegalArgumentError(
+                f"column {column.name!r} of the key has to stay {show_type(column.type)}, and not become "
+                f"{show_type(kinds[column.name])}"
+            )
+    same = {column.name: column for column in old.columns if kinds.get(column.name) == column.type}
+    described = [
+        {"name": field, "type": kind, "metadata": (same[field].metadata if field in same else None) or {}}
+        for field, kind in fields
+    ]
+    combine = {c.name: c.role for c in before.values() if c.role not in ("key", "last") and c.name in kinds}
+    numbered, next_id = [], old.next_id
+    for column in _columns(name, described, old.key, combine):
+        known = same.get(column.name)
+        numbered.append(replace(column, id=next_id if known is None else known.id))
+        next_id += known is None
+    return TableSchema(tuple(numbered), next_id)
+
+
 def needs_rescale(old: TableSchema, new: TableSchema) -> bool:
     """Whether keys are hashed otherwise, so that rows may belong to other partitions."""
     return [(c.id, c.type) for c in old.columns if c.role == "key"] != [

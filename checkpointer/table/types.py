@@ -58,6 +58,28 @@ def _inner_type(spark: Json) -> pa.DataType:
     raise IllegalArgumentError(f"type {show_type(spark)} cannot be stored: cast it to another type first")
 
 
+def spark_type(kind: pa.DataType) -> Json:
+    """The Spark type whose values are stored as this Arrow type; `IllegalArgumentError` where there is none."""
+    for name, atomic in _ATOMIC.items():
+        if kind.equals(atomic):
+            return name
+    if pa.types.is_decimal128(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if kind.equals(pa.duration("us")):
+        return "interval day to second"
+    if pa.types.is_list(kind):
+        return {"type": "array", "elementType": spark_type(kind.value_type), "containsNull": True}
+    if pa.types.is_map(kind):
+        key, value = spark_type(kind.key_type), spark_type(kind.item_type)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if pa.types.is_struct(kind) and kind.num_fields:
+        fields = [
+            {"name": field.name, "type": spark_type(field.type), "nullable": True, "metadata": {}} for field in kind
+        ]
+        return {"type": "struct", "fields": fields}
+    raise IllegalArgumentError(f"type {kind} cannot be stored: cast it to another type first")
+
+
 def whole_variants(rows: pa.Table) -> pa.Table:
     """Rows in which the parts of a variant are never null by themselves: a data source has to say so."""
     for index, field in enumerate(rows.schema):

@@ -1,0 +1,29 @@
+"""What a migration made of a checkpoint, as long as it is not committed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from checkpointer.store.overlay import OverlayStore
+from manifests import layout
+from manifests.model import CheckpointId, Operator
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Migrated:
+    """The operators as the migrated checkpoint has them. What was transformed is in memory, above the store."""
+
+    operators: Mapping[str, Operator]
+    transformed: frozenset[str]
+    store: OverlayStore
+
+    def under(self, owner: CheckpointId) -> tuple[dict[str, Operator], dict[str, bytes]]:
+        """The operators as an attempt commits them, and the objects that it has to write: these carry its id."""
+        paths = {path: layout.under(path, owner) for path in self.store.objects}
+        operators = dict(self.operators)
+        for name in self.transformed:
+            chains = {
+                partition: tuple(replace(artifact, path=paths[artifact.path]) for artifact in chain)
+                for partition, chain in operators[name].chains.items()
+            }
+            operators[name] = replace(operators[name], chains=chains)
+        return operators, {paths[path]: data for path, data in self.store.objects.items()}
