@@ -133,7 +133,7 @@ def call(where: str, function: Transform, *given: Any) -> Any:
     try:
         return function(*given)
     except Exception as error:
-        raise IllegalArgumentError(f"{where}: its transform raised {type(error).__name__}: {error}") from error
+        raise IllegalArgumentError(f"{where}: its transform raised {type(error).__name__}: {error!s:.500}") from error
 
 
 async def _transformed_map(snapshot: Snapshot, old: str, new: str, function: Transform) -> dict[int, Slice]:

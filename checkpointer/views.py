@@ -75,5 +75,8 @@ class OperatorView:
         return sorted(self._operator.chains)
 
     def chain(self, partition: int) -> tuple[Artifact, ...]:
-        """The artifacts that make up a partition: one snapshot, then deltas."""
+        """The artifacts that make up a partition: one snapshot, then deltas.
+
+        What a migration transformed is in memory until it is committed, under other ids than it has here.
+        """
         return self._operator.chains.get(partition, ())

@@ -37,7 +37,12 @@ def first_duplicate(rows: pa.Table, key: list[str]) -> str | None:
     for name in key:
         same &= _equals_next(rows[name].combine_chunks())
     found = np.flatnonzero(same)
-    return ", ".join(f"{name}={_shown(rows[name].slice(found[0], 1))}" for name in key) if len(found) else None
+    return show_key(rows, key, found[0]) if len(found) else None
+
+
+def show_key(rows: pa.Table, key: list[str], row: int) -> str:
+    """The key of a row, as an error should show it."""
+    return ", ".join(f"{name}={_shown(rows[name].slice(row, 1))}" for name in key)
 
 
 def _equals_next(values: pa.Array) -> Any:

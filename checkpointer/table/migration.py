@@ -10,7 +10,7 @@ from checkpointer.migration import Transform, call
 from checkpointer.restore import Snapshot
 from checkpointer.store.overlay import OverlayStore
 from checkpointer.table.hashing import partitions_of
-from checkpointer.table.merge import check_unique, in_order
+from checkpointer.table.merge import check_unique, in_order, show_key
 from checkpointer.table.opening import partition_reader
 from checkpointer.table.schema import TableSchema, migrated_schema
 from checkpointer.table.types import spark_type
@@ -102,7 +102,7 @@ class _Task:
     def _stored(self, where: str, made: pa.Table) -> pa.Table:
         arrow = self.schema.arrow()
         try:
-            made.validate(full=True)
+            made.validate()  # not of each text: Spark has such that is no UTF-8
             rows = made.select(arrow.names).cast(arrow)
         except (pa.ArrowException, ValueError) as error:
             raise IllegalArgumentError(f"{where}: its transform returned rows that cannot be stored: {error}") from None
@@ -119,10 +119,9 @@ class _Task:
         places = partitions_of(keys, self.schema, self._version.partitions)
         for row, place in enumerate(places):
             if place != partition:
-                key = ", ".join(f"{name}={value!r:.60}" for name, value in keys.slice(row, 1).to_pylist()[0].items())
                 raise IllegalArgumentError(
-                    f"{where}: its transform returned the key {key}, which hashes to partition {place}: "
-                    "keys have to stay in their partition"
+                    f"{where}: its transform returned the key {show_key(keys, self.schema.key, row)}, which hashes to "
+                    f"partition {place}: keys have to stay in their partition"
                 )
 
 

@@ -221,6 +221,23 @@ def test_what_is_saved_in_the_same_checkpoint_wins(world: World, client: Actor) 
     assert restored(world.actor()).keyed("users")["user-2"] == "mine"
 
 
+def test_a_save_reuses_what_the_migration_made_where_it_is_the_same(world: World, client: Actor) -> None:
+    users = restored(client, **CHANGES).keyed("users")
+    users["user-2"] = "mine"
+    with client.begin() as cp:
+        cp.save("users", users)
+    wanted = {key: value["n"] for key, value in MAP.items()} | {"user-2": "mine"}
+    assert restored(world.actor()).keyed("users").to_dict() == wanted
+    assert world.actor().verify()
+    known = world.objects("artifacts/users/")
+    users["user-2"] = "later"
+    with client.begin() as cp:
+        cp.save("users", users)
+    (delta,) = world.objects("artifacts/users/") - known
+    assert ".delta." in delta
+    assert restored(world.actor()).keyed("users").to_dict() == wanted | {"user-2": "later"}
+
+
 def test_a_table_that_was_transformed_can_be_extended_in_the_same_checkpoint(world: World, client: Actor) -> None:
     """Tasks read it by themselves, so it is in the store before the callback runs."""
     restored(client, **CHANGES)
