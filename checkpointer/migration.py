@@ -68,11 +68,9 @@ class Migration:
         owner = snapshot.session.draw_id(snapshot.manifest.id.sequence)  # in memory only: each attempt has its own
         operators = {}
         for old, new in names.items():
-            operator = known[old]
+            operators[new] = known[old]
             if new in self._transform:
                 operators[new] = await self._transformed(snapshot, old, new, store, owner)
-            else:  # segments name their operator: they are written anew
-                operators[new] = operator if new == old else replace(operator, segments=(), patches=())
         return Migrated(operators, frozenset(self._transform), store)
 
     # ---- names ---------------------------------------------------------------------------------------------------

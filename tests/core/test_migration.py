@@ -252,12 +252,12 @@ def test_a_table_that_was_transformed_can_be_extended_in_the_same_checkpoint(wor
 def test_columns_come_and_go_and_are_recorded(world: World, client: Actor) -> None:
     def evolve(rows: pa.Table) -> pa.Table:
         rows = rows.filter(pc.greater(rows["k"], 4))
-        big = pc.cast(rows["n"], pa.float64())
+        count = pc.cast(rows["n"], pa.float64())
         tags = pa.array([["a"]] * rows.num_rows, pa.list_(pa.string()))
-        return pa.table({"tags": tags, "k": rows["k"], "big": big})
+        return pa.table({"tags": tags, "k": rows["k"], "n": count})
 
     found = restored(client, transform={"rows": evolve})
-    wanted = [{"k": key, "tags": ["a"], "big": float(value)} for key, value in ROWS.items() if key > 4]
+    wanted = [{"k": key, "tags": ["a"], "n": float(value)} for key, value in ROWS.items() if key > 4]
     assert sorted(found.table("rows").to_pylist(), key=lambda row: row["k"]) == wanted
     with client.begin():
         pass
@@ -269,7 +269,7 @@ def test_columns_come_and_go_and_are_recorded(world: World, client: Actor) -> No
         "columns": [
             {"id": 1, "name": "k", "type": "long", "role": "key"},
             {"id": 3, "name": "tags", "type": array, "role": "last"},
-            {"id": 4, "name": "big", "type": "double", "role": "last"},
+            {"id": 4, "name": "n", "type": "double", "role": "sum"},
         ],
         "next_id": 5,
     }
