@@ -61,9 +61,6 @@ class Migration:
         assert snapshot.manifest is not None
         known = snapshot.manifest.operators
         names = self._new_names(known)
-        for old, new in names.items():
-            if new in self._transform:
-                _check_kind(new, known[old])
         store = OverlayStore(snapshot.store)
         owner = snapshot.session.draw_id(snapshot.manifest.id.sequence)  # in memory only: each attempt has its own
         operators = {}
@@ -170,11 +167,6 @@ async def _transformed_bytes(snapshot: Snapshot, old: str, new: str, function: T
         return slices
 
     return await snapshot.session.host.call(compute)
-
-
-def _check_kind(name: str, operator: Operator) -> None:
-    if operator.codec == layout.MSGPACK and operator.partitioner != keyed_codec.PARTITIONER:
-        raise IllegalArgumentError(f"transform: operator {name!r}: was not saved from a KeyedState")
 
 
 def _list(names: Iterable[str]) -> str:
