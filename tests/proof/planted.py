@@ -354,6 +354,6 @@ PLANTED = (
         "whoever restores is told that nothing is there",
         restore._restore_latest,
         "return _go_on(session, *await reading(session.store, read))",
-        "return None",
+        "return None, None",
     ),
 )
