@@ -10,7 +10,7 @@ from checkpointer.errors import IllegalArgumentError
 from checkpointer.host import SystemHost
 from checkpointer.metrics import MetricsCallback
 from checkpointer.migration import Migration, Transform
-from checkpointer.query.rewind import Where
+from checkpointer.query.where import Where
 from checkpointer.restore import Migrate
 from checkpointer.session import Session
 from checkpointer.store import Fencing, open_store

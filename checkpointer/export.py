@@ -119,10 +119,10 @@ async def _export(
         return await find_target(session, head, what)
 
     ref, manifest = await reading(session.store, load)
-    return await found(session, ref.id, manifest, target, progress)
+    return await create_root(session, ref.id, manifest, target, progress)
 
 
-async def found(
+async def create_root(
     session: Session, source: CheckpointId, manifest: Manifest, target: Session, progress: Progress | None
 ) -> CheckpointId:
     """Make `manifest`, with the content of a live checkpoint, the first commit of an empty root."""

@@ -26,7 +26,7 @@ from checkpointer.prepared import refuse_prepared
 from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
-from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref
+from manifests.model import Catalog, CatalogEntry, CheckpointId, Job, Manifest, Pointer, Ref
 
 logger = logging.getLogger("checkpointer")
 
@@ -122,17 +122,22 @@ async def recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry,
     return replace(head.pointer, catalog=ref, nonce=session.host.token(32))
 
 
-async def rollback(session: Session, to: CheckpointId | str, new: CheckpointId | None = None) -> CheckpointId:
+async def rollback(
+    session: Session, to: CheckpointId | str, new: CheckpointId | None = None, job: Job | None = None
+) -> CheckpointId:
     """Commit an older live checkpoint's or a savepoint's content on top of the history. Drops a prepared one.
 
-    `new` is the id of the attempt, where it was drawn already on what is committed.
+    `new` is the id of the attempt, where it was drawn already on what is committed; `job` what it says of the job,
+    where that is not what the old one says.
     """
     meter = session.reports.meter()
     with meter.blocking():
-        return await _rollback(session, to, new, meter)
+        return await _rollback(session, to, meter, new, job)
 
 
-async def _rollback(session: Session, to: CheckpointId | str, new: CheckpointId | None, meter: Meter) -> CheckpointId:
+async def _rollback(
+    session: Session, to: CheckpointId | str, meter: Meter, new: CheckpointId | None, job: Job | None
+) -> CheckpointId:
     async with session.lock:
         base = await session.ground()  # whatever is committed now, if that is not what was restored
         target, old = await reading(session.store, lambda head: find_target(session, head, to))
@@ -145,6 +150,7 @@ async def _rollback(session: Session, to: CheckpointId | str, new: CheckpointId 
             id=new or session.draw_id(base.head.sequence),
             parent=base.parent,
             created=session.host.now(),
+            job=job or old.job,
             cost=meter.cost(),
             extra={},
         )

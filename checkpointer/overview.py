@@ -166,10 +166,10 @@ async def _of_epoch(session: Session, head: Head, text: str) -> Ref:
 async def _of_time(session: Session, head: Head, text: str) -> Ref:
     """By the writers' clocks, which are as right as they were."""
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
+        given = datetime.fromisoformat(text)
+        at = given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise IllegalArgumentError(f"at={text:.40}: expected a time such as at=2024-01-02T06:00Z") from None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
     listed = [c for c in (await _overview(session, head)).checkpoints if c.state != "prepared"]
     found = [c.ref for c in listed if c.manifest.created is not None and c.manifest.created <= at]
     if not found:

@@ -182,7 +182,8 @@ class Checkpointer(Client):
     ) -> Rewind:
         """Undo the last rewind of a query: a rewind to what it left, with the files of Spark's as they were.
 
-        What was done since is left in turn, and kept: undone twice, it is there again. See `rewind`.
+        What was done since is left in turn, and kept as a savepoint. Where the last rewind was an undo, that is
+        finished; if there is nothing to finish, nothing is done. See `rewind`.
         """
         where = self._where(spark_checkpoint, storage_options)
         return self._run(rewind.undo(self._session, where, stopped=stopped, dry_run=dry_run))
@@ -205,7 +206,7 @@ class Checkpointer(Client):
         the work.
 
         Args:
-            what: A live checkpoint: its id, its epoch as an integer, or the name of a savepoint.
+            what: A live checkpoint, as in `rewind`; or "latest".
             to_root: A folder or URL that holds no store yet.
             to_spark_checkpoint: An empty folder, or one that is not there: the `checkpointLocation` of the new query.
             storage_options: Those of `to_root`, and of `to_spark_checkpoint` on a store of the same kind.

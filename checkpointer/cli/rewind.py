@@ -9,7 +9,7 @@ from checkpointer.cli.screen import print_facts, print_json, print_line, progres
 from checkpointer.cli.verb import CHECKPOINT, Opened, Options, options_for, parse_options, verb
 from checkpointer.overview import find
 from checkpointer.query.rewind import Rewind
-from manifests.model import Json
+from manifests.model import CheckpointId, Json
 
 SPARK_CHECKPOINT = click.option(
     "--spark-checkpoint", metavar="PATH", help="The query's checkpointLocation, if it is not where it was."
@@ -49,18 +49,18 @@ def rewind(
     if undo == (checkpoint is not None):
         raise click.UsageError("give a CHECKPOINT, or --undo")
 
-    def run(dry: bool) -> Rewind:
-        if checkpoint is None:
+    def run(to: CheckpointId | str | None, dry: bool) -> Rewind:
+        if to is None:
             return store.ck.undo_rewind(spark_checkpoint, stopped=stopped, dry_run=dry)
-        return store.ck.rewind(spark_checkpoint, to=checkpoint, stopped=stopped, dry_run=dry)
+        return store.ck.rewind(spark_checkpoint, to=to, stopped=stopped, dry_run=dry)
 
-    planned = run(True)
+    planned = run(checkpoint, True)
     if dry_run or not planned.changes:
         _show(store, planned)
         return
     question = f"Rewind query {planned.query_id} of {store.ck.root} from batch {planned.left_batch} to {planned.batch}?"
     store.confirm(question, yes)
-    _show(store, run(False))
+    _show(store, run(None if checkpoint is None else planned.to, False))
 
 
 def _show(store: Opened, done: Rewind) -> None:

@@ -3,33 +3,44 @@
     state copied → compare-and-swap _latest → Spark's checkpoint: metadata, sources/, offsets/, commits/
 
 Until the last file is there, a query that is started on the copy is refused, since its batches do not follow the
-state; the same call finishes the work. Nothing is written to the first query, which may run meanwhile.
+state; the same call begins with Spark's files anew, and finishes the work. Nothing is written to the first query, which
+may run meanwhile.
 """
 
 import json
 import logging
+import re
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from checkpointer.errors import ConflictError, InvalidStateError
-from checkpointer.export import found, refuse_used
+from checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
+from checkpointer.export import create_root, refuse_used
 from checkpointer.host import Progress
 from checkpointer.lineage import find_target
 from checkpointer.pointer import read_head, reading
-from checkpointer.query.log_plan import commit_of, read, recorded_offsets
-from checkpointer.query.rewind import To, Where, job_of, resolve
+from checkpointer.query.log_change import put_new, remove
+from checkpointer.query.log_plan import commit_of, recorded_offsets
 from checkpointer.query.running import this_driver
-from checkpointer.query.spark_log import COMMITS, METADATA, SOURCES, SparkLog, read_log
+from checkpointer.query.spark_log import (
+    COMMITS,
+    METADATA,
+    OFFSETS,
+    SOURCES,
+    Offsets,
+    SparkLog,
+    query_id_of,
+    read_file,
+    read_log,
+)
+from checkpointer.query.where import To, Where, job_of, resolve
 from checkpointer.session import Session
-from checkpointer.store.base import ObjectExistsError, Store
-from manifests.model import Artifact, CheckpointId, Job, Manifest
+from checkpointer.store.base import ObjectNotFoundError, Store
+from manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress
 
 logger = logging.getLogger("checkpointer")
 
 TRIES = 5
-"""How often the files of a running query are listed anew where it deleted one while they were read."""
+"""How often the files of a running query are copied anew where some came or went meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,8 @@ async def fork(
 async def _fork(
     session: Session, what: To, target: Session, source_log: Where, target_log: Store, progress: Progress | None
 ) -> Fork:
+    if target.store.url == target_log.url:
+        raise IllegalArgumentError(f"{target_log.url}: is to be the root; give Spark's checkpoint a folder of its own")
     wanted = await resolve(session, what)
     ref, manifest = await reading(session.store, lambda head: find_target(session, head, wanted))
     job = job_of(session, manifest)
@@ -67,53 +80,45 @@ async def _fork(
         log = await read_log(spark)
         log.check_belongs(job)
         log.check_stateless("forked")
-        files = await _files(spark, log, job)
         begun = await _begun(target, target_log, manifest)
         if begun is None:
             await refuse_used(target)
             await _refuse_used_log(target_log)
-            renamed = _renamed(session, job, target_log)
-            commit = await found(session, ref.id, replace(manifest, job=renamed), target, progress)
+            files = await _progress(spark, log, job)
+            copy = _renamed(session, job, files, target_log)
+            first = await create_root(session, ref.id, replace(manifest, job=copy), target, progress)
         else:
-            renamed, commit = begun
+            copy, first = begun
+        if await read_file(target_log, f"{COMMITS}{job.batch_id}") is None:  # the last one; then it is whole
+            await _write_log(spark, target_log, copy, await _progress(spark, log, job))
     finally:
         await spark.close()
-    await _write(target_log, {METADATA: json.dumps({"id": renamed.query_id}).encode(), **files})
-    logger.info("%s: forked %s to %s, query %s", session.store.url, ref.id, target.store.url, renamed.query_id)
-    return Fork(target.store.url, target_log.url, renamed.query_id, commit, job.batch_id)
+    logger.info("%s: forked %s to %s, query %s", session.store.url, ref.id, target.store.url, copy.query_id)
+    return Fork(target.store.url, target_log.url, copy.query_id, first, job.batch_id)
 
 
-def _renamed(session: Session, job: Job, target_log: Store) -> Job:
+def _renamed(session: Session, job: Job, files: dict[str, bytes], target_log: Store) -> Job:
+    """The batch as the new query's own. Its driver is this process, until it has one."""
     query_id = str(uuid.UUID(hex=session.host.token(32), version=4))
-    spark = None if job.spark is None else replace(job.spark, location=target_log.url)
+    before = files.get(f"{OFFSETS}{job.batch_id - 1}")
+    sources = () if before is None else Offsets.parse(before.decode()).sources
+    spark = SparkProgress(target_log.url, files[f"{OFFSETS}{job.batch_id}"].decode(), sources)
     return replace(job, query_id=query_id, driver=this_driver(), spark=spark)
 
 
-async def _files(spark: Store, log: SparkLog, job: Job) -> dict[str, bytes]:
-    """What Spark needs to go on after the batch, in the order in which it is written."""
-    files = await _sources(spark)
-    for path, recorded in (await recorded_offsets(spark, log, job)).items():
-        data = await read(spark, path) if recorded is None else recorded
+async def _progress(spark: Store, log: SparkLog, job: Job) -> dict[str, bytes]:
+    """The two files of offsets that Spark needs to go on after the batch, and that the batch is committed."""
+    files = {}
+    for path, recorded in (await recorded_offsets(spark, log, job, {})).items():
+        data = await read_file(spark, path) if recorded is None else recorded
         if data is None:
             raise ConflictError(f"{spark.url}/{path}: Spark deleted it just now: call again")
         files[path] = data
-    files[f"{COMMITS}{job.batch_id}"] = await commit_of(spark, log, job)
-    return files
-
-
-async def _sources(spark: Store) -> dict[str, bytes]:
-    """What the sources remember. Some of it is about batches to come, which they then need not look for again."""
-    for _ in range(TRIES):
-        paths = [entry.path for entry in await spark.list(SOURCES) if not entry.path.rpartition("/")[2].startswith(".")]
-        files = {path: await read(spark, path) for path in paths}
-        whole = {path: data for path, data in files.items() if data is not None}
-        if len(whole) == len(files):
-            return whole
-    raise ConflictError(f"{spark.url}/{SOURCES}: changes faster than it can be copied: stop the query, or call again")
+    return files | {f"{COMMITS}{job.batch_id}": await commit_of(spark, log, job)}
 
 
 async def _begun(target: Session, target_log: Store, manifest: Manifest) -> tuple[Job, CheckpointId] | None:
-    """What an earlier call committed that did not come to its end: the same content, for the same place."""
+    """What an earlier call committed that may not have come to its end: the same content, for the same place."""
     head = await read_head(target.store)
     if head.committed is None or head.committed.id.sequence != 1:
         return None
@@ -142,12 +147,50 @@ async def _refuse_used_log(target_log: Store) -> None:
         raise InvalidStateError(f"{target_log.url}: is not empty: give a new checkpointLocation")
 
 
-async def _write(target_log: Store, files: Mapping[str, bytes]) -> None:
-    """In order; each is read back, since Spark reads it without a digest."""
+async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str, bytes]) -> None:
+    """Spark's files, in the order in which they are of use. What an earlier call left of them, or a query that was
+    started too soon and refused, goes first."""
+    metadata = json.dumps({"id": copy.query_id}).encode()
+    if not await put_new(target_log, METADATA, metadata) and await query_id_of(target_log) != copy.query_id:
+        raise InvalidStateError(
+            f"{target_log.url}: a query was started here before the copy was whole: empty it, then call again"
+        )
+    for folder in (COMMITS, OFFSETS, SOURCES):
+        for entry in await target_log.list(folder):
+            await target_log.delete([entry.path])
+    await _copy_sources(spark, target_log)
     for path, data in files.items():
-        with suppress(ObjectExistsError):
-            await target_log.put(path, data)
-        if await read(target_log, path) != data:
-            raise InvalidStateError(
-                f"{target_log.url}/{path}: is in use by another query: give a new checkpointLocation"
-            )
+        await _put(target_log, path, data)
+
+
+async def _copy_sources(spark: Store, target_log: Store) -> None:
+    """What the sources remember. Some of it is about batches to come, which they then need not look for again.
+
+    No listing of a running query is of one moment: they are copied until the same ones are there before and after.
+    """
+    copied: set[str] = set()
+    for _ in range(TRIES):
+        names = await _source_files(spark)
+        for path in [path for path in copied - names if path not in names]:
+            await remove(target_log, path)
+        copied &= names
+        for path in sorted(names - copied):
+            try:
+                data = (await spark.get(path)).data
+            except ObjectNotFoundError:
+                continue
+            await _put(target_log, path, data)
+            copied.add(path)
+        if copied == await _source_files(spark):
+            return
+    raise ConflictError(f"{spark.url}/{SOURCES}: changes faster than it can be copied: stop the query, or call again")
+
+
+async def _source_files(spark: Store) -> set[str]:
+    """Without checksums, and what Spark has not finished writing."""
+    return {e.path for e in await spark.list(SOURCES) if not re.match(r"[._]", e.path.rpartition("/")[2])}
+
+
+async def _put(target_log: Store, path: str, data: bytes) -> None:
+    if not await put_new(target_log, path, data):
+        raise ConflictError(f"{target_log.url}/{path}: was written meanwhile: stop what runs there, then call again")

@@ -8,8 +8,9 @@ import json
 from dataclasses import asdict, dataclass
 
 from checkpointer.errors import ConflictError, InvalidStateError, MalformedError
-from checkpointer.query.spark_log import COMMITS, MAX_FILE, OFFSETS
-from checkpointer.store.base import ObjectExistsError, ObjectNotFoundError, Store
+from checkpointer.query.log_change import put_new
+from checkpointer.query.spark_log import COMMITS, MAX_FILE, OFFSETS, read_file
+from checkpointer.store.base import Store
 from manifests.fields import Fields
 from manifests.model import FORMAT_VERSION, CheckpointId
 
@@ -21,7 +22,6 @@ class Record:
     """One rewind. Ids are those of the state's checkpoints."""
 
     number: int
-    root: str
     left: CheckpointId
     to: CheckpointId
     new: CheckpointId
@@ -39,41 +39,44 @@ class Record:
     def path(self) -> str:
         return f"{self.folder}record.json"
 
+    def goes(self, committed: CheckpointId, to: CheckpointId) -> bool:
+        """Whether this one is what is committed now, and leads to `to`."""
+        return self.new == committed and to in (self.new, self.to)
+
 
 async def write_record(store: Store, record: Record) -> None:
     """Raises `ConflictError` where another rewind took the number."""
     ids = {key: str(getattr(record, key)) for key in ("left", "to", "new")}
     value = {"format_version": FORMAT_VERSION, **asdict(record), **ids}
-    try:
-        await store.put(record.path, json.dumps(value, indent=2).encode())
-    except ObjectExistsError:
-        raise ConflictError(f"{store.url}: another rewind began meanwhile: call again once it has ended") from None
+    if not await put_new(store, record.path, json.dumps(value, indent=2).encode()):
+        raise ConflictError(f"{store.url}: another rewind began meanwhile: call again once it has ended")
+
+
+async def _numbers(store: Store) -> list[int]:
+    """Of the folders that there are, newest first."""
+    names = [folder.split("/")[1] for folder in await store.folders(REWOUND)]
+    return sorted((int(name) for name in names if name.isdecimal() and name == f"{int(name):04d}"), reverse=True)
 
 
 async def next_number(store: Store) -> int:
     """Above those of all rewinds, whether they happened or not."""
-    numbers = [folder.split("/")[1] for folder in await store.folders(REWOUND)]
-    return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
+    return 1 + max(await _numbers(store), default=0)
 
 
-async def last_record(store: Store) -> Record | None:
-    """The newest rewind that was begun on this checkpoint of Spark's."""
-    return await read_record(store, await next_number(store) - 1)
+async def read_records(store: Store) -> list[Record]:
+    """The rewinds that were begun on this checkpoint of Spark's, newest first."""
+    found = [await read_record(store, number) for number in await _numbers(store)]
+    return [record for record in found if record is not None]
 
 
 async def read_record(store: Store, number: int) -> Record | None:
-    """A rewind by its number, or the one before it that has a record; None where there is none."""
-    for n in range(number, 0, -1):
-        path = f"{REWOUND}{n:04d}/record.json"
-        try:
-            data = (await store.get(path, limit=MAX_FILE)).data
-        except ObjectNotFoundError:  # it was withdrawn
-            continue
-        try:
-            return _decode(n, Fields.parse(f"{store.url}/{path}", data))
-        except MalformedError as error:
-            raise InvalidStateError(f"{error}: is no record of a rewind: remove its folder") from None
-    return None
+    """A rewind by its number; None where there is none, or it was withdrawn."""
+    path = f"{REWOUND}{number:04d}/record.json"
+    data = await read_file(store, path)
+    try:
+        return None if data is None else _decode(number, Fields.parse(f"{store.url}/{path}", data))
+    except MalformedError as error:
+        raise InvalidStateError(f"{error}: is no record of a rewind: move its folder out of {REWOUND}") from None
 
 
 def _decode(number: int, fields: Fields) -> Record:
@@ -82,7 +85,6 @@ def _decode(number: int, fields: Fields) -> Record:
         fields.fail("savepoint: expected a name or null")
     return Record(
         number=number,
-        root=fields.text("root"),
         left=fields.id("left"),
         to=fields.id("to"),
         new=fields.id("new"),

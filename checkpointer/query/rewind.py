@@ -1,62 +1,33 @@
 """Taking a streaming query back: its state by a new commit, and Spark's progress with it.
 
-    savepoint of what is left → record → compare-and-swap _latest → cut commits/ and offsets/, newest first
+    record → savepoint of what is left → compare-and-swap _latest → cut commits/ and offsets/, newest first
 
-The state goes first. Whatever comes to an end after that swap leaves Spark ahead of the state, or its newest batches in
-an order in which they can be told from the right ones: a job that is started then is refused, and the same call
-finishes the work. What is cut is copied beside, with a record of it, before it is deleted. An undo is a rewind to the
+The state goes first. Until the last file is cut, Spark is ahead of the state: a job that is started then is refused,
+and the same call finishes the work. What is cut is copied beside before it is deleted. An undo is a rewind to the
 savepoint that puts those files back.
 """
 
 import logging
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from checkpointer.errors import (
-    CheckpointError,
-    CheckpointNotFoundError,
-    ConflictError,
-    IllegalArgumentError,
-    InvalidStateError,
-)
+from checkpointer.errors import CheckpointError, CheckpointNotFoundError, ConflictError, InvalidStateError
 from checkpointer.history import is_live
-from checkpointer.lineage import delete_savepoint, find_target, rollback, savepoint, savepoints
+from checkpointer.lineage import delete_savepoint, find_target, rollback, savepoint
 from checkpointer.overview import find
 from checkpointer.pointer import reading
-from checkpointer.query.log_plan import LogPlan, apply, plan_log
-from checkpointer.query.records import Record, last_record, next_number, read_kept, read_record, write_record
+from checkpointer.query.log_change import LogPlan, apply
+from checkpointer.query.log_plan import plan_log
+from checkpointer.query.records import Record, next_number, read_kept, read_record, read_records, write_record
 from checkpointer.query.running import is_running
-from checkpointer.query.spark_log import open_log, read_log
+from checkpointer.query.spark_log import read_log
+from checkpointer.query.where import To, Where, job_of, resolve
 from checkpointer.session import Base, Session
-from checkpointer.store import options_for
 from checkpointer.store.base import Store
-from manifests.model import CheckpointId, Job, Manifest, Ref
+from manifests.model import CheckpointId, Job, Ref
 
 logger = logging.getLogger("checkpointer")
-
-To = CheckpointId | str | int
-"""What `overview.find` understands, an id, or an epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Spark's checkpoint, as the caller gave it; by default where the query had it last."""
-
-    location: str | os.PathLike[str] | None
-    storage_options: Mapping[str, Any] | None = field(repr=False)
-    root_options: Mapping[str, Any] | None = field(repr=False)
-    """What opens the root; taken where Spark's checkpoint is on a store of the same kind."""
-
-    def open(self, root: str, job: Job) -> Store:
-        location = self.location or (job.spark.location if job.spark else None)
-        if not location:
-            raise IllegalArgumentError(
-                f"{root}: its checkpoint does not say where that of Spark is: give spark_checkpoint"
-            )
-        return open_log(location, self.storage_options or options_for(location, root, self.root_options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,39 +47,28 @@ class Rewind:
     """Files that were taken out of Spark's progress, in that order."""
     written: tuple[str, ...]
     """Files that were put there: back, or anew from what the checkpoint recorded."""
+    changes: bool
+    """Whether anything was to be changed: False where both sides were there already."""
     savepoint: str | None = None
-    """The name that keeps what was left; None where that is the same state."""
+    """The name that keeps what was left; None where that is the same state, or nothing was done."""
     kept_in: str | None = None
     """The folder of Spark's checkpoint that has what was cut; None where nothing was to be done."""
     new: CheckpointId | None = None
     """The new commit; None where nothing was done."""
-
-    @property
-    def changes(self) -> bool:
-        """Whether anything is to be changed: False where both sides are in step there already."""
-        return bool(self.left_batch != self.batch or self.cut or self.written or self.savepoint)
 
 
 async def rewind(session: Session, to: To, where: Where, *, stopped: bool = False, dry_run: bool = False) -> Rewind:
     """Take state and Spark's progress back to a live checkpoint. See `Checkpointer.rewind`."""
     target = await resolve(session, to)
     async with _opened(session, where) as query:
-        attempt = await query.attempt(target, await last_record(query.spark))
-        return await attempt.run(stopped=stopped, dry_run=dry_run)
+        return await (await query.attempt(target)).run(stopped=stopped, dry_run=dry_run)
 
 
 async def undo(session: Session, where: Where, *, stopped: bool = False, dry_run: bool = False) -> Rewind:
     """Put back what the last rewind took away. See `Checkpointer.undo_rewind`."""
     async with _opened(session, where) as query:
         attempt = await query.undoing()
-        return await attempt.run(stopped=stopped, dry_run=dry_run)
-
-
-async def resolve(session: Session, to: To) -> CheckpointId:
-    """The checkpoint that is meant. Raises `NotFoundError` or `IllegalArgumentError`."""
-    if isinstance(to, bool) or not isinstance(to, CheckpointId | str | int):
-        raise IllegalArgumentError(f"expected an id, an epoch or the name of a savepoint, got {to!r:.60}")
-    return await find(session, f"epoch={to}" if isinstance(to, int) else str(to))
+        return query.as_it_is() if attempt is None else await attempt.run(stopped=stopped, dry_run=dry_run)
 
 
 @asynccontextmanager
@@ -117,10 +77,10 @@ async def _opened(session: Session, where: Where) -> AsyncIterator["_Query"]:
     base = await session.read_base()
     if base.manifest is None or base.parent is None:
         raise CheckpointNotFoundError(f"{session.store.url}: nothing is committed")
-    left = job_of(session, base.manifest)
-    spark = where.open(session.store.url, left)
+    last = job_of(session, base.manifest)
+    spark = where.open(session.store.url, last)
     try:
-        yield _Query(session, base, base.parent, left, spark)
+        yield _Query(session, base, base.parent, last, spark, await read_records(spark))
     finally:
         await spark.close()
 
@@ -130,36 +90,51 @@ class _Query:
     session: Session
     base: Base
     committed: Ref
-    left: Job
+    last: Job
     """The batch that is committed."""
     spark: Store
+    records: list[Record]
+    """The rewinds that were begun so far, newest first."""
 
-    async def attempt(self, to: CheckpointId, begun: Record | None = None, undoes: Record | None = None) -> "_Attempt":
-        """A rewind to a checkpoint, which may be one that was begun; of one that is undone the files come back."""
+    def as_it_is(self) -> Rewind:
+        """What there is to say where nothing is to be done."""
+        batch, ref = self.last.batch_id, self.committed.id
+        return Rewind(ref, batch, ref, batch, self.last.query_id, self.spark.url, cut=(), written=(), changes=False)
+
+    async def attempt(self, to: CheckpointId) -> "_Attempt":
+        """A rewind to a checkpoint: a new one, or the last one where that led there and may not have ended."""
+        ref, job = await self._find(to)
+        begun = next((record for record in self.records if record.goes(self.committed.id, to)), None)
+        if job.spark is None and begun is None and any([await self._happened(record) for record in self.records]):
+            raise InvalidStateError(
+                f"{self.session.store.url}: {to} did not record the offsets of its batch, and those of Spark may be of "
+                "another one since it was rewound: only undo goes back there"
+            )
+        return _Attempt(self, ref, job, begun, None, None)
+
+    async def undoing(self) -> "_Attempt | None":
+        """What undoes the last rewind, or finishes that; None where the last one was an undo, and is done."""
+        for record in self.records:
+            if not await self._happened(record):
+                continue  # it changed nothing
+            if record.undoes is None:
+                to = record.to if record.savepoint is None else await self._kept_by(record.savepoint)
+                ref, job = await self._find(to)
+                return _Attempt(self, ref, job, None, record, await read_kept(self.spark, record))
+            undone = await read_record(self.spark, record.undoes)
+            if record.new != self.committed.id or undone is None:
+                return None
+            ref, job = await self._find(record.new)
+            unfinished = _Attempt(self, ref, job, record, undone, await read_kept(self.spark, undone))
+            return unfinished if await unfinished.plan() else None
+        raise InvalidStateError(f"{self.spark.url}: no rewind was done here: there is nothing to undo")
+
+    async def _find(self, to: CheckpointId) -> tuple[Ref, Job]:
         ref, manifest = await reading(self.session.store, lambda head: find_target(self.session, head, to))
-        if begun is not None and not (begun.new == self.committed.id and ref.id in (begun.new, begun.to)):
-            begun = None
-        back = {} if undoes is None else await read_kept(self.spark, undoes)
-        return _Attempt(self, ref, job_of(self.session, manifest), begun, undoes, back)
+        return ref, job_of(self.session, manifest)
 
-    async def undoing(self) -> "_Attempt":
-        """What puts back what the last rewind left; where that was an undo which did not come to its end, that one."""
-        done = await self._last_done()
-        if done.undoes is not None and done.new == self.committed.id:
-            unfinished = await self.attempt(done.new, done, await read_record(self.spark, done.undoes))
-            if await unfinished.plan():
-                return unfinished
-        to = done.to if done.savepoint is None else await find(self.session, f"savepoint={done.savepoint}")
-        return await self.attempt(to, undoes=done)
-
-    async def _last_done(self) -> Record:
-        """The last rewind that came to its commit; later ones that did not have changed nothing."""
-        record = await last_record(self.spark)
-        while record is not None and not await self._happened(record):
-            record = await read_record(self.spark, record.number - 1)
-        if record is None:
-            raise InvalidStateError(f"{self.spark.url}: no rewind was done here: there is nothing to undo")
-        return record
+    async def _kept_by(self, name: str) -> CheckpointId:
+        return await find(self.session, f"savepoint={name}")
 
     async def _happened(self, record: Record) -> bool:
         """Whether its commit is in the history; of what was retired since, nobody can tell."""
@@ -174,14 +149,6 @@ class _Query:
         return False
 
 
-def job_of(session: Session, manifest: Manifest) -> Job:
-    if manifest.job is None:
-        raise InvalidStateError(
-            f"{session.store.url}: {manifest.id} was not written by a streaming query: `rollback` goes back without one"
-        )
-    return manifest.job
-
-
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     query: _Query
@@ -190,7 +157,8 @@ class _Attempt:
     begun: Record | None
     """What an earlier call noted that got at least as far as its commit."""
     undoes: Record | None
-    back: Mapping[str, bytes]
+    back: Mapping[str, bytes] | None
+    """What an undo puts back."""
 
     async def plan(self) -> LogPlan:
         log = await read_log(self.query.spark)
@@ -201,29 +169,26 @@ class _Attempt:
     async def run(self, *, stopped: bool, dry_run: bool) -> Rewind:
         plan, committed, url = await self.plan(), self.query.committed, self.query.session.store.url
         moves = self.begun is None and committed != self.target
-        result = Rewind(
-            left=committed.id,
-            left_batch=self.query.left.batch_id,
+        result = replace(
+            self.query.as_it_is(),
             to=self.target.id,
             batch=self.job.batch_id,
-            query_id=self.job.query_id,
-            spark_checkpoint=self.query.spark.url,
             cut=plan.cut,
             written=tuple(plan.write),
-            savepoint=f"before-rewind-{committed.id.sequence}" if moves else None,
+            changes=bool(plan) or moves,
         )
         if dry_run or not result.changes:
             return result
         self._refuse_running(stopped)
-        record = self.begun or await self._commit(result.savepoint)
+        record = self.begun or await self._commit(moves)
         await self._cut(record, plan)
         logger.info("%s: rewound to %s, batch %d, as %s", url, result.to, result.batch, record.new)
-        return replace(result, new=record.new, kept_in=record.folder)
+        return replace(result, new=record.new, kept_in=record.folder, savepoint=record.savepoint)
 
     def _refuse_running(self, stopped: bool) -> None:
-        left = self.query.left
-        running, why = is_running(left)
-        query = f"{self.query.session.store.url}: query {left.query_id}"
+        last = self.query.last
+        running, why = is_running(last)
+        query = f"{self.query.session.store.url}: query {last.query_id}"
         if running == "yes":
             raise InvalidStateError(f"{query} runs ({why}): stop it first")
         if running == "unknown" and not stopped:
@@ -231,36 +196,33 @@ class _Attempt:
                 f"{query} may still run: {why}; stop it, then say so: stopped=True, or --stopped on the command line"
             )
 
-    async def _commit(self, name: str | None) -> Record:
+    async def _commit(self, moves: bool) -> Record:
         """The state's part: one swap. Before it nothing has changed."""
         session, spark, committed = self.query.session, self.query.spark, self.query.committed.id
+        new = session.draw_id(committed.sequence)
         record = Record(
             number=await next_number(spark),
-            root=session.store.url,
             left=committed,
             to=self.target.id,
-            new=session.draw_id(committed.sequence),
-            savepoint=name,
+            new=new,
+            savepoint=f"before-rewind-{committed.sequence}-{new.suffix}" if moves else None,
             undoes=self.undoes.number if self.undoes else None,
         )
-        if name is not None:
-            await self._keep_left(name)
         await write_record(spark, record)
+        if record.savepoint is not None:
+            await savepoint(session, record.savepoint, committed)
         session.stand_on(self.query.base)
         try:
-            await rollback(session, self.target.id, record.new)
+            await rollback(session, self.target.id, new, self._job())
         except ConflictError as error:
             await self._withdraw(record)
             raise ConflictError(f"{error}; the query may run: stop it first, then call again") from None
         return record
 
-    async def _keep_left(self, name: str) -> None:
-        session, committed = self.query.session, self.query.committed.id
-        kept = {savepoint.name: savepoint.id for savepoint in await savepoints(session)}
-        if name not in kept:
-            await savepoint(session, name, committed)
-        elif kept[name] != committed:
-            raise InvalidStateError(f"{session.store.url}: savepoint {name!r} keeps {kept[name]}: delete it first")
+    def _job(self) -> Job:
+        """The batch that the state is at then, and where the query's driver and Spark's checkpoint were last."""
+        spark = None if self.job.spark is None else replace(self.job.spark, location=self.query.spark.url)
+        return replace(self.job, driver=self.query.last.driver, spark=spark)
 
     async def _withdraw(self, record: Record) -> None:
         """Take away the notes of a rewind that did not happen."""

@@ -17,6 +17,9 @@ from manifests.model import Job
 
 Running = Literal["no", "yes", "unknown"]
 
+_DIGITS = 10
+"""Of a process number; what has more is none."""
+
 _queries: dict[str, Callable[[], bool]] = {}
 """Whether a query of this process is active, by its id."""
 
@@ -32,16 +35,18 @@ def announce(query_id: str, is_active: Callable[[], bool]) -> None:
 
 
 def is_running(job: Job) -> tuple[Running, str]:
-    """The answer, and how it is known."""
+    """Whether the query of a batch runs, and how that is known: of this process, or of the one that wrote the batch."""
+    active = _queries.get(job.query_id)
+    if active is not None and active():
+        return "yes", "it is active in this process"
     if job.driver is None:
         return "unknown", "its last checkpoint does not say which process wrote it"
     text, _, where = job.driver.partition("@")
-    pid = int(text) if text.isdecimal() else 0
+    pid = int(text) if text.isdecimal() and len(text) < _DIGITS else 0
     if where != _here() or not pid:
-        return "unknown", f"its driver, process {pid} on {where.partition('/')[0]}, cannot be seen from here"
+        return "unknown", f"its driver, process {pid} on {where.partition('/')[0]:.80}, cannot be seen from here"
     if pid == os.getpid():
-        active = _queries.get(job.query_id)
-        return ("yes", "it is active in this process") if active is not None and active() else ("no", "it has ended")
+        return "no", "it has ended"
     if _is_alive(pid):
         return "unknown", f"its driver, process {pid} of this machine, is still there"
     return "no", f"its driver, process {pid} of this machine, has ended"

@@ -8,7 +8,8 @@
     rewound/<number>/…    what a rewind took out; this library's, Spark does not look at it
 
 A query that starts again runs the last batch of `offsets/` once more unless `commits/` has it too, from where the batch
-before it ended. So the two newest files of `offsets/` and the newest of `commits/` say all about its progress.
+before it ended. So the two newest files of `offsets/` and the newest of `commits/` say how far it is; what an offset
+means, some sources have in `sources/`.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.store import open_store
+from checkpointer.store import CLOUD, Fencing, open_store, parse
 from checkpointer.store.base import ObjectNotFoundError, Store
 from manifests.model import Job
 
@@ -41,7 +42,7 @@ class Offsets(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """`ValueError` where it is not such a file."""
-        version, *rest = text.split("\n")  # no other end of a line is one to Spark
+        version, *rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")  # as Spark parts lines
         if not rest or not re.fullmatch(r"v[0-9]+", version):
             raise ValueError("expected a version, a line of metadata, and one for each source")
         return cls(version, rest[0], tuple(rest[1:]))
@@ -60,7 +61,8 @@ class Offsets(NamedTuple):
 
 def same_offsets(some: Iterable[str], others: Iterable[str]) -> bool:
     """Whether two lists of offsets say the same, however their JSON is written."""
-    return [_value(line) for line in some] == [_value(line) for line in others]
+    some, others = list(some), list(others)
+    return some == others or list(map(_value, some)) == list(map(_value, others))
 
 
 def _value(line: str) -> Any:
@@ -79,7 +81,7 @@ class SparkLog:
     offsets: tuple[int, ...]
     """The batches that have a file there."""
     commits: tuple[int, ...]
-    stateful: tuple[str, ...]
+    operators: tuple[str, ...]
     """Spark's own stateful operators, by name."""
 
     @property
@@ -89,7 +91,8 @@ class SparkLog:
 
     def has_finished(self, job: Job | None) -> bool:
         """Whether a batch is one of this query that Spark counts as done."""
-        return job is not None and job.query_id == self.query_id and job.batch_id <= max(self.commits, default=-1)
+        last = self.finished
+        return job is not None and job.query_id == self.query_id and last is not None and job.batch_id <= last
 
     def check_belongs(self, job: Job) -> None:
         if self.query_id != job.query_id:
@@ -100,23 +103,24 @@ class SparkLog:
 
     def check_stateless(self, what: str) -> None:
         """Refuse a query that holds state which this library does not have."""
-        if self.stateful:
+        if self.operators:
             raise InvalidStateError(
-                f"{self.url}: Spark itself holds state of this query ({', '.join(self.stateful)}), which only goes "
+                f"{self.url}: Spark itself holds state of this query ({', '.join(self.operators)}), which only goes "
                 f"forward with its batches, so the query cannot be {what} exactly: keep that state in tables of this "
                 "library, or aggregate in the foreachBatch function"
             )
 
 
 def open_log(location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Store:
-    """The store of a `checkpointLocation`. Spark writes there too: nothing in it is ever swapped."""
-    return open_store(location, storage_options, fencing="none")
+    """The store of a `checkpointLocation`. Nothing in it is swapped; where the store can, only new files are put."""
+    conditions: Fencing = "required" if parse(location).protocol in CLOUD else "none"
+    return open_store(location, storage_options, fencing=conditions)
 
 
 async def read_log(store: Store) -> SparkLog:
     """List a `checkpointLocation`. `IllegalArgumentError` where it is none."""
     query_id, offsets, commits, stateful = await asyncio.gather(
-        _query_id(store), _batches(store, OFFSETS), _batches(store, COMMITS), _stateful(store)
+        query_id_of(store), _batches(store, OFFSETS), _batches(store, COMMITS), _stateful(store)
     )
     if query_id is None:
         raise IllegalArgumentError(
@@ -125,12 +129,19 @@ async def read_log(store: Store) -> SparkLog:
     return SparkLog(store.url, query_id, offsets, commits, stateful)
 
 
-async def read_text(store: Store, path: str) -> str | None:
-    """A file of Spark's; None where there is none. `InvalidStateError` where it is no text."""
+async def read_file(store: Store, path: str) -> bytes | None:
+    """A file of Spark's; None where there is none."""
     try:
-        return (await store.get(path, limit=MAX_FILE)).data.decode()
+        return (await store.get(path, limit=MAX_FILE)).data
     except ObjectNotFoundError:
         return None
+
+
+async def read_text(store: Store, path: str) -> str | None:
+    """The same as text; `InvalidStateError` where it is none."""
+    data = await read_file(store, path)
+    try:
+        return None if data is None else data.decode()
     except UnicodeDecodeError:
         raise InvalidStateError(f"{store.url}/{path}: is no text: restore this file, or start a new query") from None
 
@@ -143,7 +154,8 @@ async def read_offsets(store: Store, path: str) -> Offsets | None:
         raise InvalidStateError(f"{store.url}/{path}: {error}: restore this file, or start a new query") from None
 
 
-async def _query_id(store: Store) -> str | None:
+async def query_id_of(store: Store) -> str | None:
+    """What `metadata` says; None where it does not."""
     try:
         found = json.loads(await read_text(store, METADATA) or "null")["id"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -73,6 +73,7 @@ def with_progress(batch: DataFrame, job: Job, last: Job | None) -> Job:
             before = _offsets(batch.sparkSession, query, job.batch_id - 1)
         if offsets is None or (before is None and job.batch_id > 0):
             return job
+        Offsets.parse(offsets)
         sources = Offsets.parse(before).sources if before is not None else ()
     except (Py4JError, ValueError) as error:
         logger.warning("query %s: its offsets could not be read: %s", job.query_id, type(error).__name__)
@@ -80,13 +81,13 @@ def with_progress(batch: DataFrame, job: Job, last: Job | None) -> Job:
     return replace(job, spark=SparkProgress(location, offsets, sources))
 
 
-def _offsets(session: SparkSession, query: Any, batch_id: int) -> str | None:
+def _offsets(session: Any, query: Any, batch_id: int) -> str | None:
     """The text of `offsets/<batch_id>`: Spark has the newest two in memory."""
     log = query.offsetLog()
     found = log.get(batch_id)
     if found.isEmpty():
         return None
-    buffer = _jvm(session).java.io.ByteArrayOutputStream()
+    buffer = session._jvm.java.io.ByteArrayOutputStream()
     log.serialize(found.get(), buffer)
     return str(buffer.toString("UTF-8"))
 
@@ -97,10 +98,6 @@ def _location(url: str) -> str:
         return parse(url).url
     except IllegalArgumentError:
         return ""
-
-
-def _jvm(session: SparkSession) -> Any:
-    return session._jvm
 
 
 def refuse_temporary(batch: DataFrame, query_id: str) -> None:

@@ -24,6 +24,8 @@ Fencing = Literal["required", "none"]
 
 _S3 = ("s3", "s3a", "s3n")
 _AZURE = ("abfs", "abfss", "az")
+CLOUD = (*_S3, *_AZURE)
+"""Protocols of the object stores that put under conditions."""
 
 
 def open_store(
@@ -97,6 +99,7 @@ def _kind(location: Location) -> str:
 
 
 __all__ = [
+    "CLOUD",
     "SWAP_LIMIT",
     "Blob",
     "Entry",
@@ -108,4 +111,5 @@ __all__ = [
     "Store",
     "open_store",
     "options_for",
+    "parse",
 ]

@@ -1,6 +1,7 @@
 """A streaming query whose Spark is a model of what the real one does with the files of its checkpoint."""
 
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,21 +23,34 @@ class Query:
     def __init__(self, root: str, spark: str | None = None) -> None:
         self.root = root
         self.spark = Path(spark or f"{root}-spark")
+        self.recording = True
+        """Whether checkpoints say how far Spark was; those of old versions do not."""
 
     def create(self) -> None:
         self.write("metadata", json.dumps({"id": QUERY}))
         self.write("sources/0/0", "v1\n0")
 
     def write(self, path: str, text: str) -> None:
+        """With a checksum beside it, which must not be there already: as Hadoop's local file system does."""
         target = self.spark / path
         target.parent.mkdir(parents=True, exist_ok=True)
+        checksum = target.with_name(f".{target.name}.crc")
+        assert not checksum.exists(), "what is left of another file"
         target.write_text(text)
+        checksum.write_text(str(zlib.crc32(text.encode())))
+
+    def text(self, path: str) -> str:
+        """As Spark reads it: compared with its checksum, where there is one."""
+        target = self.spark / path
+        text, checksum = target.read_text(), target.with_name(f".{target.name}.crc")
+        assert not checksum.exists() or checksum.read_text() == str(zlib.crc32(text.encode())), "damaged, says Spark"
+        return text
 
     def numbers(self, folder: str) -> list[int]:
         return sorted(int(path.name) for path in (self.spark / folder).glob("*") if path.name.isdecimal())
 
     def offset(self, batch: int) -> int:
-        return int(json.loads((self.spark / "offsets" / str(batch)).read_text().split("\n")[2])["at"])
+        return int(json.loads(self.text(f"offsets/{batch}").split("\n")[2])["at"])
 
     def begin(self, step: int = 10) -> tuple[Job, int, int]:
         """What Spark does when it starts: the batch it runs, and its part of the input."""
@@ -49,11 +63,14 @@ class Query:
         start = self.offset(batch - 1) if batch else 0
         if batch not in offsets:
             self.write(f"offsets/{batch}", f'v1\n{METADATA}\n{{"at":{start + step}}}')
-        lines = (self.spark / "offsets" / str(batch)).read_text()
+            if not (self.spark / f"sources/0/{batch + 1}").exists():  # what some note when they find more to read
+                self.write(f"sources/0/{batch + 1}", f"v1\n{start}")
+        lines = self.text(f"offsets/{batch}")
         before = (json.dumps({"at": start}),) if batch else ()
-        query_id = json.loads((self.spark / "metadata").read_text())["id"]
+        query_id = json.loads(self.text("metadata"))["id"]
         progress = SparkProgress(str(self.spark), lines, before)
-        return Job(query_id, "run", batch, this_driver(), progress), start, self.offset(batch)
+        driver = this_driver()
+        return Job(query_id, "run", batch, driver, progress if self.recording else None), start, self.offset(batch)
 
     def run(self, step: int = 10, *, finish: bool = True) -> int | None:
         """One batch, the way `stateful` does it. None where it was refused."""
@@ -86,7 +103,7 @@ class Query:
             str(path.relative_to(self.spark)): path.read_text()
             for folder in ("metadata", "offsets", "commits", "sources")
             for path in [self.spark / folder, *(self.spark / folder).rglob("*")]
-            if path.is_file()
+            if path.is_file() and path.suffix != ".crc"
         }
 
 

@@ -8,6 +8,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,13 @@ from checkpointer.errors import (
     InvalidStateError,
     NotFoundError,
 )
-from checkpointer.query import log_plan, rewind
+from checkpointer.query import log_change, log_plan, rewind
 from checkpointer.query.spark_log import open_log, read_log
 from checkpointer.runtime import run_sync
 from checkpointer.testing import crash_points
 from manifests.model import Job
 from tests.core.spark_model import LAST, METADATA, QUERY, Query, Setup, history
+from tests.proof.planted import Planted
 from tests.servers import Server
 
 TO = 1
@@ -72,23 +74,16 @@ def rewound_history(root: str) -> None:
         Query(root).run(step=7)
 
 
-@pytest.mark.parametrize(
-    ("work", "setup", "old", "new"),
-    [(go_back, history, LAST, TO), (undo, rewound_history, TO + 2, LAST)],
-    ids=["rewind", "undo"],
-)
-def test_wherever_a_rewind_stops_a_start_is_right_or_refused_and_a_second_call_finishes(
-    new_root: Callable[[], str], tmp_path: Path, work: Setup, setup: Setup, old: int, new: int
-) -> None:
-    template = tmp_path / "template"
+def interrupt(work: Setup, new_root: Callable[[], str], template: Path) -> None:
+    """Stop it at each request; start the query then, and finish the work, in either order."""
+    setup, old, new = (history, LAST, TO) if work is go_back else (rewound_history, TO + 2, LAST)
     points = refused = 0
     for point in crash_points(work, new_root, copied(setup, template)):
         points += 1
         query, aside = Query(point.root), Query(f"{point.root}-aside", f"{point.root}-aside-spark")
         shutil.copytree(query.root, aside.root)
         shutil.copytree(query.spark, aside.spark)
-        kept = {path.read_text() for path in query.spark.rglob("*") if path.is_file()}
-        assert set(Query(str(template)).files().values()) <= kept, "nothing is destroyed"
+        nothing_is_destroyed(Query(str(template)), query)
         batch = aside.run()  # checks that what it read is what the state has
         refused += batch is None
         goes_on = new + 1 if work is go_back else LAST  # which Spark had not finished, and repeats
@@ -97,6 +92,10 @@ def test_wherever_a_rewind_stops_a_start_is_right_or_refused_and_a_second_call_f
         restored = Checkpointer(query.root).restore()
         assert restored is not None
         assert restored.epoch == new
+        nothing_is_destroyed(Query(str(template)), query)
+        before = query.files()
+        work_again(work, query)
+        assert query.files() == before, "done is done"
         assert [query.run(), query.run()] == [goes_on, goes_on + 1]
         if batch is None:  # what somebody tried to start meanwhile is no obstacle
             work_again(work, aside)
@@ -105,12 +104,48 @@ def test_wherever_a_rewind_stops_a_start_is_right_or_refused_and_a_second_call_f
     assert refused > 5
 
 
+@pytest.mark.parametrize("work", [go_back, undo])
+def test_wherever_a_rewind_stops_a_start_is_right_or_refused_and_a_second_call_finishes(
+    new_root: Callable[[], str], tmp_path: Path, work: Setup
+) -> None:
+    interrupt(work, new_root, tmp_path / "template")
+
+
+PLANTED = (
+    Planted("the oldest is cut first", log_plan.plan_log, "sorted(files, reverse=True)", "sorted(files)"),
+    Planted("what is cut is not kept", log_change.apply, 'await _keep(store, f"{kept_in}{path}", data)', "pass"),
+    Planted(
+        "commits stay",
+        log_plan.plan_log,
+        "((COMMITS, log.commits), (OFFSETS, log.offsets))",
+        "((OFFSETS, log.offsets),)",
+    ),
+    Planted(
+        "nothing is written anew", log_change.apply, "for path, data in plan.write.items():", "for path, data in ():"
+    ),
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_a_rewind_without_one_of_its_rules_is_found(
+    new_root: Callable[[], str], tmp_path: Path, planted: Planted
+) -> None:
+    with planted(), pytest.raises((AssertionError, CheckpointError, FileNotFoundError)):
+        for number, work in enumerate((go_back, undo)):
+            interrupt(work, new_root, tmp_path / f"template-{number}")
+
+
 def work_again(work: Setup, query: Query) -> None:
+    """The same call again, which finishes what was begun, and does nothing where it was done."""
     with Checkpointer(query.root) as ck:
-        if work is go_back:
-            ck.rewind(query.spark, to=TO)
-        elif ck.undo_rewind(query.spark, dry_run=True).batch == LAST:  # otherwise it is done, and would be undone
-            ck.undo_rewind(query.spark)
+        ck.rewind(query.spark, to=TO) if work is go_back else ck.undo_rewind(query.spark)
+
+
+def nothing_is_destroyed(before: Query, now: Query) -> None:
+    """Each file that was there is where it was, or among what a rewind kept under that name."""
+    for path, text in before.files().items():
+        places = [now.spark / path, *now.spark.glob(f"rewound/*/{path}*")]
+        assert text in {place.read_text() for place in places if place.exists()}, path
 
 
 def forked(root: str) -> None:
@@ -122,7 +157,8 @@ def test_wherever_a_fork_stops_a_second_call_finishes_it(new_root: Callable[[], 
     for point in crash_points(forked, new_root, copied(history, tmp_path / "template")):
         query, copy = Query(point.root), Query(f"{point.root}-copy")
         before = query.files(), query.read
-        forked(point.root) if not whole(copy) else None
+        forked(point.root)
+        forked(point.root)
         assert (query.files(), query.read) == before
         assert copy.read == (TO + 1) * 10
         ids = [json.loads((each.spark / "metadata").read_text())["id"] for each in (query, copy)]
@@ -141,10 +177,13 @@ def test_a_fork_that_is_started_too_soon_is_refused(new_root: Callable[[], str],
         copy = Query(f"{point.root}-copy")
         if whole(copy) or not (copy.spark / "metadata").exists():
             continue
-        try:
+        Query(point.root).run()  # the first query goes on
+        with suppress(FileNotFoundError):  # Spark's own refusal: the offsets of the batch before are missing
             assert copy.run() in (None, TO), "refused, or it repeats what it has"
-        except FileNotFoundError:  # Spark's own refusal: the offsets of the batch before are missing
-            continue
+        if not whole(copy):
+            forked(point.root)
+        assert copy.run() == TO + 1
+        assert copy.read == (TO + 2) * 10
 
 
 @pytest.fixture
@@ -179,6 +218,64 @@ def test_each_way_to_name_a_checkpoint(query: Query) -> None:
         Checkpointer(query.root).rewind(to=True)
 
 
+def test_of_two_rewinds_at_once_one_does_it_and_keeps_its_way_back(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = rewind.rollback
+
+    async def after_another(*args: object) -> object:
+        monkeypatch.setattr(rewind, "rollback", original)
+        await AsyncCheckpointer(query.root).rewind(to=2)
+        return await original(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rewind, "rollback", after_another)
+    with pytest.raises(CheckpointError, match="stop it first"):
+        Checkpointer(query.root).rewind(to=TO)
+    assert Checkpointer(query.root).restore().epoch == 2  # type: ignore[union-attr]
+    assert Checkpointer(query.root).undo_rewind().batch == LAST
+    assert query.run() == LAST
+
+
+def test_a_checkpoint_made_before_offsets_were_recorded_goes_back_and_forth(tmp_path: Path) -> None:
+    query = Query(str(tmp_path / "root"))
+    query.recording = False
+    query.create()
+    for _ in range(LAST + 1):
+        query.run()
+    spark = query.spark
+    with pytest.raises(IllegalArgumentError, match="give spark_checkpoint"):
+        Checkpointer(query.root).rewind(to=TO)
+    done = Checkpointer(query.root).rewind(spark, to=TO)
+    assert query.run(step=3) == TO + 1
+    assert query.run(step=3) == TO + 2
+    with pytest.raises(InvalidStateError, match="only undo goes back there"):
+        Checkpointer(query.root).rewind(spark, to=str(done.savepoint))
+    assert Checkpointer(query.root).undo_rewind(spark).batch == LAST
+    assert query.run() == LAST + 1
+    made = Checkpointer(query.root).fork("latest", tmp_path / "copy", tmp_path / "copy-spark", spark_checkpoint=spark)
+    copy = Query(str(tmp_path / "copy"))
+    assert made.batch == LAST + 1
+    assert copy.run() == LAST + 2
+
+
+def test_a_moved_checkpoint_stays_where_it_is_now(query: Query) -> None:
+    moved = query.spark.with_name("moved")
+    query.spark.rename(moved)
+    query = Query(query.root, str(moved))
+    query.run()
+    query.run()
+    Checkpointer(query.root).rewind(to=TO)
+    assert Checkpointer(query.root).restore().job.spark.location == str(moved)  # type: ignore[union-attr]
+    assert Checkpointer(query.root).undo_rewind().batch == LAST + 1
+
+
+def test_a_damaged_file_of_offsets_is_written_anew_where_it_was_recorded(query: Query) -> None:
+    (query.spark / "offsets" / str(TO)).write_bytes(b"")
+    done = Checkpointer(query.root).rewind(to=TO)
+    assert f"offsets/{TO}" in done.written
+    assert query.run() == TO + 1
+
+
 def test_a_job_that_commits_meanwhile_stops_the_rewind(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     before = query.files()
 
@@ -201,7 +298,7 @@ def test_a_job_that_commits_meanwhile_stops_the_rewind(query: Query, monkeypatch
 
 
 def test_spark_that_plans_a_batch_meanwhile_is_cut_too(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = log_plan.apply
+    original = log_change.apply
 
     async def plans_first(*args: object) -> None:
         monkeypatch.setattr(rewind, "apply", original)
@@ -238,7 +335,7 @@ def test_a_state_that_no_query_wrote_is_refused(tmp_path: Path) -> None:
         Checkpointer(tmp_path / "none").rewind(tmp_path, to="latest")
 
 
-@pytest.mark.parametrize("path", ["offsets/3", "offsets/2", "metadata", "rewound/0001/record.json"])
+@pytest.mark.parametrize("path", ["metadata", "rewound/0001/record.json"])
 @pytest.mark.parametrize("damage", [b"", b"\xff\xfe", b"v1", b"[]", b"{" * 100_000])
 def test_damage_in_sparks_files_is_named_and_changes_nothing(query: Query, path: str, damage: bytes) -> None:
     latest = Checkpointer(query.root).read_latest()
@@ -247,7 +344,7 @@ def test_damage_in_sparks_files_is_named_and_changes_nothing(query: Query, path:
     target.write_bytes(damage)
     with pytest.raises(CheckpointError) as caught:
         Checkpointer(query.root).rewind(to=3)
-    assert str(target) in str(caught.value) or "metadata" in str(caught.value)
+    assert path in str(caught.value) or path == "metadata"
     assert Checkpointer(query.root).read_latest() == latest
 
 

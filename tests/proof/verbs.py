@@ -194,7 +194,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 CHANGING: tuple[tuple[str, ...], ...] = (
     ("savepoint", "typed"),
     ("rewind", "latest", "--yes", "--stopped"),
-    ("fork", "latest", "aside", "aside"),
+    ("fork", "latest", "aside", "beside"),
     ("rollback", SECOND, "--yes"),
     ("delete", FIRST, "--yes"),
     ("clean", "--keep-last", "1", "--yes"),

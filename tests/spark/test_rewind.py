@@ -1,8 +1,9 @@
 """A query that is taken back, forked, or found out of step, on real Spark: the state equals one that never failed."""
 
 import json
-import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from checkpointer import Checkpointer
 from checkpointer.errors import InvalidStateError, NotFoundError
 from checkpointer.query import running
-from checkpointer.spark import State, stateful
+from checkpointer.spark import State, batch, stateful
 from tests.spark.conftest import Job
 from tests.spark.test_sink import failure, summing, totals
 
@@ -49,8 +50,6 @@ def test_a_checkpoint_records_where_spark_was(job: Job) -> None:
 def test_after_a_rewind_and_replay_the_state_is_that_of_a_run_that_never_failed(job: Job) -> None:
     batches(job, 5)
     expected = totals(job.root)
-    job.run(summing(job.root, on_reset="continue", factor=7))  # nothing new: nothing changes
-    assert totals(job.root) == expected
     before = log_of(job)
     result = Checkpointer(job.root).rewind(to=1)
     assert (result.left_batch, result.batch, result.new) == (4, 1, Checkpointer(job.root).read_latest())
@@ -82,25 +81,33 @@ def test_a_wrong_deploy_is_taken_back_and_replayed(job: Job) -> None:
     assert totals(job.root)["a"] == 111 + 15
 
 
-def test_an_undo_puts_everything_back_and_can_be_undone(job: Job) -> None:
+def test_an_undo_puts_everything_back(job: Job) -> None:
     batches(job, 5)
     wanted, before = totals(job.root), log_of(job)
-    client = Checkpointer(job.root)
-    client.rewind(to=2)
-    middle, log = totals(job.root), log_of(job)
-    undone = client.undo_rewind()
+    Checkpointer(job.root).rewind(to=2)
+    undone = Checkpointer(job.root).undo_rewind()
     assert (undone.batch, totals(job.root), log_of(job)) == (4, wanted, before)
-    client.undo_rewind()
-    assert (totals(job.root), log_of(job)) == (middle, log)
+    assert not Checkpointer(job.root).undo_rewind().changes
+    job.feed(("z", 1))
+    job.run(summing(job.root))
+    assert totals(job.root) == wanted | {"z": 1}
+
+
+def test_an_undo_after_a_replay_leaves_that_and_can_be_left_for_it(job: Job) -> None:
+    batches(job, 5)
+    wanted, before = totals(job.root), log_of(job)
+    Checkpointer(job.root).rewind(to=2)
     job.feed(("z", 1))
     job.run(summing(job.root))
     replayed = totals(job.root)
     assert replayed == wanted | {"z": 1}
-    client = Checkpointer(job.root)
-    client.undo_rewind()
+    undone = Checkpointer(job.root).undo_rewind()
     assert (totals(job.root), log_of(job)) == (wanted, before)
-    job.run(summing(job.root))
+    Checkpointer(job.root).rewind(to=str(undone.savepoint))
     assert totals(job.root) == replayed
+    job.feed(("z", 2))
+    job.run(summing(job.root))
+    assert totals(job.root) == wanted | {"z": 3}
 
 
 def test_what_spark_has_deleted_is_written_from_the_checkpoint(job: Job) -> None:
@@ -181,7 +188,7 @@ def test_a_running_query_is_refused(job: Job) -> None:
     refused: list[str] = []
 
     @stateful(job.root)
-    def update(batch: Any, batch_id: int, state: State) -> None:
+    def update(rows: Any, batch_id: int, state: State) -> None:
         state.map("totals")["n"] = batch_id
         if batch_id == 2:
             with pytest.raises(InvalidStateError) as caught:
@@ -204,17 +211,21 @@ def test_a_driver_that_cannot_be_seen_needs_somebodys_word(job: Job, monkeypatch
     Checkpointer(job.root).rewind(to=0, stopped=True)
 
 
-def test_a_driver_of_this_machine_that_is_gone_is_known_to_be(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_of_this_machine_is_looked_for(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     batches(job, 2)
-    monkeypatch.setattr(os, "getpid", lambda: 2**22 - 3)
-    with pytest.raises(InvalidStateError, match="still there"):  # this test's own process
-        Checkpointer(job.root).rewind(to=0)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        monkeypatch.setattr(batch, "this_driver", lambda: f"{other.pid}@{running._here()}")
+        job.feed(("a", 1))
+        job.run(summing(job.root))
+        with pytest.raises(InvalidStateError, match="still there"):
+            Checkpointer(job.root).rewind(to=0)
+    Checkpointer(job.root).rewind(to=0)  # it has ended
 
 
 def test_a_query_with_state_of_sparks_own_is_refused(job: Job) -> None:
     @stateful(job.root)
-    def update(batch: Any, batch_id: int, state: State) -> None:
-        for row in batch.collect():
+    def update(rows: Any, batch_id: int, state: State) -> None:
+        for row in rows.collect():
             state.map("totals")[row.key] = row["count"]
 
     job.feed(("a", 1))
