@@ -90,8 +90,8 @@ Exit status: 0; 1 for findings, for what is not there, and for what failed; 2 fo
 def checkpointer() -> None:
     """Look at the checkpoints of a Spark job, verify them, keep them, and go back to them.
 
-    Every verb takes the ROOT of a store, and --json for scripts. Only `rollback` and `repair` stop a running job;
-    `rewind` wants it stopped.
+    Every verb takes the ROOT of a store, and --json for scripts. Only `rollback`, `rewind` and `repair` stop a running
+    job, and `rewind` refuses one that it sees running.
     """
 
 

@@ -21,6 +21,7 @@ from checkpointer.errors import (
     NotFoundError,
 )
 from checkpointer.query import log_change, log_plan, rewind
+from checkpointer.query.log_change import put_new
 from checkpointer.query.spark_log import open_log, read_log
 from checkpointer.runtime import run_sync
 from checkpointer.testing import crash_points
@@ -383,6 +384,7 @@ def test_a_query_moves_from_one_store_to_another(
     assert moved.run() == LAST + 1
     other = open_log(f"{place}/spark", azure_server.storage_options)
     run_sync(objects.put(other, "offsets/9", b"v1\n{}\n1"))
+    assert not run_sync(put_new(other, "offsets/9", b"v1\n{}\n2"))
     ck.rewind(to="latest")
     assert ck.rewind(to="latest").cut == ()
     assert run_sync(read_log(other)).offsets == (LAST - 1, LAST)
