@@ -82,7 +82,7 @@ async def _fork(
         log.check_stateless("forked")
         begun = await _begun(target, target_log, manifest)
         if begun is None:
-            await refuse_used(target)
+            await _refuse_used_root(target)
             await _refuse_used_log(target_log)
             files = await _progress(spark, log, job)
             copy = _renamed(session, job, files, target_log)
@@ -140,6 +140,15 @@ def _content(manifest: Manifest) -> object:
         for partition, chain in operator.chains.items()
     }
     return manifest.epoch, manifest.positions, manifest.properties, chains
+
+
+async def _refuse_used_root(target: Session) -> None:
+    if (await read_head(target.store)).version is not None:
+        raise InvalidStateError(
+            f"{target.store.url}: holds a store already: give an empty root; a fork that was interrupted is "
+            "finished by naming the very checkpoint that it was made of, by id"
+        )
+    await refuse_used(target)
 
 
 async def _refuse_used_log(target_log: Store) -> None:

@@ -6,7 +6,8 @@ after it may keep the offsets that were planned for it; everything newer goes.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from checkpointer.errors import InvalidStateError
 from checkpointer.query.log_change import LogPlan
@@ -27,22 +28,26 @@ from manifests.model import Job
 NO_WATERMARK = ("v1", {"nextBatchWatermarkMs": 0})
 
 
-async def plan_log(store: Store, log: SparkLog, job: Job, back: Mapping[str, bytes] | None) -> LogPlan:
-    """What takes Spark to the end of a batch. `back` are files that an undo puts back, as they were.
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Spark's progress before a rewind: the files that it cut, and the names of those that it left."""
+
+    cut: Mapping[str, bytes]
+    stayed: Collection[str]
+
+
+async def plan_log(store: Store, log: SparkLog, job: Job, before: Before | None) -> LogPlan:
+    """What takes Spark to the end of a batch; or, where that is to be undone, to how it was `before` a rewind.
 
     Raises `InvalidStateError` where neither Spark nor the checkpoint knows the offsets any more.
     """
-    batch = job.batch_id
-    kept = [f"{OFFSETS}{n}" for n in log.offsets if n < batch - 1] + [f"{COMMITS}{n}" for n in log.commits if n < batch]
-    wanted: dict[str, bytes | None] = dict.fromkeys(kept)  # None: as it is
-    wanted |= await recorded_offsets(store, log, job, back or {})
-    if wanted[f"{OFFSETS}{batch}"] is None and batch + 1 in log.offsets:
-        wanted[f"{OFFSETS}{batch + 1}"] = None
-    if batch in log.commits:
-        wanted[f"{COMMITS}{batch}"] = None
-    elif back is None:  # a batch that Spark had not finished before a rewind, it repeats, and the state has it
-        wanted[f"{COMMITS}{batch}"] = await commit_of(store, log, job)
-    wanted |= back or {}
+    here = {f"{OFFSETS}{n}" for n in log.offsets} | {f"{COMMITS}{n}" for n in log.commits}
+    if before is None:
+        wanted = await _after(store, log, job)
+    else:
+        wanted = {path: None for path in here if path in before.stayed}
+        wanted |= await recorded_offsets(store, log, job, before.cut)
+        wanted |= before.cut
     cut: list[str] = []
     for folder, files in ((COMMITS, log.commits), (OFFSETS, log.offsets)):
         for n in sorted(files, reverse=True):  # newest first: a log that is cut half way is ahead of the state
@@ -52,7 +57,20 @@ async def plan_log(store: Store, log: SparkLog, job: Job, back: Mapping[str, byt
                 wanted[path] = None
             elif path not in wanted or new is not None:
                 cut.append(path)
-    return LogPlan(tuple(cut), {path: wanted[path] or b"" for path in _in_order(wanted) if wanted[path] is not None})
+    write = {path: data for path in _in_order(wanted) if (data := wanted[path]) is not None}
+    return LogPlan(tuple(cut), write, tuple(sorted(here - {*cut})))
+
+
+async def _after(store: Store, log: SparkLog, job: Job) -> dict[str, bytes | None]:
+    """What Spark's progress is to be made of right after a batch; None for a file that is to stay as it is."""
+    batch = job.batch_id
+    wanted = await recorded_offsets(store, log, job, {})
+    if not any(wanted.values()):  # otherwise the others are of another line: each file is read as following the last
+        wanted |= {f"{OFFSETS}{n}": None for n in log.offsets if n < batch - 1 or n == batch + 1}
+    wanted |= {f"{COMMITS}{n}": None for n in log.commits if n <= batch}
+    if batch not in log.commits:
+        wanted[f"{COMMITS}{batch}"] = await commit_of(store, log, job)
+    return wanted
 
 
 def _in_order(wanted: Mapping[str, bytes | None]) -> list[str]:

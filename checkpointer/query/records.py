@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from checkpointer.errors import ConflictError, InvalidStateError, MalformedError
 from checkpointer.query.log_change import put_new
+from checkpointer.query.log_plan import Before
 from checkpointer.query.spark_log import COMMITS, MAX_FILE, OFFSETS, read_file
 from checkpointer.store.base import Store
 from manifests.fields import Fields
@@ -28,8 +29,10 @@ class Record:
     """The commit that makes it so. If it never became live, the rewind did not happen."""
     savepoint: str | None
     """What keeps `left`; None where that has the same content as `to`."""
-    undoes: int | None = None
+    undoes: int | None
     """The number of the rewind whose files come back."""
+    stayed: tuple[str, ...]
+    """Files of Spark's progress that it left as they were."""
 
     @property
     def folder(self) -> str:
@@ -90,15 +93,16 @@ def _decode(number: int, fields: Fields) -> Record:
         new=fields.id("new"),
         savepoint=savepoint,
         undoes=None if undoes is None else fields.check_integer("undoes", undoes, 1),
+        stayed=tuple(map(str, fields.items("stayed"))),
     )
 
 
-async def read_kept(store: Store, record: Record) -> dict[str, bytes]:
-    """The files that a rewind cut, by the path that they had."""
+async def read_before(store: Store, record: Record) -> Before:
+    """Spark's progress as it was before a rewind."""
     found = {}
     for folder in (OFFSETS, COMMITS):
         for entry in await store.list(f"{record.folder}{folder}"):
             path = entry.path.removeprefix(record.folder)
             if path.removeprefix(folder).isdecimal():
                 found[path] = (await store.get(entry.path, limit=MAX_FILE)).data
-    return found
+    return Before(found, record.stayed)

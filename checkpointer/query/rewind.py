@@ -8,7 +8,7 @@ savepoint that puts those files back.
 """
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -18,8 +18,8 @@ from checkpointer.lineage import delete_savepoint, find_target, rollback, savepo
 from checkpointer.overview import find
 from checkpointer.pointer import reading
 from checkpointer.query.log_change import LogPlan, apply
-from checkpointer.query.log_plan import plan_log
-from checkpointer.query.records import Record, next_number, read_kept, read_record, read_records, write_record
+from checkpointer.query.log_plan import Before, plan_log
+from checkpointer.query.records import Record, next_number, read_before, read_record, read_records, write_record
 from checkpointer.query.running import is_running
 from checkpointer.query.spark_log import read_log
 from checkpointer.query.where import To, Where, job_of, resolve
@@ -120,12 +120,12 @@ class _Query:
             if record.undoes is None:
                 to = record.to if record.savepoint is None else await self._kept_by(record.savepoint)
                 ref, job = await self._find(to)
-                return _Attempt(self, ref, job, None, record, await read_kept(self.spark, record))
+                return _Attempt(self, ref, job, None, record, await read_before(self.spark, record))
             undone = await read_record(self.spark, record.undoes)
             if record.new != self.committed.id or undone is None:
                 return None
             ref, job = await self._find(record.new)
-            unfinished = _Attempt(self, ref, job, record, undone, await read_kept(self.spark, undone))
+            unfinished = _Attempt(self, ref, job, record, undone, await read_before(self.spark, undone))
             return unfinished if await unfinished.plan() else None
         raise InvalidStateError(f"{self.spark.url}: no rewind was done here: there is nothing to undo")
 
@@ -157,14 +157,14 @@ class _Attempt:
     begun: Record | None
     """What an earlier call noted that got at least as far as its commit."""
     undoes: Record | None
-    back: Mapping[str, bytes] | None
-    """What an undo puts back."""
+    before: Before | None
+    """What an undo goes back to."""
 
     async def plan(self) -> LogPlan:
         log = await read_log(self.query.spark)
         log.check_belongs(self.job)
         log.check_stateless("rewound")
-        return await plan_log(self.query.spark, log, self.job, self.back)
+        return await plan_log(self.query.spark, log, self.job, self.before)
 
     async def run(self, *, stopped: bool, dry_run: bool) -> Rewind:
         plan, committed, url = await self.plan(), self.query.committed, self.query.session.store.url
@@ -180,7 +180,7 @@ class _Attempt:
         if dry_run or not result.changes:
             return result
         self._refuse_running(stopped)
-        record = self.begun or await self._commit(moves)
+        record = self.begun or await self._commit(moves, plan)
         await self._cut(record, plan)
         logger.info("%s: rewound to %s, batch %d, as %s", url, result.to, result.batch, record.new)
         return replace(result, new=record.new, kept_in=record.folder, savepoint=record.savepoint)
@@ -196,7 +196,7 @@ class _Attempt:
                 f"{query} may still run: {why}; stop it, then say so: stopped=True, or --stopped on the command line"
             )
 
-    async def _commit(self, moves: bool) -> Record:
+    async def _commit(self, moves: bool, plan: LogPlan) -> Record:
         """The state's part: one swap. Before it nothing has changed."""
         session, spark, committed = self.query.session, self.query.spark, self.query.committed.id
         new = session.draw_id(committed.sequence)
@@ -207,6 +207,7 @@ class _Attempt:
             new=new,
             savepoint=f"before-rewind-{committed.sequence}-{new.suffix}" if moves else None,
             undoes=self.undoes.number if self.undoes else None,
+            stayed=plan.stayed,
         )
         await write_record(spark, record)
         if record.savepoint is not None:

@@ -20,8 +20,8 @@ Running = Literal["no", "yes", "unknown"]
 _DIGITS = 10
 """Of a process number; what has more is none."""
 
-_queries: dict[str, Callable[[], bool]] = {}
-"""Whether a query of this process is active, by its id."""
+_askers: list[Callable[[str], bool]] = []
+"""Functions of this process that know whether a query of it is active, by its id."""
 
 
 def this_driver() -> str:
@@ -29,15 +29,14 @@ def this_driver() -> str:
     return f"{os.getpid()}@{_here()}"
 
 
-def announce(query_id: str, is_active: Callable[[], bool]) -> None:
-    """Say how to find out whether a query of this process is active. Spark's side calls it."""
-    _queries[query_id] = is_active
+def ask(is_active: Callable[[str], bool]) -> None:
+    """Name a function that knows whether a query of this process is active. Spark's side does so."""
+    _askers.append(is_active)
 
 
 def is_running(job: Job) -> tuple[Running, str]:
     """Whether the query of a batch runs, and how that is known: of this process, or of the one that wrote the batch."""
-    active = _queries.get(job.query_id)
-    if active is not None and active():
+    if any(is_active(job.query_id) for is_active in _askers):
         return "yes", "it is active in this process"
     if job.driver is None:
         return "unknown", "its last checkpoint does not say which process wrote it"

@@ -124,7 +124,8 @@ async def read_log(store: Store) -> SparkLog:
     )
     if query_id is None:
         raise IllegalArgumentError(
-            f"{store.url}: expected a checkpointLocation of Spark: its file `metadata` is not there, or names no query"
+            f"{store.url}: expected a checkpointLocation of Spark: its file `metadata` is not there, or names no "
+            "query; if it was moved, say where it is: spark_checkpoint=…, or --spark-checkpoint on the command line"
         )
     return SparkLog(store.url, query_id, offsets, commits, stateful)
 
@@ -170,7 +171,7 @@ async def _batches(store: Store, folder: str) -> tuple[int, ...]:
 
 async def _stateful(store: Store) -> tuple[str, ...]:
     """One folder for each operator; what they hold may be very much, and is not listed."""
-    folders = await store.folders(STATE)
+    folders = [folder for folder in await store.folders(STATE) if folder.split("/")[1].isdecimal()]
     return tuple(sorted(set(await asyncio.gather(*(_operator(store, folder) for folder in folders)))))
 
 

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.query.running import announce, this_driver
+from checkpointer.query.running import ask, this_driver
 from checkpointer.query.spark_log import Offsets
 from checkpointer.store.url import parse
 from manifests.model import Job, SparkProgress
@@ -116,15 +116,15 @@ def find_query(session: Any, query_id: str) -> Any:
     return session._jsparkSession.sharedState().activeStreamingQueries().get(identifier)
 
 
-def announce_query(session: SparkSession, query_id: str) -> None:
-    """Let whoever would rewind this query, from the same process, know whether it runs."""
+def is_active(query_id: str) -> bool:
+    """Whether a streaming query of this process runs, its first batch included."""
+    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    with suppress(Py4JError, AttributeError, OSError):  # where there is no Spark any more, there is no query
+        return session is not None and find_query(session, query_id) is not None
+    return False
 
-    def is_active() -> bool:
-        with suppress(Exception):  # no session, no query
-            return find_query(session, query_id) is not None
-        return False
 
-    announce(query_id, is_active)
+ask(is_active)
 
 
 def _is_temporary(query: Any) -> bool:

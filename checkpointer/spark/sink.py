@@ -18,7 +18,6 @@ from checkpointer.metrics import MetricsCallback
 from checkpointer.query.binding import CONTINUE, Step, compare
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.spark.batch import (
-    announce_query,
     drain,
     find_query,
     identify,
@@ -158,4 +157,3 @@ def _claim(root: str, batch: DataFrame, query_id: str) -> None:
                 f"{root}: query {owner} of this process uses it, query {query_id} cannot: give each query its own root"
             )
         _owners[root] = query_id
-    announce_query(batch.sparkSession, query_id)

@@ -231,7 +231,7 @@ class OneFile:
         return Blob(self.data)
 
     async def folders(self, prefix: str) -> list[str]:
-        return [f"{prefix}1/"]
+        return [f"{prefix}1/", f"{prefix}0001/"]
 
     async def list(self, prefix: str) -> list[Entry]:
         return [Entry(f"{prefix}1", len(self.data))]
@@ -246,8 +246,8 @@ def spark(data: bytes) -> object:
         log = SparkLog("spark", "q", (1,), (1,), ())
         for work in (
             lambda: spark_log.read_log(store),
-            lambda: records.last_record(store),
-            lambda: log_plan.recorded_offsets(store, log, job),
+            lambda: records.read_records(store),
+            lambda: log_plan.recorded_offsets(store, log, job, {}),
             lambda: log_plan.commit_of(store, log, job),
         ):
             try:
