@@ -267,6 +267,7 @@ def spark_offsets(data: bytes) -> object:
     except ValueError as error:  # which `read_offsets` says more about
         raise IllegalArgumentError(str(error) or "no") from None
     assert spark_log.same_offsets(offsets.sources, offsets.sources)
+    spark_log.same_offsets(offsets.sources, [f"{line} " for line in offsets.sources])
     return offsets.watermark
 
 
