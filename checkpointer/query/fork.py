@@ -180,7 +180,7 @@ async def _copy_sources(spark: Store, target_log: Store) -> None:
     copied: set[str] = set()
     for _ in range(TRIES):
         names = await _source_files(spark)
-        for path in [path for path in copied - names if path not in names]:
+        for path in copied - names:
             await remove(target_log, path)
         copied &= names
         for path in sorted(names - copied):
