@@ -215,7 +215,8 @@ class AsyncCheckpointer(Client):
         """
         where = self._where(spark_checkpoint, spark_storage_options)
         target = self._connect(to_root, storage_options, fencing)
-        log = open_log(to_spark_checkpoint, options_for(to_spark_checkpoint, target.store.url, storage_options))
+        options = options_for(to_spark_checkpoint, target.store.url, storage_options)
+        log = open_log(to_spark_checkpoint, options, fencing)
         return await self._run(fork.fork(self._session, what, target, where, log, progress))
 
     async def repair_candidates(

@@ -97,7 +97,7 @@ class Client:
 
     def _where(self, location: str | os.PathLike[str] | None, options: Mapping[str, Any] | None) -> Where:
         """Spark's checkpoint of the query that writes this root."""
-        return Where(location, options, self._config.storage_options)
+        return Where(location, options, self._config.storage_options, self._config.fencing)
 
     @property
     def _session(self) -> Session:

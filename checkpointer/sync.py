@@ -218,7 +218,8 @@ class Checkpointer(Client):
         """
         where = self._where(spark_checkpoint, spark_storage_options)
         target = self._connect(to_root, storage_options, fencing)
-        log = open_log(to_spark_checkpoint, options_for(to_spark_checkpoint, target.store.url, storage_options))
+        options = options_for(to_spark_checkpoint, target.store.url, storage_options)
+        log = open_log(to_spark_checkpoint, options, fencing)
         return self._run(fork.fork(self._session, what, target, where, log, progress))
 
     def repair_candidates(

@@ -66,7 +66,7 @@ def test_the_figures_are_those_of_the_benchmark() -> None:
 
 
 def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
-    (commands,) = [block for block in blocks(README, "sh") if "checkpointer list" in block]
+    (commands,) = [block for block in blocks(README, "sh") if "checkpointer report" in block]
     first = next(program for program in PROGRAMS if "state/visits" in program)
     command = tmp_path / "bin" / "checkpointer"
     command.parent.mkdir()

@@ -1,9 +1,9 @@
 """A second query with the state and the progress of a first one, and an id of its own.
 
-    state copied → compare-and-swap _latest → Spark's checkpoint: metadata, sources/, offsets/, commits/
+    state copied → compare-and-swap _latest → Spark's checkpoint: sources/, metadata, offsets/, commits/
 
-Until the last file is there, a query that is started on the copy is refused, since its batches do not follow the
-state; the same call begins with Spark's files anew, and finishes the work. Nothing is written to the first query, which
+Until the last file is there, a query that is started on the copy is refused, since its id is another one or its batches
+do not follow the state; the same call finishes the work. Nothing is written to the first query, which
 may run meanwhile.
 """
 
@@ -19,7 +19,8 @@ from checkpointer.host import Progress
 from checkpointer.lineage import find_target
 from checkpointer.pointer import read_head, reading
 from checkpointer.query.log_change import put_new, remove
-from checkpointer.query.log_plan import commit_of, recorded_offsets
+from checkpointer.query.log_plan import check_sources, commit_of, recorded_offsets
+from checkpointer.query.records import read_records
 from checkpointer.query.running import this_driver
 from checkpointer.query.spark_log import (
     COMMITS,
@@ -70,16 +71,25 @@ async def fork(
 async def _fork(
     session: Session, what: To, target: Session, source_log: Where, target_log: Store, progress: Progress | None
 ) -> Fork:
-    if target.store.url == target_log.url:
-        raise IllegalArgumentError(f"{target_log.url}: is to be the root; give Spark's checkpoint a folder of its own")
+    if target_log.url in (target.store.url, session.store.url) or target.store.url == session.store.url:
+        raise IllegalArgumentError(
+            f"{target_log.url}: the two roots and Spark's checkpoint are folders of their own each"
+        )
     wanted = await resolve(session, what)
     ref, manifest = await reading(session.store, lambda head: find_target(session, head, wanted))
     job = job_of(session, manifest)
     spark = source_log.open(session.store.url, job)
     try:
+        if spark.url in (target_log.url, target.store.url):
+            raise IllegalArgumentError(f"{spark.url}: is the checkpoint of the first query: give a new one")
         log = await read_log(spark)
         log.check_belongs(job)
         log.check_stateless("forked")
+        if job.spark is None and await read_records(spark):
+            raise InvalidStateError(
+                f"{session.store.url}: {ref.id} did not record the offsets of its batch, and those of Spark may be of "
+                "another one since it was rewound: fork a checkpoint that was made since"
+            )
         begun = await _begun(target, target_log, manifest)
         if begun is None:
             await _refuse_used_root(target)
@@ -157,18 +167,21 @@ async def _refuse_used_log(target_log: Store) -> None:
 
 
 async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str, bytes]) -> None:
-    """Spark's files, in the order in which they are of use. What an earlier call left of them, or a query that was
-    started too soon and refused, goes first."""
-    metadata = json.dumps({"id": copy.query_id}).encode()
-    if not await put_new(target_log, METADATA, metadata) and await query_id_of(target_log) != copy.query_id:
+    """Spark's files, in the order in which they are of use: a query that is started before `metadata` is there gets
+    another id, and is refused. What such a one left goes first; what an earlier call wrote is the same, and stays."""
+    if await query_id_of(target_log) not in (None, copy.query_id):
         raise InvalidStateError(
             f"{target_log.url}: a query was started here before the copy was whole: empty it, then call again"
         )
-    for folder in (COMMITS, OFFSETS, SOURCES):
+    await remove(target_log, METADATA)
+    for folder in (COMMITS, OFFSETS):
         for entry in await target_log.list(folder):
-            await target_log.delete([entry.path])
+            if entry.path not in files:
+                await remove(target_log, entry.path)
     await _copy_sources(spark, target_log)
-    for path, data in files.items():
+    if copy.spark is not None:
+        await check_sources(target_log, Offsets.parse(copy.spark.offsets))
+    for path, data in {METADATA: json.dumps({"id": copy.query_id}).encode(), **files}.items():
         await _put(target_log, path, data)
 
 
@@ -180,9 +193,8 @@ async def _copy_sources(spark: Store, target_log: Store) -> None:
     copied: set[str] = set()
     for _ in range(TRIES):
         names = await _source_files(spark)
-        for path in copied - names:
+        for path in await _source_files(target_log) - names:
             await remove(target_log, path)
-        copied &= names
         for path in sorted(names - copied):
             try:
                 data = (await spark.get(path)).data
@@ -190,16 +202,21 @@ async def _copy_sources(spark: Store, target_log: Store) -> None:
                 continue
             await _put(target_log, path, data)
             copied.add(path)
-        if copied == await _source_files(spark):
+        if copied & names == await _source_files(spark):
             return
     raise ConflictError(f"{spark.url}/{SOURCES}: changes faster than it can be copied: stop the query, or call again")
+
+
+async def _put(target_log: Store, path: str, data: bytes) -> None:
+    """In the place of what a query that was started too soon may have written there."""
+    if not await put_new(target_log, path, data):
+        await remove(target_log, path)
+        if not await put_new(target_log, path, data):
+            raise ConflictError(
+                f"{target_log.url}/{path}: was written meanwhile: stop what runs there, then call again"
+            )
 
 
 async def _source_files(spark: Store) -> set[str]:
     """Without checksums, and what Spark has not finished writing."""
     return {e.path for e in await spark.list(SOURCES) if not re.match(r"[._]", e.path.rpartition("/")[2])}
-
-
-async def _put(target_log: Store, path: str, data: bytes) -> None:
-    if not await put_new(target_log, path, data):
-        raise ConflictError(f"{target_log.url}/{path}: was written meanwhile: stop what runs there, then call again")

@@ -10,11 +10,11 @@ from checkpointer.store.base import ObjectExistsError, Store
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """Files of a `checkpointLocation`: those that go, in their order; that come, in theirs; and that stay."""
+    """Files of a `checkpointLocation`: those that go, in their order; that come, in theirs; and all that there are."""
 
     cut: tuple[str, ...]
     write: Mapping[str, bytes]
-    stayed: tuple[str, ...]
+    names: tuple[str, ...]
 
     def __bool__(self) -> bool:
         return bool(self.cut or self.write)

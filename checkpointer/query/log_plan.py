@@ -30,10 +30,10 @@ NO_WATERMARK = ("v1", {"nextBatchWatermarkMs": 0})
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Spark's progress before a rewind: the files that it cut, and the names of those that it left."""
+    """Spark's progress before a rewind: the names of its files, and those of them that it cut so far."""
 
+    names: Collection[str]
     cut: Mapping[str, bytes]
-    stayed: Collection[str]
 
 
 async def plan_log(store: Store, log: SparkLog, job: Job, before: Before | None) -> LogPlan:
@@ -42,12 +42,13 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: Before | None)
     Raises `InvalidStateError` where neither Spark nor the checkpoint knows the offsets any more.
     """
     here = {f"{OFFSETS}{n}" for n in log.offsets} | {f"{COMMITS}{n}" for n in log.commits}
-    if before is None:
-        wanted = await _after(store, log, job)
+    recorded = await recorded_offsets(store, log, job, before.cut if before else {})
+    written = {path for path, data in recorded.items() if data is not None}
+    if before is None or written & here - before.cut.keys():  # what is there is of another line of batches
+        wanted = await _after(store, log, job, recorded)
     else:
-        wanted = {path: None for path in here if path in before.stayed}
-        wanted |= await recorded_offsets(store, log, job, before.cut)
-        wanted |= before.cut
+        wanted = dict.fromkeys(here & {*before.names})
+        wanted |= {**recorded, **before.cut}
     cut: list[str] = []
     for folder, files in ((COMMITS, log.commits), (OFFSETS, log.offsets)):
         for n in sorted(files, reverse=True):  # newest first: a log that is cut half way is ahead of the state
@@ -58,13 +59,14 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: Before | None)
             elif path not in wanted or new is not None:
                 cut.append(path)
     write = {path: data for path in _in_order(wanted) if (data := wanted[path]) is not None}
-    return LogPlan(tuple(cut), write, tuple(sorted(here - {*cut})))
+    return LogPlan(tuple(cut), write, tuple(sorted(here)))
 
 
-async def _after(store: Store, log: SparkLog, job: Job) -> dict[str, bytes | None]:
+async def _after(
+    store: Store, log: SparkLog, job: Job, recorded: Mapping[str, bytes | None]
+) -> dict[str, bytes | None]:
     """What Spark's progress is to be made of right after a batch; None for a file that is to stay as it is."""
-    batch = job.batch_id
-    wanted = await recorded_offsets(store, log, job, {})
+    batch, wanted = job.batch_id, dict(recorded)
     if not any(wanted.values()):  # otherwise the others are of another line: each file is read as following the last
         wanted |= {f"{OFFSETS}{n}": None for n in log.offsets if n < batch - 1 or n == batch + 1}
     wanted |= {f"{COMMITS}{n}": None for n in log.commits if n <= batch}
@@ -103,18 +105,19 @@ async def recorded_offsets(store: Store, log: SparkLog, job: Job, back: Mapping[
         same = recorded is None or (there is not None and same_offsets(there.sources, recorded.sources))
         found[path] = None if same else str(recorded).encode()
     if ends is not None:
-        await _check_sources(store, ends)
+        await check_sources(store, ends)
     return found
 
 
-async def _check_sources(store: Store, ends: Offsets) -> None:
+async def check_sources(store: Store, ends: Offsets) -> None:
     """An offset of a file source is a number of Spark's own list of files, which must be there as far as that."""
     for number, line in enumerate(ends.sources):
         match = re.fullmatch(r'\{"logOffset":([0-9]+)\}', line)
         if match is None:
             continue
         names = [entry.path.rpartition("/")[2] for entry in await store.list(f"{SOURCES}{number}/")]
-        reached = max((int(name.removesuffix(".compact")) for name in names if name[:1].isdecimal()), default=-1)
+        listed = [int(found[1]) for name in names if (found := re.fullmatch(r"([0-9]+)(\.compact)?", name))]
+        reached = max(listed, default=-1)
         if reached < int(match[1]):
             raise InvalidStateError(
                 f"{store.url}/{SOURCES}{number}: Spark's list of files ends with {reached}, the checkpoint was made of "

@@ -31,8 +31,8 @@ class Record:
     """What keeps `left`; None where that has the same content as `to`."""
     undoes: int | None
     """The number of the rewind whose files come back."""
-    stayed: tuple[str, ...]
-    """Files of Spark's progress that it left as they were."""
+    names: tuple[str, ...]
+    """The files of Spark's progress as it was."""
 
     @property
     def folder(self) -> str:
@@ -93,7 +93,7 @@ def _decode(number: int, fields: Fields) -> Record:
         new=fields.id("new"),
         savepoint=savepoint,
         undoes=None if undoes is None else fields.check_integer("undoes", undoes, 1),
-        stayed=tuple(map(str, fields.items("stayed"))),
+        names=tuple(map(str, fields.items("names"))),
     )
 
 
@@ -105,4 +105,4 @@ async def read_before(store: Store, record: Record) -> Before:
             path = entry.path.removeprefix(record.folder)
             if path.removeprefix(folder).isdecimal():
                 found[path] = (await store.get(entry.path, limit=MAX_FILE)).data
-    return Before(found, record.stayed)
+    return Before(record.names, found)

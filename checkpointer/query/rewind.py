@@ -16,7 +16,7 @@ from checkpointer.errors import CheckpointError, CheckpointNotFoundError, Confli
 from checkpointer.history import is_live
 from checkpointer.lineage import delete_savepoint, find_target, rollback, savepoint
 from checkpointer.overview import find
-from checkpointer.pointer import reading
+from checkpointer.pointer import Head, reading
 from checkpointer.query.log_change import LogPlan, apply
 from checkpointer.query.log_plan import Before, plan_log
 from checkpointer.query.records import Record, next_number, read_before, read_record, read_records, write_record
@@ -138,15 +138,20 @@ class _Query:
 
     async def _happened(self, record: Record) -> bool:
         """Whether its commit is in the history; of what was retired since, nobody can tell."""
-        store, pointer = self.session.store, self.base.head.pointer
-        if await reading(store, lambda head: is_live(store, head, record.new)):
-            return True
-        if pointer is not None and pointer.boundary > record.new.sequence:
+        store = self.session.store
+
+        async def look(head: Head) -> bool | None:
+            if await is_live(store, head, record.new):
+                return True
+            return None if head.pointer is not None and head.pointer.boundary > record.new.sequence else False
+
+        happened = await reading(store, look)
+        if happened is None:
             raise InvalidStateError(
                 f"{self.spark.url}/{record.folder}: the history does not reach back to the commit of this rewind, "
                 f"{record.new}: rewind to {record.savepoint or record.to} instead"
             )
-        return False
+        return happened
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +212,7 @@ class _Attempt:
             new=new,
             savepoint=f"before-rewind-{committed.sequence}-{new.suffix}" if moves else None,
             undoes=self.undoes.number if self.undoes else None,
-            stayed=plan.stayed,
+            names=plan.names,
         )
         await write_record(spark, record)
         if record.savepoint is not None:
@@ -228,7 +233,8 @@ class _Attempt:
     async def _withdraw(self, record: Record) -> None:
         """Take away the notes of a rewind that did not happen."""
         with suppress(CheckpointError):
-            await self.query.spark.delete([record.path])
+            if await read_record(self.query.spark, record.number) == record:
+                await self.query.spark.delete([record.path])
         if record.savepoint is not None:
             with suppress(CheckpointError):
                 await delete_savepoint(self.query.session, record.savepoint)

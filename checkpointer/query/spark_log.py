@@ -111,9 +111,14 @@ class SparkLog:
             )
 
 
-def open_log(location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Store:
-    """The store of a `checkpointLocation`. Nothing in it is swapped; where the store can, only new files are put."""
-    conditions: Fencing = "required" if parse(location).protocol in CLOUD else "none"
+def open_log(
+    location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, fencing: Fencing = "none"
+) -> Store:
+    """The store of a `checkpointLocation`. Nothing in it is swapped.
+
+    With `fencing="required"` only new files are put, where the store can refuse others.
+    """
+    conditions = fencing if parse(location).protocol in CLOUD else "none"
     return open_store(location, storage_options, fencing=conditions)
 
 
@@ -166,7 +171,7 @@ async def query_id_of(store: Store) -> str | None:
 
 async def _batches(store: Store, folder: str) -> tuple[int, ...]:
     names = [entry.path.removeprefix(folder) for entry in await store.list(folder)]
-    return tuple(sorted(int(name) for name in names if name.isdecimal()))
+    return tuple(sorted(int(name) for name in names if name.isdecimal() and name == str(int(name))))
 
 
 async def _stateful(store: Store) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from checkpointer.query.log_change import put_new
 from checkpointer.query.spark_log import open_log, read_log
 from checkpointer.runtime import run_sync
 from checkpointer.testing import crash_points
+from checkpointer.testing.faults import CrashError
 from manifests.model import Job
 from tests.core.spark_model import LAST, METADATA, QUERY, Query, Setup, history
 from tests.proof.planted import Planted
@@ -246,6 +247,8 @@ def test_a_checkpoint_made_before_offsets_were_recorded_goes_back_and_forth(tmp_
     spark = query.spark
     with pytest.raises(IllegalArgumentError, match="give spark_checkpoint"):
         Checkpointer(query.root).rewind(to=TO)
+    made = Checkpointer(query.root).fork("latest", tmp_path / "copy", tmp_path / "copy-spark", spark_checkpoint=spark)
+    assert Query(str(tmp_path / "copy")).run() == made.batch + 1 == LAST + 1
     done = Checkpointer(query.root).rewind(spark, to=TO)
     assert query.run(step=3) == TO + 1
     assert query.run(step=3) == TO + 2
@@ -253,10 +256,8 @@ def test_a_checkpoint_made_before_offsets_were_recorded_goes_back_and_forth(tmp_
         Checkpointer(query.root).rewind(spark, to=str(done.savepoint))
     assert Checkpointer(query.root).undo_rewind(spark).batch == LAST
     assert query.run() == LAST + 1
-    made = Checkpointer(query.root).fork("latest", tmp_path / "copy", tmp_path / "copy-spark", spark_checkpoint=spark)
-    copy = Query(str(tmp_path / "copy"))
-    assert made.batch == LAST + 1
-    assert copy.run() == LAST + 2
+    with pytest.raises(InvalidStateError, match="made since"):
+        Checkpointer(query.root).fork("latest", f"{query.root}-2", f"{query.root}-2-spark", spark_checkpoint=spark)
 
 
 def test_lines_of_batches_are_not_mixed(query: Query) -> None:
@@ -273,6 +274,50 @@ def test_lines_of_batches_are_not_mixed(query: Query) -> None:
     for step in (10, 20, 10):
         query.run(step=step)
     assert query.read == replayed + 40
+
+
+@pytest.mark.parametrize("to", [TO + 1, TO + 2])
+def test_an_undo_to_where_both_did_not_fit_is_refused_as_it_was(query: Query, to: int) -> None:
+    """The state was of the first line of batches, Spark's progress of a second: no file of one joins the other's."""
+    query.run()
+    Checkpointer(query.root).rewind(to=TO)
+    assert [query.run(step=3) for _ in range(3)] == [TO + 1, TO + 2, TO + 3]
+    Checkpointer(query.root).rollback(Checkpointer(query.root).list_checkpoints()[to])
+    Checkpointer(query.root).rewind(to=TO)
+    Checkpointer(query.root).undo_rewind()
+    assert query.run() is None
+    Checkpointer(query.root).rewind(to="latest")
+    assert query.run() == to + 1
+
+
+def test_an_undo_of_a_rewind_that_was_interrupted_cuts_nothing_more(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.run()
+    query.begin()  # planned, not run
+    before = query.files()
+    with monkeypatch.context() as patched, pytest.raises(CrashError):
+        patched.setattr(rewind, "apply", _stop)
+        Checkpointer(query.root).rewind(query.spark, to=TO)
+    assert Checkpointer(query.root).restore().epoch == TO  # type: ignore[union-attr]
+    Checkpointer(query.root).undo_rewind()
+    assert query.files() == before
+
+
+async def _stop(*_: object) -> None:
+    raise CrashError("before the first file is cut")
+
+
+def test_a_fork_is_no_place_that_the_first_query_uses(query: Query, tmp_path: Path) -> None:
+    for places in (
+        (query.root, tmp_path / "b"),
+        (tmp_path / "a", query.spark),
+        (tmp_path / "a", tmp_path / "a"),
+        (tmp_path / "a", query.root),
+    ):
+        with pytest.raises(IllegalArgumentError):
+            Checkpointer(query.root).fork("latest", *places)
+    assert query.run() == LAST
 
 
 def test_a_moved_checkpoint_stays_where_it_is_now(query: Query) -> None:

@@ -247,7 +247,7 @@ SPARK = (
     b'v1\n{"operatorInfo":{"operatorId":0,"operatorName":"stateStoreSave"}}',
     b'v1\n{"nextBatchWatermarkMs":0}',
     json.dumps(
-        {"format_version": 1, "number": 1, "savepoint": None, "undoes": None, "stayed": ["offsets/0"]}
+        {"format_version": 1, "number": 1, "savepoint": None, "undoes": None, "names": ["offsets/0"]}
         | dict.fromkeys(("left", "to", "new"), "0000000042-1a2b3c4d")
     ).encode(),
 )
