@@ -26,7 +26,7 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import Cleaned
 from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import bridge
-from checkpointer.store import Fencing, options_for
+from checkpointer.store import Fencing, options_near
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Kind, Manifest
 from manifests.notebook import note
 
@@ -215,7 +215,7 @@ class AsyncCheckpointer(Client):
         """
         where = self._where(spark_checkpoint, spark_storage_options)
         target = self._connect(to_root, storage_options, fencing)
-        options = options_for(to_spark_checkpoint, target.store.url, storage_options)
+        options = options_near(to_spark_checkpoint, target.store.url, storage_options)
         log = open_log(to_spark_checkpoint, options, fencing)
         return await self._run(fork.fork(self._session, what, target, where, log, progress))
 

@@ -23,7 +23,7 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import Cleaned
 from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import run_sync
-from checkpointer.store import Fencing, options_for
+from checkpointer.store import Fencing, options_near
 from checkpointer.sync_handles import Checkpoint, Restored
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Manifest
 
@@ -218,7 +218,7 @@ class Checkpointer(Client):
         """
         where = self._where(spark_checkpoint, spark_storage_options)
         target = self._connect(to_root, storage_options, fencing)
-        options = options_for(to_spark_checkpoint, target.store.url, storage_options)
+        options = options_near(to_spark_checkpoint, target.store.url, storage_options)
         log = open_log(to_spark_checkpoint, options, fencing)
         return self._run(fork.fork(self._session, what, target, where, log, progress))
 

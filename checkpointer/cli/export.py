@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from checkpointer.cli.screen import print_json, print_line, progress
-from checkpointer.cli.verb import CHECKPOINT, Opened, Options, options_for, parse_options, verb
+from checkpointer.cli.verb import CHECKPOINT, Opened, Options, into_target, options_for, verb
 from checkpointer.overview import find
 
 
@@ -16,21 +16,7 @@ from checkpointer.overview import find
 )
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("target")
-@click.option(
-    "--target-storage-options",
-    metavar="JSON|@FILE",
-    callback=parse_options,
-    envvar="CHECKPOINTER_TARGET_STORAGE_OPTIONS",
-    show_envvar=True,
-    help="Like --storage-options, for TARGET.",
-)
-@click.option(
-    "--target-fencing",
-    type=click.Choice(["required", "none"]),
-    default="required",
-    show_default=True,
-    help="`none` writes to a TARGET that cannot swap atomically.",
-)
+@into_target
 def command(store: Opened, checkpoint: str, target: str, target_storage_options: Options, target_fencing: Any) -> None:
     """Copy a checkpoint with all it needs to an empty root.
 

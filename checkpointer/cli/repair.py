@@ -8,7 +8,7 @@ from checkpointer.candidates import Candidate
 from checkpointer.cli.screen import Column, print_json, print_line, print_table
 from checkpointer.cli.verb import Opened, verb
 from checkpointer.client import as_id
-from checkpointer.store import options_for
+from checkpointer.store import options_near
 from manifests.model import Json
 from manifests.words import moment, size
 
@@ -51,7 +51,7 @@ def command(store: Opened, to: str | None, spark_checkpoint: str | None, yes: bo
         else:
             print_line(f"{new} is committed, with the content of {chosen}: start the job again")
         return
-    options = None if spark_checkpoint is None else options_for(spark_checkpoint, store.ck.root, store.options)
+    options = None if spark_checkpoint is None else options_near(spark_checkpoint, store.ck.root, store.options)
     found = store.ck.repair_candidates(spark_checkpoint, options)
     if store.json:
         print_json(list(map(_document, found)))

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from checkpointer.cli.screen import print_facts, print_json, print_line, progress
-from checkpointer.cli.verb import CHECKPOINT, Opened, Options, options_for, parse_options, verb
+from checkpointer.cli.verb import CHECKPOINT, Opened, Options, into_target, options_for, verb
 from checkpointer.overview import find
 from checkpointer.query.rewind import Rewind
 from manifests.model import CheckpointId, Json
@@ -103,21 +103,7 @@ def _document(done: Rewind) -> dict[str, Json]:
 @click.argument("target")
 @click.argument("target_spark_checkpoint")
 @SPARK_CHECKPOINT
-@click.option(
-    "--target-storage-options",
-    metavar="JSON|@FILE",
-    callback=parse_options,
-    envvar="CHECKPOINTER_TARGET_STORAGE_OPTIONS",
-    show_envvar=True,
-    help="Like --storage-options, for the two targets.",
-)
-@click.option(
-    "--target-fencing",
-    type=click.Choice(["required", "none"]),
-    default="required",
-    show_default=True,
-    help="`none` writes to a TARGET that cannot swap atomically.",
-)
+@into_target
 def fork(
     store: Opened,
     checkpoint: str,

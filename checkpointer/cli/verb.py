@@ -188,6 +188,25 @@ def parse_options(context: click.Context, parameter: click.Parameter, value: str
     return options
 
 
+def into_target(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a verb that copies to another root."""
+    run = click.option(
+        "--target-fencing",
+        type=click.Choice(["required", "none"]),
+        default="required",
+        show_default=True,
+        help="`none` writes to a TARGET that cannot swap atomically.",
+    )(run)
+    return click.option(
+        "--target-storage-options",
+        metavar="JSON|@FILE",
+        callback=parse_options,
+        envvar="CHECKPOINTER_TARGET_STORAGE_OPTIONS",
+        show_envvar=True,
+        help="Like --storage-options, for what is written to.",
+    )(run)
+
+
 def options_for(root: str, options: Options, name: str = "storage_options") -> Options:
     """A folder takes no options; those of the environment are not meant for it."""
     source = click.get_current_context().get_parameter_source(name)

@@ -3,8 +3,8 @@
     state copied → compare-and-swap _latest → Spark's checkpoint: sources/, metadata, offsets/, commits/
 
 Until the last file is there, a query that is started on the copy is refused, since its id is another one or its batches
-do not follow the state; the same call finishes the work. Nothing is written to the first query, which
-may run meanwhile.
+do not follow the state; the same call finishes the work. Nothing is written to the first query, which may run
+meanwhile.
 """
 
 import json
@@ -91,16 +91,19 @@ async def _fork(
                 "another one since it was rewound: fork a checkpoint that was made since"
             )
         begun = await _begun(target, target_log, manifest)
+        whole = (
+            begun is not None and await read_file(target_log, f"{COMMITS}{job.batch_id}") is not None
+        )  # the last one
+        files = {} if whole else await _progress(spark, log, job)
         if begun is None:
             await _refuse_used_root(target)
             await _refuse_used_log(target_log)
-            files = await _progress(spark, log, job)
             copy = _renamed(session, job, files, target_log)
             first = await create_root(session, ref.id, replace(manifest, job=copy), target, progress)
         else:
             copy, first = begun
-        if await read_file(target_log, f"{COMMITS}{job.batch_id}") is None:  # the last one; then it is whole
-            await _write_log(spark, target_log, copy, await _progress(spark, log, job))
+        if not whole:
+            await _write_log(spark, target_log, copy, files)
     finally:
         await spark.close()
     logger.info("%s: forked %s to %s, query %s", session.store.url, ref.id, target.store.url, copy.query_id)

@@ -9,7 +9,7 @@ from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.overview import find
 from checkpointer.query.spark_log import open_log
 from checkpointer.session import Session
-from checkpointer.store import Fencing, options_for
+from checkpointer.store import Fencing, options_near
 from checkpointer.store.base import Store
 from manifests.model import CheckpointId, Job, Manifest
 
@@ -34,7 +34,7 @@ class Where:
             raise IllegalArgumentError(
                 f"{root}: its checkpoint does not say where that of Spark is: give spark_checkpoint"
             )
-        return open_log(location, self.storage_options or options_for(location, root, self.root_options), self.fencing)
+        return open_log(location, self.storage_options or options_near(location, root, self.root_options), self.fencing)
 
 
 async def resolve(session: Session, to: To) -> CheckpointId:

@@ -17,13 +17,7 @@ from checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentE
 from checkpointer.metrics import MetricsCallback
 from checkpointer.query.binding import CONTINUE, Step, compare
 from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.spark.batch import (
-    drain,
-    find_query,
-    identify,
-    refuse_temporary,
-    with_progress,
-)
+from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary, with_progress
 from checkpointer.spark.cleaner import Cleaner
 from checkpointer.spark.state import Callback, Line, State
 from checkpointer.store import Fencing

@@ -89,7 +89,7 @@ def _backend(location: Location, options: dict[str, Any], fencing: bool, concurr
     return GenericStore(location.url, options)
 
 
-def options_for(url: str | os.PathLike[str], root: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def options_near(url: str | os.PathLike[str], root: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The storage options of a root, for another place where that is on a store of the same kind."""
     return options if _kind(parse(url)) == _kind(parse(root)) else None
 
@@ -110,6 +110,6 @@ __all__ = [
     "PreconditionFailedError",
     "Store",
     "open_store",
-    "options_for",
+    "options_near",
     "parse",
 ]
