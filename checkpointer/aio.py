@@ -48,6 +48,9 @@ class AsyncCheckpointer(Client):
     def begin(self, epoch: int | None = None, *, background: bool = False) -> "AsyncCheckpoint":
         """Begin a checkpoint on top of what was restored: `async with a.begin(…) as cp`, or `cp = await a.begin(…)`.
 
+        `epoch` is the caller's number for it, such as Spark's batch id; without one it is a change to the same batch,
+        and keeps the epoch, and the query's job, of the checkpoint before.
+
         Leaving the block commits it, or leaves nothing visible after an exception. With `background` the block ends
         as soon as everything is captured; what becomes of the commit is raised by the next call, or by `close()`.
         """
@@ -79,7 +82,7 @@ class AsyncCheckpointer(Client):
         """
         wanted, migrate = None if id is None else as_id(id), as_migration(rename, drop, transform)
         found = restore.restore(self._session, wanted, epoch, savepoint, on_corruption, migrate)
-        snapshot = await bridge(self._session.reports.restoring(self._settled(found)))
+        snapshot = await bridge(self._session.reports.restoring(self._settled(found)), shield=False)
         return None if snapshot is None else AsyncRestored(snapshot)
 
     async def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002

@@ -127,7 +127,7 @@ def call(where: str, function: Transform, *given: Any) -> Any:
     """What a user's function gives; what it raises becomes an error that says where."""
     try:
         return function(*given)
-    except Exception as error:
+    except BaseException as error:  # in a thread of its own, where no Ctrl-C arrives: SystemExit is its own too
         raise IllegalArgumentError(f"{where}: its transform raised {type(error).__name__}: {error!s:.500}") from error
 
 

@@ -204,15 +204,23 @@ def call_later(function: Callable[[], None]) -> "Future[None] | None":
 
 
 async def call_alone(function: Callable[[], T]) -> T:
-    """The result of a user's function, called in a new thread: it may take long, and call this library itself."""
+    """The result of a user's function, called in a new thread: it may take long, and call this library itself.
+
+    One that ends the program is refused with `IllegalArgumentError`: here it would end the event loop instead, and
+    whoever waits would wait for good.
+    """
     done: Future[T] = Future()
 
     def work() -> None:
         done.set_running_or_notify_cancel()  # from now on it cannot be cancelled
         try:
             done.set_result(function())
-        except BaseException as error:
+        except Exception as error:
             done.set_exception(error)
+        except BaseException as error:
+            refused = IllegalArgumentError(f"a function of yours raised {type(error).__name__}: raise an Exception")
+            refused.__cause__ = error
+            done.set_exception(refused)
 
     threading.Thread(target=work, name="checkpointer-user", daemon=True).start()
     return await asyncio.wrap_future(done)

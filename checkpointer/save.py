@@ -449,8 +449,8 @@ async def begin(session: Session, epoch: int | None, job: Job | None, meter: Met
     async with session.lock:  # after a commit whose caller stopped waiting
         base = await session.base()
     refuse_prepared(session, base.head.prepared)
-    if base.migrated is not None and base.manifest is not None and epoch is None and job is None:
-        epoch, job = base.manifest.epoch, base.manifest.job  # a stream knows its batch by them, whoever migrated it
+    if epoch is None and base.manifest is not None:  # the same batch, changed by hand: its stream goes on after it
+        epoch, job = base.manifest.epoch, base.manifest.job
     draft = Draft(session, base, epoch, job, meter)
     try:
         await draft.write_tables()

@@ -74,7 +74,7 @@ class Session:
         if self._viewed is not None:
             raise InvalidStateError(
                 f"{self.store.url}: {self._viewed} was restored, which is not the committed checkpoint: rollback(to=…) "
-                "makes it so, restore() goes on from the committed one"
+                "makes it so, also before a migration of it; restore() goes on from the committed one"
             )
         if self._base is None:
             self._base = await self.read_base()

@@ -45,6 +45,9 @@ class Checkpointer(Client):
     def begin(self, epoch: int | None = None, *, background: bool = False) -> Checkpoint:
         """Begin a checkpoint on top of what was restored; use it as a context manager.
 
+        `epoch` is the caller's number for it, such as Spark's batch id; without one it is a change to the same batch,
+        and keeps the epoch, and the query's job, of the checkpoint before.
+
         Leaving the block commits it, or leaves nothing visible after an exception. With `background` the block ends
         as soon as everything is captured; what becomes of the commit is raised by the next call, or by `close()`.
         """

@@ -12,17 +12,23 @@ from checkpointer.store.overlay import OverlayStore
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.merge import check_unique, in_order, show_key
 from checkpointer.table.opening import partition_reader
-from checkpointer.table.schema import TableSchema, migrated_schema
+from checkpointer.table.schema import CHANGE, FIELD_ID, MERGE, OWN, PARTITION, TableSchema, migrated_schema
 from checkpointer.table.types import spark_type
 from checkpointer.table.version import Version
-from checkpointer.table.write import Writer
+from checkpointer.table.write import SMALL_PARTITION, Writer, on_top
 from manifests.model import Chain, CheckpointId, Operator
+
+COMBINE = b"combine"
+"""Metadata of a field that a transform returns: how the column is combined from now on."""
+
+PACK = 32 << 20
+"""Bytes of small partitions, in memory, that share an object."""
 
 
 async def transform(
     snapshot: Snapshot, old: str, new: str, function: Transform, store: OverlayStore, owner: CheckpointId
 ) -> Operator:
-    """The operator of another name, its partitions written to `store` as snapshots.
+    """The operator of another name, its partitions written to `store`: large ones as snapshots, small ones in packs.
 
     A table without rows is transformed once all the same, for its columns.
     """
@@ -31,17 +37,37 @@ async def transform(
     task = _Task(new, version, function)
     rows = partition_reader(snapshot, old, sorted(version.chains))
     chains: dict[int, Chain] = {}
+    small: list[pa.Table] = []
+
+    async def write_small() -> None:
+        if small:
+            packed = await Writer(store, host, owner, new, task.schema).pack(pa.concat_tables(small))
+            chains.update((partition, on_top((), delta)) for partition, delta in packed.items())
+            small.clear()
+
     for partition in sorted(version.chains):
         given = await rows(partition)
         made = await host.call(lambda p=partition, g=given: task.run(p, g))  # type: ignore[misc]
-        if made.num_rows:
+        if made.num_rows >= SMALL_PARTITION:
             writer = Writer(store, host, owner, new, task.schema)
             chains[partition] = (await writer.snapshot(partition, made),)
+        elif made.num_rows:
+            small.append(_as_changes(made, partition))
+        if sum(part.nbytes for part in small) >= PACK:
+            await write_small()
+    await write_small()
     if not version.chains:
         await host.call(lambda: task.run(None, version.schema.arrow().empty_table()))
     return Operator(
         version.partitions, operator.partitioner, operator.codec, chains, task.schema.to_json(), extra=operator.extra
     )
+
+
+def _as_changes(rows: pa.Table, partition: int) -> pa.Table:
+    """All rows of a partition, as a delta above nothing has them."""
+    for name, value in ((PARTITION, partition), (CHANGE, MERGE)):
+        rows = rows.append_column(name, pa.repeat(pa.scalar(value, OWN[name]), rows.num_rows))
+    return rows
 
 
 class _Task:
@@ -83,7 +109,7 @@ class _Task:
     def _new_schema(self, where: str, schema: pa.Schema) -> TableSchema:
         try:
             fields = [(field.name, self._type(field)) for field in schema]
-            return migrated_schema(self._name, self._version.schema, fields)
+            return migrated_schema(self._name, self._version.schema, fields, self._combine(schema))
         except IllegalArgumentError as error:
             raise IllegalArgumentError(
                 f"{where}: its transform returned columns that cannot be stored: {error}"
@@ -98,6 +124,20 @@ class _Task:
             return spark_type(field.type)
         except IllegalArgumentError as error:
             raise IllegalArgumentError(f"column {field.name!r}: {error}") from None
+
+    def _combine(self, schema: pa.Schema) -> dict[str, str]:
+        """How each column is combined that is: as its metadata says, else as under its old name, also if renamed."""
+        old = {column.name: column for column in self._version.schema.columns}
+        known = {str(column.id).encode(): column for name, column in old.items() if name not in schema.names}
+        found = {}
+        for field in schema:
+            metadata = field.metadata or {}
+            before = old.get(field.name) or known.get(metadata.get(FIELD_ID, b""))
+            said = metadata.get(COMBINE, b"" if before is None else before.role.encode())
+            role = said.decode(errors="replace") or "last"
+            if role not in ("key", "last"):
+                found[field.name] = role
+        return found
 
     def _stored(self, where: str, made: pa.Table) -> pa.Table:
         arrow = self.schema.arrow()

@@ -143,12 +143,11 @@ def next_schema(
     return _number(name, _columns(name, fields, key, combine), old)
 
 
-def migrated_schema(name: str, old: TableSchema, fields: Sequence[tuple[str, Json]]) -> TableSchema:
-    """The schema of a table whose rows are all written anew, with these columns and their types.
-
-    The key stays what it was. A column that keeps its name keeps its role; a new one takes the last value.
-    """
-    before, kinds = {column.name: column for column in old.columns}, dict(fields)
+def migrated_schema(
+    name: str, old: TableSchema, fields: Sequence[tuple[str, Json]], combine: Mapping[str, str]
+) -> TableSchema:
+    """The schema of a table whose rows are all written anew, with these columns and their types. The key stays."""
+    kinds = dict(fields)
     for column in old.columns:
         if column.role == "key" and column.name in kinds and kinds[column.name] != column.type:
             raise IllegalArgumentError(
@@ -160,7 +159,6 @@ def migrated_schema(name: str, old: TableSchema, fields: Sequence[tuple[str, Jso
         {"name": field, "type": kind, "metadata": (same[field].metadata if field in same else None) or {}}
         for field, kind in fields
     ]
-    combine = {c.name: c.role for c in before.values() if c.role not in ("key", "last") and c.name in kinds}
     numbered, next_id = [], old.next_id
     for column in _columns(name, described, old.key, combine):
         known = same.get(column.name)

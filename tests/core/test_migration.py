@@ -16,6 +16,7 @@ from checkpointer.census import take_census
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.sync_handles import Checkpoint, Restored
+from checkpointer.table import migration
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.merge import in_order
 from checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema, first_schema
@@ -275,6 +276,51 @@ def test_columns_come_and_go_and_are_recorded(world: World, client: Actor) -> No
     }
 
 
+@pytest.mark.parametrize(
+    ("change", "role"),
+    [
+        (lambda rows: rows.rename_columns(["k", "total"]), "sum"),
+        (lambda rows: pa.table({"k": rows["k"], "total": rows["n"]}), "last"),
+        (lambda rows: _with_field(rows, pa.field("total", pa.int64(), metadata={"combine": "max"})), "max"),
+        (lambda rows: _with_field(rows, pa.field("n", pa.int64(), metadata={"combine": "last"})), "last"),
+    ],
+    ids=["renamed", "made", "said", "said of an old one"],
+)
+def test_a_column_is_combined_as_before_or_as_its_field_says(
+    world: World, client: Actor, change: Callable[[pa.Table], pa.Table], role: str
+) -> None:
+    restored(client, transform={"rows": change})
+    with client.begin():
+        pass
+    found = restored(world.actor())
+    assert found.manifest is not None
+    schema = TableSchema.from_json("rows", found.manifest.operators["rows"].schema)
+    assert [column.role for column in schema.columns] == ["key", role]
+    assert sorted(row[schema.names[1]] for row in found.table("rows").to_pylist()) == [*ROWS.values()]
+
+
+def _with_field(rows: pa.Table, field: pa.Field) -> pa.Table:
+    return pa.table({"k": rows["k"], field.name: rows["n"]}, schema=pa.schema([("k", pa.int64()), field]))
+
+
+def test_small_partitions_share_an_object(world: World, client: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those that a job writes do; large ones have one of their own."""
+    before = world.objects("artifacts/rows/")
+    restored(client, transform={"rows": double})
+    with client.begin():
+        pass
+    assert len(world.objects("artifacts/rows/") - before) == 1
+    monkeypatch.setattr(migration, "SMALL_PARTITION", 10)
+    monkeypatch.setattr(migration, "PACK", 1)
+    before = world.objects("artifacts/rows/")
+    restored(client, transform={"rows": double})
+    with client.begin():
+        pass
+    assert len(world.objects("artifacts/rows/") - before) == 4
+    assert rows_of(restored(world.actor()), "rows") == {key: 4 * value for key, value in ROWS.items()}
+    assert world.actor().verify()
+
+
 def test_a_table_without_rows_gets_its_new_columns(world: World) -> None:
     client = world.actor()
     with client.begin() as cp:
@@ -406,6 +452,20 @@ def test_another_restore_gives_a_migration_up(world: World, client: Actor) -> No
     assert contents(restored(world.actor())) == whole
 
 
+def test_a_change_by_hand_belongs_to_the_same_batch(world: World, client: Actor) -> None:
+    """A stream knows its batch by the epoch and the job, whoever changed its state in between."""
+    with client.begin() as cp:
+        cp.snapshot("model", 0, b"mended")
+    with world.actor().begin():
+        pass
+    found = restored(world.actor())
+    assert (found.epoch, found.job) == (7, JOB)
+    with world.actor().begin(8):
+        pass
+    found = restored(world.actor())
+    assert (found.epoch, found.job) == (8, None)
+
+
 def test_a_rollback_gives_a_migration_up(world: World, client: Actor) -> None:
     whole = contents(restored(client))
     client.savepoint("here")
@@ -448,8 +508,8 @@ def test_a_fault_in_any_request_leaves_the_old_state_and_the_next_attempt_succee
         assert world.actor().verify()
         if len(client.faults.requests) < number:
             break
-    # Four partitions of the table, a pack each of maps and bytes, and the manifest; an unanswered swap is resolved.
-    assert failed == (7 if changes is CHANGES else 1)
+    # A pack each of the table, of maps and of bytes, and the manifest; an unanswered swap is resolved.
+    assert failed == (4 if changes is CHANGES else 1)
 
 
 def test_a_crash_at_any_request_leaves_the_old_state_or_the_new_one() -> None:

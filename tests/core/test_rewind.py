@@ -4,11 +4,7 @@ The state is what the query has read: up to the offset of its last batch. So a s
 offsets that Spark would go on from are equal, whatever happened before.
 """
 
-import json
-import shutil
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,172 +16,16 @@ from checkpointer.errors import (
     InvalidStateError,
     NotFoundError,
 )
-from checkpointer.query import log_change, log_plan, rewind
+from checkpointer.query import log_change, rewind
 from checkpointer.query.log_change import put_new
 from checkpointer.query.spark_log import open_log, read_log
 from checkpointer.runtime import run_sync
-from checkpointer.testing import crash_points
 from checkpointer.testing.faults import CrashError
 from manifests.model import Job
-from tests.core.spark_model import LAST, METADATA, QUERY, Query, Setup, history
-from tests.proof.planted import Planted
+from tests.core.spark_model import LAST, METADATA, QUERY, Query, history
 from tests.servers import Server
 
 TO = 1
-
-
-def copied(setup: Setup, template: Path) -> Setup:
-    """The same, made once, and copied for each root."""
-
-    def copy(root: str) -> None:
-        if not template.exists():
-            setup(str(template))
-        shutil.copytree(template, root)
-        shutil.copytree(f"{template}-spark", f"{root}-spark")
-
-    return copy
-
-
-@pytest.fixture
-def new_root(tmp_path: Path) -> Callable[[], str]:
-    made: list[Path] = []
-
-    def make() -> str:
-        for folder in made:
-            shutil.rmtree(folder, ignore_errors=True)
-        made.append(tmp_path / str(len(made)))
-        return str(made[-1] / "root")
-
-    return make
-
-
-def go_back(root: str) -> None:
-    with Checkpointer(root) as ck:
-        ck.rewind(f"{root}-spark", to=TO)
-
-
-def undo(root: str) -> None:
-    with Checkpointer(root) as ck:
-        ck.undo_rewind(f"{root}-spark")
-
-
-def rewound_history(root: str) -> None:
-    history(root)
-    go_back(root)
-    for _ in range(2):
-        Query(root).run(step=7)
-
-
-def interrupt(work: Setup, new_root: Callable[[], str], template: Path) -> None:
-    """Stop it at each request; start the query then, and finish the work, in either order."""
-    setup, old, new = (history, LAST, TO) if work is go_back else (rewound_history, TO + 2, LAST)
-    points = refused = 0
-    for point in crash_points(work, new_root, copied(setup, template)):
-        points += 1
-        query, aside = Query(point.root), Query(f"{point.root}-aside", f"{point.root}-aside-spark")
-        shutil.copytree(query.root, aside.root)
-        shutil.copytree(query.spark, aside.spark)
-        nothing_is_destroyed(Query(str(template)), query)
-        batch = aside.run()  # checks that what it read is what the state has
-        refused += batch is None
-        goes_on = new + 1 if work is go_back else LAST  # which Spark had not finished, and repeats
-        assert batch in (None, old, old + 1, goes_on), point
-        work_again(work, query)
-        restored = Checkpointer(query.root).restore()
-        assert restored is not None
-        assert restored.epoch == new
-        nothing_is_destroyed(Query(str(template)), query)
-        before = query.files()
-        work_again(work, query)
-        assert query.files() == before, "done is done"
-        assert [query.run(), query.run()] == [goes_on, goes_on + 1]
-        if batch is None:  # what somebody tried to start meanwhile is no obstacle
-            work_again(work, aside)
-            assert aside.run() == goes_on
-    assert points > 20
-    assert refused > 5
-
-
-@pytest.mark.parametrize("work", [go_back, undo])
-def test_wherever_a_rewind_stops_a_start_is_right_or_refused_and_a_second_call_finishes(
-    new_root: Callable[[], str], tmp_path: Path, work: Setup
-) -> None:
-    interrupt(work, new_root, tmp_path / "template")
-
-
-PLANTED = (
-    (go_back, Planted("the oldest is cut first", log_plan.plan_log, "sorted(files, reverse=True)", "sorted(files)")),
-    (go_back, Planted("what is cut is lost", log_change.apply, 'await _keep(store, f"{kept_in}{path}", data)', "pass")),
-    (
-        go_back,
-        Planted(
-            "commits stay",
-            log_plan.plan_log,
-            "((COMMITS, log.commits), (OFFSETS, log.offsets))",
-            "((OFFSETS, log.offsets),)",
-        ),
-    ),
-    (undo, Planted("nothing is put back", log_change.apply, "in plan.write.items():", "in ():")),
-)
-
-
-@pytest.mark.parametrize(("work", "planted"), PLANTED, ids=[planted.name for _, planted in PLANTED])
-def test_a_rewind_without_one_of_its_rules_is_found(
-    new_root: Callable[[], str], tmp_path: Path, work: Setup, planted: Planted
-) -> None:
-    with planted(), pytest.raises((AssertionError, CheckpointError, FileNotFoundError)):
-        interrupt(work, new_root, tmp_path / "template")
-
-
-def work_again(work: Setup, query: Query) -> None:
-    """The same call again, which finishes what was begun, and does nothing where it was done."""
-    with Checkpointer(query.root) as ck:
-        ck.rewind(query.spark, to=TO) if work is go_back else ck.undo_rewind(query.spark)
-
-
-def nothing_is_destroyed(before: Query, now: Query) -> None:
-    """Each file that was there is where it was, or among what a rewind kept under that name."""
-    for path, text in before.files().items():
-        places = [now.spark / path, *now.spark.glob(f"rewound/*/{path}*")]
-        assert text in {place.read_text() for place in places if place.exists()}, path
-
-
-def forked(root: str) -> None:
-    with Checkpointer(root) as ck:
-        ck.fork(TO, f"{root}-copy", f"{root}-copy-spark", spark_checkpoint=f"{root}-spark")
-
-
-def test_wherever_a_fork_stops_a_second_call_finishes_it(new_root: Callable[[], str], tmp_path: Path) -> None:
-    for point in crash_points(forked, new_root, copied(history, tmp_path / "template")):
-        query, copy = Query(point.root), Query(f"{point.root}-copy")
-        before = query.files(), query.read
-        forked(point.root)
-        forked(point.root)
-        assert (query.files(), query.read) == before
-        assert copy.read == (TO + 1) * 10
-        ids = [json.loads((each.spark / "metadata").read_text())["id"] for each in (query, copy)]
-        assert ids[0] != ids[1]
-        assert [copy.run(step=3) for _ in range(2)] == [TO + 1, TO + 2]
-        assert [query.run() for _ in range(2)] == [LAST, LAST + 1]
-        assert (copy.read, query.read) == ((TO + 1) * 10 + 6, (LAST + 2) * 10)
-
-
-def whole(copy: Query) -> bool:
-    return (copy.spark / "commits" / str(TO)).exists()
-
-
-def test_a_fork_that_is_started_too_soon_is_refused(new_root: Callable[[], str], tmp_path: Path) -> None:
-    for point in crash_points(forked, new_root, copied(history, tmp_path / "template")):
-        copy = Query(f"{point.root}-copy")
-        if whole(copy) or not (copy.spark / "metadata").exists():
-            continue
-        Query(point.root).run()  # the first query goes on
-        with suppress(FileNotFoundError):  # Spark's own refusal: the offsets of the batch before are missing
-            assert copy.run() in (None, TO), "refused, or it repeats what it has"
-        if not whole(copy):
-            forked(point.root)
-        assert copy.run() == TO + 1
-        assert copy.read == (TO + 2) * 10
 
 
 @pytest.fixture

@@ -209,3 +209,30 @@ def test_a_fork_reads_the_same_source_on_its_own(source: Any, tmp_path: Path) ->
     source.run(root, location)
     assert counted(root) > one
     assert counted(copy) == other
+
+
+def test_two_lines_of_batches_are_not_mixed(spark: SparkSession, tmp_path: Path) -> None:
+    """Back, replayed in other batches, over to the first line, further back, undone, over to the second: all exact."""
+    source, root, location = PythonBatches(spark, tmp_path / "length", simple=False), str(tmp_path / "state"), tmp_path
+    client = Checkpointer(root)
+    for _ in range(2):
+        source.run(root, location)
+    first = counted(root)
+    left = client.rewind(to=0).savepoint
+    source.run(root, location)
+    second = counted(root)
+    for path in (location / "commits").glob(f"*{epoch(root)}*"):  # as if killed between the state's commit and Spark's
+        path.unlink()
+    aside = client.rewind(to=str(left)).savepoint
+    client.rewind(to=2)
+    client.undo_rewind()
+    assert counted(root) == first
+    client.rewind(to=str(aside))
+    assert counted(root) == second
+    source.run(root, location)
+    third = counted(root)
+    client.rewind(to=str(left))
+    client.undo_rewind()
+    assert counted(root) == third
+    source.run(root, location)
+    assert counted(root) > third > second > first

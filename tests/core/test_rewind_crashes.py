@@ -1,0 +1,215 @@
+"""Taking a query back and copying it, stopped before and after each request: by a model of what Spark does.
+
+The state is what the query has read: up to the offset of its last batch. So a start is right where the state and the
+offsets that Spark would go on from are equal, whatever happened before.
+"""
+
+import functools
+import json
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from checkpointer import Checkpointer
+from checkpointer.errors import CheckpointError
+from checkpointer.query import log_change, log_plan
+from checkpointer.testing import CrashPoint, crash_points
+from tests.core.spark_model import LAST, Query, history
+from tests.proof.planted import Planted
+from tests.servers import Server
+
+TO = 1
+
+Effort = Callable[[int, int], int]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the state and Spark's checkpoint are, side by side: a folder or a bucket. Spark's model runs on copies."""
+
+    folder: Path
+    bucket: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def new_root(self) -> str:
+        name = uuid.uuid4().hex
+        return f"{self.bucket}/{name}" if self.bucket else str(self.folder / name)
+
+    def client(self, root: str) -> Checkpointer:
+        return Checkpointer(root, self.options)
+
+    def fill(self, template: Query, root: str) -> None:
+        for source, target in ((template.root, root), (str(template.spark), f"{root}-spark")):
+            if self.bucket:
+                self._s3.put(f"{source}/", f"{target}/", recursive=True)
+            else:
+                shutil.copytree(source, target)
+
+    def copy(self, root: str) -> Query:
+        copy = str(self.folder / f"copy-{uuid.uuid4().hex}")
+        for source, target in ((root, copy), (f"{root}-spark", f"{copy}-spark")):
+            if self.bucket:
+                self._s3.get(f"{source}/", f"{target}/", recursive=True)
+            else:
+                shutil.copytree(source, target)
+        return Query(copy)
+
+    @functools.cached_property
+    def _s3(self) -> Any:
+        return fsspec.filesystem("s3", **self.options, use_listings_cache=False)
+
+    def crash_points(self, work: Callable[["Place", str], None], template: Query, every: int) -> Iterator[CrashPoint]:
+        """Each of `every` so many; what is left of one is gone when the next one comes."""
+        points = crash_points(lambda root: work(self, root), self.new_root, functools.partial(self.fill, template))
+        for point in islice(points, 0, None, every):
+            yield point
+            for path in self.folder.iterdir():
+                shutil.rmtree(path)
+
+
+def go_back(place: Place, root: str) -> None:
+    with place.client(root) as ck:
+        ck.rewind(f"{root}-spark", to=TO)
+
+
+def undo(place: Place, root: str) -> None:
+    with place.client(root) as ck:
+        ck.undo_rewind(f"{root}-spark")
+
+
+Work = Callable[[Place, str], None]
+
+
+def made(work: Work, folder: Path) -> Query:
+    """What the work finds."""
+    root = str(folder / "root")
+    history(root)
+    if work is undo:
+        go_back(Place(folder), root)
+        for _ in range(2):
+            Query(root).run(step=7)
+    return Query(root)
+
+
+def interrupt(place: Place, work: Work, template: Query, every: int = 1) -> None:
+    """Stop it at each request; start the query then, and finish the work, in either order."""
+    old, new = (LAST, TO) if work is go_back else (TO + 2, LAST)
+    goes_on = new + 1 if work is go_back else LAST  # which Spark had not finished, and repeats
+    refused = 0
+    for point in place.crash_points(work, template, every):
+        started = place.copy(point.root)
+        nothing_is_destroyed(template, started)
+        batch = started.run()  # checks that what it read is what the state has
+        assert batch in (None, old, old + 1, goes_on), point
+        work(place, point.root)
+        finished = place.copy(point.root)
+        restored = Checkpointer(finished.root).restore()
+        assert restored is not None
+        assert restored.epoch == new
+        nothing_is_destroyed(template, finished)
+        work(place, point.root)
+        assert place.copy(point.root).files() == finished.files(), "done is done"
+        assert [finished.run(), finished.run()] == [goes_on, goes_on + 1]
+        if batch is None:  # what somebody tried to start meanwhile is no obstacle
+            refused += 1
+            work(Place(place.folder), started.root)
+            assert started.run() == goes_on
+    assert refused * every > 5
+
+
+def nothing_is_destroyed(before: Query, now: Query) -> None:
+    """Each file that was there is where it was, or among what a rewind kept under that name."""
+    for path, text in before.files().items():
+        places = [now.spark / path, *now.spark.glob(f"rewound/*/{path}*")]
+        assert text in {place.read_text() for place in places if place.exists()}, path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Place:
+    (tmp_path / "place").mkdir()
+    return Place(tmp_path / "place")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, s3_server: Server) -> Place:
+    (tmp_path / "place").mkdir()
+    return Place(tmp_path / "place", f"{s3_server.url}/{uuid.uuid4().hex}", s3_server.storage_options)
+
+
+@pytest.mark.parametrize("work", [go_back, undo])
+def test_wherever_a_rewind_stops_a_start_is_right_or_refused_and_a_second_call_finishes(
+    folder: Place, tmp_path: Path, work: Work
+) -> None:
+    interrupt(folder, work, made(work, tmp_path))
+
+
+@pytest.mark.parametrize("work", [go_back, undo])
+def test_so_it_is_on_a_store_of_objects(bucket: Place, tmp_path: Path, work: Work, effort: Effort) -> None:
+    interrupt(bucket, work, made(work, tmp_path), effort(7, 1))
+
+
+PLANTED = (
+    (go_back, Planted("the oldest is cut first", log_plan.plan_log, "sorted(files, reverse=True)", "sorted(files)")),
+    (go_back, Planted("what is cut is lost", log_change.apply, 'await _keep(store, f"{kept_in}{path}", data)', "pass")),
+    (
+        go_back,
+        Planted(
+            "commits stay",
+            log_plan.plan_log,
+            "((COMMITS, log.commits), (OFFSETS, log.offsets))",
+            "((OFFSETS, log.offsets),)",
+        ),
+    ),
+    (undo, Planted("nothing is put back", log_change.apply, "in plan.write.items():", "in ():")),
+)
+
+
+@pytest.mark.parametrize(("work", "planted"), PLANTED, ids=[planted.name for _, planted in PLANTED])
+def test_a_rewind_without_one_of_its_rules_is_found(
+    folder: Place, tmp_path: Path, work: Work, planted: Planted
+) -> None:
+    template = made(work, tmp_path)
+    with planted(), pytest.raises((AssertionError, CheckpointError, FileNotFoundError)):
+        interrupt(folder, work, template, every=5)
+
+
+def fork(place: Place, root: str) -> None:
+    with place.client(root) as ck:
+        copy = f"{root}-copy"
+        ck.fork(TO, copy, f"{copy}-spark", place.options, spark_checkpoint=f"{root}-spark")
+
+
+def interrupt_fork(place: Place, template: Query, every: int = 1) -> None:
+    """Stop it at each request; start the copy too soon then, and finish the fork."""
+    for point in place.crash_points(fork, template, every):
+        with suppress(FileNotFoundError):  # there is no copy yet
+            started = place.copy(f"{point.root}-copy")
+            if not (started.spark / "commits" / str(TO)).exists() and (started.spark / "metadata").exists():
+                with suppress(FileNotFoundError):  # Spark's own refusal: the offsets of the batch before are missing
+                    assert started.run() in (None, TO), "refused, or it repeats what it has"
+        fork(place, point.root)
+        fork(place, point.root)
+        query, copy = place.copy(point.root), place.copy(f"{point.root}-copy")
+        assert (query.files(), query.read) == (template.files(), template.read)
+        assert copy.read == (TO + 1) * 10
+        ids = [json.loads((each.spark / "metadata").read_text())["id"] for each in (query, copy)]
+        assert ids[0] != ids[1]
+        assert [copy.run(step=3) for _ in range(2)] == [TO + 1, TO + 2]
+        assert [query.run() for _ in range(2)] == [LAST, LAST + 1]
+        assert (copy.read, query.read) == ((TO + 1) * 10 + 6, (LAST + 2) * 10)
+
+
+def test_wherever_a_fork_stops_a_second_call_finishes_it(folder: Place, tmp_path: Path) -> None:
+    interrupt_fork(folder, made(fork, tmp_path))
+
+
+def test_so_it_is_with_objects(bucket: Place, tmp_path: Path, effort: Effort) -> None:
+    interrupt_fork(bucket, made(fork, tmp_path), effort(7, 1))

@@ -1,0 +1,76 @@
+"""Functions that users hand over may do anything; what they do must not end what they run in."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
+from checkpointer.errors import IllegalArgumentError
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    with Checkpointer(tmp_path).begin(7) as cp:
+        cp.snapshot("model", 0, b"old")
+        cp.snapshot("other", 0, b"1")
+    return str(tmp_path)
+
+
+def leave(*_: object) -> bytes:
+    sys.exit("unknown version")
+
+
+def interrupt(*_: object) -> bytes:
+    raise KeyboardInterrupt
+
+
+def give_up(*_: object) -> bytes:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("function", [leave, interrupt, give_up])
+def test_one_that_ends_the_program_is_refused_and_all_goes_on(root: str, function: Callable[..., bytes]) -> None:
+    client = Checkpointer(root)
+    with pytest.raises(IllegalArgumentError, match="operator 'model', partition 0: its transform raised"):
+        client.restore(transform={"model": function})
+    with pytest.raises(IllegalArgumentError, match="a function of yours raised"):
+        client.clean(RetentionPolicy(keep_if=function, grace=timedelta(0)))
+    with client.begin(8) as cp:
+        cp.snapshot("model", 0, b"new")
+    assert client.restore().operator("model").read() == {0: [b"new"]}  # type: ignore[union-attr]
+
+
+def test_a_restore_that_nobody_waits_for_changes_nothing_later(root: str) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> bytes:
+        asked.set()
+        assert answer.wait(60)
+        return b"migrated"
+
+    async def job() -> None:
+        client = AsyncCheckpointer(root)
+        waiting = asyncio.ensure_future(client.restore(rename={"other": "new"}, transform={"model": slow}))
+        await asyncio.to_thread(asked.wait, 60)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        found = await client.restore()
+        answer.set()
+        for _ in range(100):  # it has time to go on
+            await asyncio.sleep(0.001)
+        assert found is not None
+        async with client.begin(8) as cp:
+            await cp.snapshot("third", 0, b"3")
+        await client.close()
+
+    asyncio.run(job())
+    found = Checkpointer(root).restore()
+    assert found is not None
+    assert found.operators == ["model", "other", "third"]
+    assert found.operator("model").read() == {0: [b"old"]}
