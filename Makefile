@@ -18,7 +18,7 @@ demo: .venv/.demo ## run the example jobs
 test: servers ## run the tests; those whose server is missing are skipped by name
 	@scripts/run python -m pytest $(TWO_AT_ONCE)
 
-PROOFS ?= tests/proof tests/progress/test_histories.py
+PROOFS ?= tests/proof tests/progress/test_histories.py tests/core/test_rewind_crashes.py
 
 prove: servers ## run the long proofs, for hours, or some (PROOFS=files), and write docs/proof.md
 	@CHECKPOINTER_REQUIRE_SERVERS=1 CHECKPOINTER_PROVE=docs/proof.md scripts/run python -m pytest -o faulthandler_timeout=10800 $(PROOFS)

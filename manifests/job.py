@@ -17,6 +17,8 @@ def encode_job(job: Job | None) -> Json:
         value["driver"] = job.driver
     if (spark := job.spark) is not None:
         value["spark"] = {"location": spark.location, "offsets": spark.offsets, "before": list(spark.before)}
+        if spark.lists:
+            value["spark"]["lists"] = dict(sorted(spark.lists.items()))
     return value
 
 
@@ -42,4 +44,7 @@ def _decode_spark(fields: Fields) -> SparkProgress:
     offsets = fields.text("offsets")
     if not _OFFSETS.match(offsets):
         fields.fail(f"offsets: expected a version, then lines, found {show(offsets)}")
-    return SparkProgress(fields.text("location"), offsets, tuple(before))
+    lists = fields.optional("lists")
+    if not isinstance(lists, dict | None) or not all(isinstance(one, str) for one in (lists or {}).values()):
+        fields.fail(f"lists: expected digests by name, found {show(lists)}")
+    return SparkProgress(fields.text("location"), offsets, tuple(before), lists or {})

@@ -127,11 +127,13 @@ class SparkProgress:
 
     `location` is where that checkpoint was. `offsets` is the text of its file `offsets/<batch id>`: up to where the
     batch reads each source. `before` are the offsets of the batch before, a line for each source; empty for batch 0.
+    `lists` has SHA-256 of the entries of Spark's lists of files that both end with, by `<source>/<entry>`.
     """
 
     location: str
     offsets: str
     before: tuple[str, ...]
+    lists: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def test_a_program_of_the_readme_runs_and_runs_again(program: str, tmp_path: Pat
 
 
 def test_the_readme_has_its_programs() -> None:
-    assert len(PROGRAMS) == 13
+    assert len(PROGRAMS) == 14
 
 
 def test_every_guarantee_names_a_test_that_is_there() -> None:

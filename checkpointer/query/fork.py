@@ -18,8 +18,9 @@ from checkpointer.export import create_root, refuse_used
 from checkpointer.host import Progress
 from checkpointer.lineage import find_target
 from checkpointer.pointer import read_head, reading
+from checkpointer.query.file_lists import check_lists
 from checkpointer.query.log_change import put_new, remove
-from checkpointer.query.log_plan import check_sources, commit_of, recorded_offsets
+from checkpointer.query.log_plan import commit_of, recorded_offsets
 from checkpointer.query.records import read_records
 from checkpointer.query.running import this_driver
 from checkpointer.query.spark_log import (
@@ -115,7 +116,8 @@ def _renamed(session: Session, job: Job, files: dict[str, bytes], target_log: St
     query_id = str(uuid.UUID(hex=session.host.token(32), version=4))
     before = files.get(f"{OFFSETS}{job.batch_id - 1}")
     sources = () if before is None else Offsets.parse(before.decode()).sources
-    spark = SparkProgress(target_log.url, files[f"{OFFSETS}{job.batch_id}"].decode(), sources)
+    offsets, lists = files[f"{OFFSETS}{job.batch_id}"].decode(), job.spark.lists if job.spark else {}
+    spark = SparkProgress(target_log.url, offsets, sources, lists)
     return replace(job, query_id=query_id, driver=this_driver(), spark=spark)
 
 
@@ -183,7 +185,7 @@ async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str
                 await remove(target_log, entry.path)
     await _copy_sources(spark, target_log)
     if copy.spark is not None:
-        await check_sources(target_log, Offsets.parse(copy.spark.offsets))
+        await check_lists(target_log, copy)
     for path, data in {METADATA: json.dumps({"id": copy.query_id}).encode(), **files}.items():
         await _put(target_log, path, data)
 

@@ -5,16 +5,15 @@ after it may keep the offsets that were planned for it; everything newer goes.
 """
 
 import json
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from checkpointer.errors import InvalidStateError
+from checkpointer.query.file_lists import check_lists
 from checkpointer.query.log_change import LogPlan
 from checkpointer.query.spark_log import (
     COMMITS,
     OFFSETS,
-    SOURCES,
     Offsets,
     SparkLog,
     read_file,
@@ -23,7 +22,7 @@ from checkpointer.query.spark_log import (
     same_offsets,
 )
 from checkpointer.store.base import Store
-from manifests.model import Job
+from manifests.model import Job, SparkProgress
 
 NO_WATERMARK = ("v1", {"nextBatchWatermarkMs": 0})
 
@@ -59,6 +58,8 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: Before | None)
             elif path not in wanted or new is not None:
                 cut.append(path)
     write = {path: data for path in _in_order(wanted) if (data := wanted[path]) is not None}
+    if before is not None and not write and cut == [f"{OFFSETS}{job.batch_id + 1}"]:
+        cut = []  # all is as it was, and the query has begun the next batch since
     return LogPlan(tuple(cut), write, tuple(sorted(here)))
 
 
@@ -68,11 +69,22 @@ async def _after(
     """What Spark's progress is to be made of right after a batch; None for a file that is to stay as it is."""
     batch, wanted = job.batch_id, dict(recorded)
     if not any(wanted.values()):  # otherwise the others are of another line: each file is read as following the last
-        wanted |= {f"{OFFSETS}{n}": None for n in log.offsets if n < batch - 1 or n == batch + 1}
-    wanted |= {f"{COMMITS}{n}": None for n in log.commits if n <= batch}
-    if batch not in log.commits:
-        wanted[f"{COMMITS}{batch}"] = await commit_of(store, log, job)
+        wanted |= {f"{OFFSETS}{n}": None for n in log.offsets if n < batch - 1}
+        if await _is_whole(store, f"{OFFSETS}{batch + 1}"):
+            wanted[f"{OFFSETS}{batch + 1}"] = None
+    wanted |= {f"{COMMITS}{n}": None for n in log.commits if n < batch}
+    commit = f"{COMMITS}{batch}"
+    wanted[commit] = None if await _is_whole(store, commit) else await commit_of(store, log, job)
     return wanted
+
+
+async def _is_whole(store: Store, path: str) -> bool:
+    """Whether there is a file that Spark can read: a version, then JSON."""
+    try:
+        found = await read_offsets(store, path)
+        return found is not None and isinstance(json.loads(found.metadata), dict)
+    except (InvalidStateError, ValueError, RecursionError):
+        return False
 
 
 def _in_order(wanted: Mapping[str, bytes | None]) -> list[str]:
@@ -104,25 +116,19 @@ async def recorded_offsets(store: Store, log: SparkLog, job: Job, back: Mapping[
             )
         same = recorded is None or (there is not None and same_offsets(there.sources, recorded.sources))
         found[path] = None if same else str(recorded).encode()
-    if ends is not None:
-        await check_sources(store, ends)
+    await check_lists(store, job)
     return found
 
 
-async def check_sources(store: Store, ends: Offsets) -> None:
-    """An offset of a file source is a number of Spark's own list of files, which must be there as far as that."""
-    for number, line in enumerate(ends.sources):
-        match = re.fullmatch(r'\{"logOffset":([0-9]+)\}', line)
-        if match is None:
-            continue
-        names = [entry.path.rpartition("/")[2] for entry in await store.list(f"{SOURCES}{number}/")]
-        listed = [int(found[1]) for name in names if (found := re.fullmatch(r"([0-9]+)(\.compact)?", name))]
-        reached = max(listed, default=-1)
-        if reached < int(match[1]):
-            raise InvalidStateError(
-                f"{store.url}/{SOURCES}{number}: Spark's list of files ends with {reached}, the checkpoint was made of "
-                f"those up to {match[1]}: this is another list; put back the {SOURCES} of the query's own checkpoint"
-            )
+async def progress_of(store: Store, job: Job, back: Mapping[str, bytes]) -> SparkProgress | None:
+    """How far Spark was at a batch whose checkpoint did not record it, by files that are there, or come `back`."""
+    ends, starts = [
+        await read_offsets(store, path) if (data := back.get(path)) is None else Offsets.parse(data.decode())
+        for path in (f"{OFFSETS}{job.batch_id}", f"{OFFSETS}{job.batch_id - 1}")
+    ]
+    if ends is None or (starts is None and job.batch_id > 0):
+        return None
+    return SparkProgress(store.url, str(ends), starts.sources if starts else ())
 
 
 async def commit_of(store: Store, log: SparkLog, job: Job) -> bytes:

@@ -12,13 +12,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
-from checkpointer.errors import CheckpointError, CheckpointNotFoundError, ConflictError, InvalidStateError
+from checkpointer.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    ConflictError,
+    InvalidStateError,
+    NotFoundError,
+)
 from checkpointer.history import is_live
 from checkpointer.lineage import delete_savepoint, find_target, rollback, savepoint
 from checkpointer.overview import find
 from checkpointer.pointer import Head, reading
 from checkpointer.query.log_change import LogPlan, apply
-from checkpointer.query.log_plan import Before, plan_log
+from checkpointer.query.log_plan import Before, plan_log, progress_of
 from checkpointer.query.records import Record, next_number, read_before, read_record, read_records, write_record
 from checkpointer.query.running import is_running
 from checkpointer.query.spark_log import read_log
@@ -118,7 +124,7 @@ class _Query:
             if not await self._happened(record):
                 continue  # it changed nothing
             if record.undoes is None:
-                to = record.to if record.savepoint is None else await self._kept_by(record.savepoint)
+                to = record.to if record.savepoint is None else await self._left_by(record, record.savepoint)
                 ref, job = await self._find(to)
                 return _Attempt(self, ref, job, None, record, await read_before(self.spark, record))
             undone = await read_record(self.spark, record.undoes)
@@ -133,8 +139,11 @@ class _Query:
         ref, manifest = await reading(self.session.store, lambda head: find_target(self.session, head, to))
         return ref, job_of(self.session, manifest)
 
-    async def _kept_by(self, name: str) -> CheckpointId:
-        return await find(self.session, f"savepoint={name}")
+    async def _left_by(self, record: Record, savepoint: str) -> CheckpointId:
+        try:
+            return await find(self.session, f"savepoint={savepoint}")
+        except NotFoundError:  # somebody deleted the name
+            return record.left
 
     async def _happened(self, record: Record) -> bool:
         """Whether its commit is in the history; of what was retired since, nobody can tell."""
@@ -204,6 +213,7 @@ class _Attempt:
     async def _commit(self, moves: bool, plan: LogPlan) -> Record:
         """The state's part: one swap. Before it nothing has changed."""
         session, spark, committed = self.query.session, self.query.spark, self.query.committed.id
+        job = await self._job()
         new = session.draw_id(committed.sequence)
         record = Record(
             number=await next_number(spark),
@@ -219,16 +229,19 @@ class _Attempt:
             await savepoint(session, record.savepoint, committed)
         session.stand_on(self.query.base)
         try:
-            await rollback(session, self.target.id, new, self._job())
+            await rollback(session, self.target.id, new, job)
         except ConflictError as error:
             await self._withdraw(record)
             raise ConflictError(f"{error}; the query may run: stop it first, then call again") from None
         return record
 
-    def _job(self) -> Job:
+    async def _job(self) -> Job:
         """The batch that the state is at then, and where the query's driver and Spark's checkpoint were last."""
-        spark = None if self.job.spark is None else replace(self.job.spark, location=self.query.spark.url)
-        return replace(self.job, driver=self.query.last.driver, spark=spark)
+        spark = self.job.spark
+        if spark is None:
+            spark = await progress_of(self.query.spark, self.job, self.before.cut if self.before else {})
+        here = None if spark is None else replace(spark, location=self.query.spark.url)
+        return replace(self.job, driver=self.query.last.driver, spark=here)
 
     async def _withdraw(self, record: Record) -> None:
         """Take away the notes of a rewind that did not happen."""

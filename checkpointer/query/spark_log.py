@@ -66,8 +66,9 @@ def same_offsets(some: Iterable[str], others: Iterable[str]) -> bool:
 
 
 def _value(line: str) -> Any:
+    name, offset = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*:)?(.*)", line, re.DOTALL).groups()  # type: ignore[union-attr]
     try:
-        return json.loads(line)
+        return name, json.loads(offset)
     except (ValueError, RecursionError):
         return line
 

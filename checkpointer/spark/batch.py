@@ -1,8 +1,6 @@
 """What Spark says about the batch it hands to foreachBatch: which query, which run, and whether it can be replayed."""
 
-import logging
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
@@ -10,11 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.query.running import ask, this_driver
-from checkpointer.query.spark_log import Offsets
-from checkpointer.store.url import parse
-from manifests.model import Job, SparkProgress
-
-logger = logging.getLogger("checkpointer")
+from manifests.model import Job
 
 _QUERY_ID = "sql.streaming.queryId"
 _RUN_ID = "spark.jobGroup.id"  # Spark runs a streaming query's jobs in a group named after the run
@@ -53,51 +47,6 @@ def identify(batch: DataFrame, batch_id: int) -> Job:
     if query is not None:
         run_id = str(query.runId())  # the property follows what the callback does with job groups
     return Job(query_id, run_id, batch_id, this_driver())
-
-
-def with_progress(batch: DataFrame, job: Job, last: Job | None) -> Job:
-    """The same, with what Spark's checkpoint says of the batch. `last` is the batch before it where that ran here.
-
-    A Spark that does not tell is no reason to stop: what needs its progress asks for it then.
-    """
-    query = find_query(batch.sparkSession, job.query_id)
-    if query is None:
-        return job
-    try:
-        location = _location(str(query.resolvedCheckpointRoot()))
-        offsets = _offsets(batch.sparkSession, query, job.batch_id)
-        before: str | None = None
-        if last is not None and last.spark is not None and last.batch_id == job.batch_id - 1:
-            before = last.spark.offsets
-        elif job.batch_id > 0:
-            before = _offsets(batch.sparkSession, query, job.batch_id - 1)
-        if offsets is None or (before is None and job.batch_id > 0):
-            return job
-        Offsets.parse(offsets)
-        sources = Offsets.parse(before).sources if before is not None else ()
-    except (Py4JError, ValueError) as error:
-        logger.warning("query %s: its offsets could not be read: %s", job.query_id, type(error).__name__)
-        return job
-    return replace(job, spark=SparkProgress(location, offsets, sources))
-
-
-def _offsets(session: Any, query: Any, batch_id: int) -> str | None:
-    """The text of `offsets/<batch_id>`: Spark has the newest two in memory."""
-    log = query.offsetLog()
-    found = log.get(batch_id)
-    if found.isEmpty():
-        return None
-    buffer = session._jvm.java.io.ByteArrayOutputStream()
-    log.serialize(found.get(), buffer)
-    return str(buffer.toString("UTF-8"))
-
-
-def _location(url: str) -> str:
-    """As this library writes it; nothing where that might hold credentials."""
-    try:
-        return parse(url).url
-    except IllegalArgumentError:
-        return ""
 
 
 def refuse_temporary(batch: DataFrame, query_id: str) -> None:

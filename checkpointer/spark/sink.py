@@ -17,8 +17,9 @@ from checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentE
 from checkpointer.metrics import MetricsCallback
 from checkpointer.query.binding import CONTINUE, Step, compare
 from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary, with_progress
+from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
 from checkpointer.spark.cleaner import Cleaner
+from checkpointer.spark.progress import QueryProgress
 from checkpointer.spark.state import Callback, Line, State
 from checkpointer.store import Fencing
 from checkpointer.sync import Checkpointer
@@ -85,7 +86,7 @@ class StatefulSink:
         job = identify(batch, batch_id)
         _claim(self.checkpointer.root, batch, job.query_id)
         line = self._lines.get(job.run_id) or self._restore(batch, job)
-        job = with_progress(batch, job, line.last if line.begun else None)
+        job = line.progress.of(job, line.last if line.begun else None)
         if self._is_repeated(line, job):
             logger.info("%s: batch %d is committed already, skipped", self.checkpointer.root, batch_id)
             drain(batch)
@@ -107,7 +108,7 @@ class StatefulSink:
         """A client of its own for each run: whoever ran before, in this process too, is fenced by its first commit."""
         refuse_temporary(batch, job.query_id)
         client = self.checkpointer.copy()
-        line = Line(client, client.restore())
+        line = Line(client, client.restore(), QueryProgress(batch.sparkSession, job.query_id))
         self._lines = {job.run_id: line}
         return line
 

@@ -12,6 +12,7 @@ from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidSt
 from checkpointer.keyed import PARTITIONS, KeyedState
 from checkpointer.spark.batch import Token
 from checkpointer.spark.partitions import Write, write_partitions
+from checkpointer.spark.progress import QueryProgress
 from checkpointer.spark.table import TableState
 from checkpointer.sync import Checkpointer
 from checkpointer.sync_handles import Checkpoint, Restored
@@ -25,8 +26,9 @@ T = TypeVar("T")
 class Line:
     """What one run of a query carries from batch to batch: the last checkpoint, and the maps as they are in memory."""
 
-    def __init__(self, client: Checkpointer, restored: Restored | None) -> None:
+    def __init__(self, client: Checkpointer, restored: Restored | None, progress: QueryProgress) -> None:
         self.client = client
+        self.progress = progress
         self.restored = restored
         self.last: Job | None = restored.job if restored else None
         self.maps: dict[str, KeyedState] = {}

@@ -1,9 +1,10 @@
-"""Taking a query back and copying it, wherever either is interrupted: by a model of what Spark does with its files.
+"""Taking a query back and copying it, in many histories: by a model of what Spark does with its files.
 
 The state is what the query has read: up to the offset of its last batch. So a start is right where the state and the
-offsets that Spark would go on from are equal, whatever happened before.
+offsets that Spark would go on from are equal, whatever happened before. test_rewind_crashes.py has the interruptions.
 """
 
+import json
 import uuid
 from pathlib import Path
 
@@ -98,6 +99,57 @@ def test_a_checkpoint_made_before_offsets_were_recorded_goes_back_and_forth(tmp_
     assert query.run() == LAST + 1
     with pytest.raises(InvalidStateError, match="made since"):
         Checkpointer(query.root).fork("latest", f"{query.root}-2", f"{query.root}-2-spark", spark_checkpoint=spark)
+
+
+def test_an_undo_of_what_recorded_no_offsets_is_as_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows them by then, and its commit says them: a start before the files are back is refused."""
+    query = Query(str(tmp_path / "root"))
+    query.recording = False
+    query.create()
+    for _ in range(LAST + 1):
+        query.run()
+    Checkpointer(query.root).rewind(query.spark, to=LAST - 2)
+    query.recording = True
+    assert [query.run(), query.run(step=17)] == [LAST - 1, LAST]
+    with monkeypatch.context() as patched, pytest.raises(CrashError):
+        patched.setattr(rewind, "apply", _stop)
+        Checkpointer(query.root).undo_rewind(query.spark)
+    assert query.run() is None
+    Checkpointer(query.root).undo_rewind(query.spark)
+    assert [query.run(), query.run()] == [LAST + 1, LAST + 2]
+
+
+@pytest.mark.parametrize("path", ["commits/1", "offsets/2", "commits/0"])
+@pytest.mark.parametrize("damage", ["", "v1", 'v1\n{"nextBatch', "v1\n7\n"])
+def test_a_damaged_file_that_spark_would_read_is_replaced(query: Query, path: str, damage: str) -> None:
+    """The commit of the last batch anew; what was planned next goes, and is planned again."""
+    (query.spark / path).write_text(damage)
+    (query.spark / path).with_name(f".{Path(path).name}.crc").unlink()
+    Checkpointer(query.root).rewind(to=TO)
+    for n in (TO, TO + 1):
+        for folder in ("commits", "offsets"):
+            if n in query.numbers(folder):
+                assert isinstance(json.loads(query.text(f"{folder}/{n}").split("\n")[1]), dict)
+    assert [query.run(), query.run()] == [TO + 1, TO + 2]
+    assert Checkpointer(query.root).undo_rewind().batch == LAST
+
+
+def test_an_undo_called_again_leaves_what_the_query_has_begun_since(query: Query) -> None:
+    query.run()
+    Checkpointer(query.root).rewind(to=TO)
+    Checkpointer(query.root).undo_rewind()
+    query.begin(step=13)  # planned, then killed; some sink may know this batch by now
+    planned = query.text(f"offsets/{LAST + 1}")
+    assert not Checkpointer(query.root).undo_rewind().changes
+    assert query.text(f"offsets/{LAST + 1}") == planned
+    assert query.run() == LAST + 1
+
+
+def test_an_undo_needs_no_savepoint_while_the_checkpoint_is_live(query: Query) -> None:
+    done = Checkpointer(query.root).rewind(to=TO)
+    Checkpointer(query.root).delete_savepoint(str(done.savepoint))
+    assert Checkpointer(query.root).undo_rewind().batch == LAST
+    assert query.run() == LAST
 
 
 def test_lines_of_batches_are_not_mixed(query: Query) -> None:

@@ -144,7 +144,11 @@ def sealed(data: bytes) -> bytes:
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 progress = st.none() | st.builds(
-    SparkProgress, texts, texts.map("v1\n{}".__add__), st.lists(texts, max_size=2).map(tuple)
+    SparkProgress,
+    texts,
+    texts.map("v1\n{}".__add__),
+    st.lists(texts, max_size=2).map(tuple),
+    st.dictionaries(texts, texts, max_size=2),
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts,

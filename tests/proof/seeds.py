@@ -246,6 +246,7 @@ SPARK = (
     OFFSETS,
     b'v1\n{"operatorInfo":{"operatorId":0,"operatorName":"stateStoreSave"}}',
     b'v1\n{"nextBatchWatermarkMs":0}',
+    b'v1\n{"path":"file:///in/1.csv","timestamp":1700000000000,"batchId":1}',
     json.dumps(
         {"format_version": 1, "number": 1, "savepoint": None, "undoes": None, "names": ["offsets/0"]}
         | dict.fromkeys(("left", "to", "new"), "0000000042-1a2b3c4d")

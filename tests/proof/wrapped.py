@@ -5,6 +5,7 @@ import io
 import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from checkpointer.codecs import keyed_codec, tagged, values
 from checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
 from checkpointer.progress import journal_format
 from checkpointer.progress.kinesis.sequence import ExtendedSequenceNumber
-from checkpointer.query import log_plan, records, spark_log
+from checkpointer.query import file_lists, log_plan, records, spark_log
 from checkpointer.query.spark_log import SparkLog
 from checkpointer.retention.plan import Plan
 from checkpointer.store import url
@@ -27,7 +28,7 @@ from checkpointer.table.version import Reader, Version
 from manifests import frames, layout, progress, segments
 from manifests.digest import sha256
 from manifests.fields import Fields
-from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json, Patches, Segment
+from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json, Patches, Segment, SparkProgress
 from tests.manifests.samples import CATALOG, ID, digest
 from tests.proof import seeds
 
@@ -243,11 +244,13 @@ def spark(data: bytes) -> object:
     async def read(store: Any) -> list[object]:
         found: list[object] = []
         job = Job("q", "r", 1)
+        listed = replace(job, spark=SparkProgress("spark", 'v1\n{}\n{"logOffset":1}', (), {"0/1": "0" * 64}))
         log = SparkLog("spark", "q", (1,), (1,), ())
         for work in (
             lambda: spark_log.read_log(store),
             lambda: records.read_records(store),
-            lambda: log_plan.recorded_offsets(store, log, job, {}),
+            lambda: log_plan.plan_log(store, log, job, None),
+            lambda: file_lists.check_lists(store, listed),
             lambda: log_plan.commit_of(store, log, job),
         ):
             try:

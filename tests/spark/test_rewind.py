@@ -184,6 +184,51 @@ def test_a_replay_of_another_input_is_not_taken_for_the_same_batch(job: Job) -> 
     assert "other offsets" in failure(job, summing(job.root))
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["numbered", "named"])
+def test_files_that_take_the_place_of_others_are_not_skipped(job: Job, spark: Any, *, named: bool) -> None:
+    """As after a power cut, or with an older copy put back: Spark's list goes on under the same numbers."""
+    settings = {"queryEvolution.enableSourceEvolution": "true", "offsetLog.formatVersion": "2"} if named else {}
+    for name, value in settings.items():
+        spark.conf.set(f"spark.sql.streaming.{name}", value)
+    try:
+        _files_take_the_place_of_others(job, named)
+    finally:
+        for name in settings:
+            spark.conf.unset(f"spark.sql.streaming.{name}")
+
+
+def _files_take_the_place_of_others(job: Job, named: bool) -> None:
+    reader = job.spark.readStream.schema("key string, amount long")
+
+    def run() -> None:
+        (job.folder / "input").mkdir(exist_ok=True)
+        frame = (reader.name("files") if named else reader).csv(str(job.folder / "input"))
+        job.run(summing(job.root), frame)
+
+    for n in range(3):
+        job.feed(("a", 10**n))
+        run()
+    source = "sources/files" if named else "sources/0"
+    for folder in (source, "offsets", "commits"):
+        for name in ("2", ".2.crc"):
+            (job.location / folder / name).unlink()
+    job.feed(("z", 1))
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"has others in their place.* rewind .* epoch=1 "):
+            run()
+    assert totals(job.root) == {"a": 111}
+    with pytest.raises(InvalidStateError, match="go back to the batch before"):
+        Checkpointer(job.root).rewind(to="latest")
+    with pytest.raises(InvalidStateError, match="go back to the batch before"):
+        Checkpointer(job.root).fork("latest", f"{job.root}-copy", f"{job.root}-copy-spark")
+    Checkpointer(job.root).rewind(to="epoch=1")
+    run()
+    assert totals(job.root) == {"a": 111, "z": 1}
+    (job.location / source / "2").unlink()
+    with pytest.raises(InvalidStateError, match="Spark's list of files ends with 1"):
+        Checkpointer(job.root).rewind(to="latest")
+
+
 def test_a_running_query_is_refused(job: Job) -> None:
     refused: list[str] = []
 

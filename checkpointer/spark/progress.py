@@ -1,0 +1,97 @@
+"""What Spark's checkpoint says of the batch that runs, asked from Spark itself: it has the newest in memory."""
+
+import functools
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from py4j.protocol import Py4JError
+
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.query.file_lists import digest, last_entries
+from checkpointer.query.spark_log import Offsets
+from checkpointer.spark.batch import find_query
+from checkpointer.store.url import parse
+from manifests.model import Job, SparkProgress
+
+logger = logging.getLogger("checkpointer")
+
+
+class QueryProgress:
+    """How far one run of a query is, batch by batch."""
+
+    def __init__(self, session: Any, query_id: str) -> None:
+        self._jvm = session._jvm
+        self._query = find_query(session, query_id)
+
+    def of(self, job: Job, last: Job | None) -> Job:
+        """A batch with how far Spark is. `last` is the batch before it where that ran here.
+
+        A Spark that does not tell is no reason to stop: what needs its progress asks for it then.
+        """
+        if self._query is None:
+            return job
+        try:
+            offsets = self._offsets(job.batch_id)
+            known = None if last is None or last.batch_id != job.batch_id - 1 else last.spark
+            before = known.offsets if known else self._offsets(job.batch_id - 1) if job.batch_id > 0 else None
+            if offsets is None or (before is None and job.batch_id > 0):
+                return job
+            ends, starts = Offsets.parse(offsets).sources, Offsets.parse(before).sources if before else ()
+            lists = dict(self._digests(starts, known.lists if known else {}))
+            lists |= self._digests(ends, lists)
+            return replace(job, spark=SparkProgress(self._location, offsets, starts, lists))
+        except (Py4JError, ValueError) as error:
+            logger.warning("query %s: its offsets could not be read: %s", job.query_id, type(error).__name__)
+            return job
+
+    @functools.cached_property
+    def _location(self) -> str:
+        """As this library writes it; nothing where that might hold credentials."""
+        try:
+            return parse(str(self._query.resolvedCheckpointRoot())).url
+        except IllegalArgumentError:
+            return ""
+
+    def _offsets(self, batch_id: int) -> str | None:
+        """The text of `offsets/<batch_id>`."""
+        log = self._query.offsetLog()
+        found = log.get(batch_id)
+        return None if found.isEmpty() else self._text(log, found.get())
+
+    @functools.cached_property
+    def _lists(self) -> dict[str, Any]:
+        """The list of each file source, by its folder in `sources/`."""
+        found, sources = {}, self._query.sources()
+        for number in range(sources.size()):
+            source = sources.apply(number)
+            if source.getClass().getSimpleName() == "FileStreamSource":
+                field = source.getClass().getDeclaredField("metadataLog")
+                field.setAccessible(True)
+                log = field.get(source)
+                found[str(log.metadataPath().getName())] = log
+        return found
+
+    def _digests(self, sources: tuple[str, ...], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Of the entries that these offsets end with."""
+        for source, entry in last_entries(sources).items():
+            name = f"{source}/{entry}"
+            seen = known.get(name) or self._digest(source, entry)
+            if seen is not None:
+                yield name, seen
+
+    def _digest(self, source: str, entry: int) -> str | None:
+        log = self._lists.get(source)
+        if log is None:
+            return None
+        only = self._jvm.scala.jdk.javaapi.OptionConverters.toScala(self._jvm.java.util.OptionalLong.of(entry))
+        for found in log.get(only, only):
+            return digest(self._text(log, found._2()), entry)
+        return None
+
+    def _text(self, log: Any, entry: Any) -> str:
+        """What Spark writes into a file of one of its logs."""
+        buffer = self._jvm.java.io.ByteArrayOutputStream()
+        log.serialize(entry, buffer)
+        return str(buffer.toString("UTF-8"))
