@@ -8,7 +8,7 @@ help: ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
 
 # Each of the two may start a Spark of its own, and long files begin first (tests/conftest.py).
-TWO_AT_ONCE = -n 3 --dist loadfile --no-loadscope-reorder
+TWO_AT_ONCE = -n 2 --dist loadfile --no-loadscope-reorder
 
 setup: .venv/.dev ## make .venv with everything for development
 

@@ -206,8 +206,8 @@ def call_later(function: Callable[[], None]) -> "Future[None] | None":
 async def call_alone(function: Callable[[], T]) -> T:
     """The result of a user's function, called in a new thread: it may take long, and call this library itself.
 
-    One that ends the program is refused with `IllegalArgumentError`: here it would end the event loop instead, and
-    whoever waits would wait for good.
+    An exception that means something to an event loop (to end it, a task, or an iteration) is refused with
+    `IllegalArgumentError`: whoever waits would wait for good.
     """
     done: Future[T] = Future()
 
@@ -215,10 +215,13 @@ async def call_alone(function: Callable[[], T]) -> T:
         done.set_running_or_notify_cancel()  # from now on it cannot be cancelled
         try:
             done.set_result(function())
-        except Exception as error:
-            done.set_exception(error)
         except BaseException as error:
-            refused = IllegalArgumentError(f"a function of yours raised {type(error).__name__}: raise an Exception")
+            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                done.set_exception(error)
+                return
+            refused = IllegalArgumentError(
+                f"a function of yours raised {type(error).__name__}: raise another exception"
+            )
             refused.__cause__ = error
             done.set_exception(refused)
 

@@ -17,6 +17,9 @@ from manifests.model import Job, SparkProgress
 
 logger = logging.getLogger("checkpointer")
 
+MAX_FILES = 100_000
+"""Files of one batch whose names are looked at: some tenths of a second, where Spark took many to list them."""
+
 
 class QueryProgress:
     """How far one run of a query is, batch by batch."""
@@ -82,13 +85,15 @@ class QueryProgress:
                 yield name, seen
 
     def _digest(self, source: str, entry: int) -> str | None:
-        log = self._lists.get(source)
-        if log is None:
+        """None where it is not known: another Spark, or more files than one looks at."""
+        try:
+            log = self._lists[source]
+            only = self._jvm.scala.jdk.javaapi.OptionConverters.toScala(self._jvm.java.util.OptionalLong.of(entry))
+            files = log.get(only, only)[0]._2()
+            return digest(self._text(log, files), entry) if len(files) <= MAX_FILES else None
+        except (Py4JError, LookupError) as error:
+            logger.debug("sources/%s/%d could not be read: %s", source, entry, type(error).__name__)
             return None
-        only = self._jvm.scala.jdk.javaapi.OptionConverters.toScala(self._jvm.java.util.OptionalLong.of(entry))
-        for found in log.get(only, only):
-            return digest(self._text(log, found._2()), entry)
-        return None
 
     def _text(self, log: Any, entry: Any) -> str:
         """What Spark writes into a file of one of its logs."""

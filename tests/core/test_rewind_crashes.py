@@ -28,7 +28,27 @@ from tests.servers import Server
 
 TO = 1
 
-Effort = Callable[[int, int], int]
+Points = Callable[[int], list[tuple[int, bool]]]
+"""Of so many requests, those at which to die: before one, or after it."""
+
+Effort = Callable[[Points, Points], Points]
+
+
+def everywhere(requests: int) -> list[tuple[int, bool]]:
+    return [(number, after) for number in range(1, requests + 1) for after in (False, True)]
+
+
+def after_each(requests: int) -> list[tuple[int, bool]]:
+    """What is left before a request is what was left after the one before it."""
+    return [(number, True) for number in range(1, requests + 1)]
+
+
+def after_some(requests: int) -> list[tuple[int, bool]]:
+    return after_each(requests)[::5]
+
+
+def after_few(requests: int) -> list[tuple[int, bool]]:
+    return after_each(requests)[::11]
 
 
 @dataclass(frozen=True)
@@ -70,16 +90,15 @@ class Place:
     def _s3(self) -> Any:
         return fsspec.filesystem("s3", **self.options, use_listings_cache=False)
 
-    def crash_points(self, work: "Work", template: Query, every: int) -> Iterator[str]:
-        """The root that is left where the work died before and after each of `every` so many of its requests."""
+    def crash_points(self, work: "Work", template: Query, points: Points) -> Iterator[str]:
+        """The root that is left by each death of the work."""
         requests = len(self._play(work, template, Faults())[1])
         assert requests > 10
-        for number in range(1, requests + 1, every):
-            for after in (False, True):
-                faults = Faults()
-                faults.crash(number, after=after)
-                yield self._play(work, template, faults)[0]
-                shutil.rmtree(self.folder)
+        for number, after in points(requests):
+            faults = Faults()
+            faults.crash(number, after=after)
+            yield self._play(work, template, faults)[0]
+            shutil.rmtree(self.folder)
 
     def _play(self, work: "Work", template: Query, faults: Faults) -> tuple[str, list[Request]]:
         root = self.new_root()
@@ -113,12 +132,12 @@ def made(work: Work, folder: Path) -> Query:
     return Query(root)
 
 
-def interrupt(place: Place, work: Work, template: Query, every: int = 1) -> None:
+def interrupt(place: Place, work: Work, template: Query, points: Points) -> None:
     """Stop it at each request; start the query then, and finish the work, in either order."""
     old, new = (LAST, TO) if work is go_back else (TO + 2, LAST)
     goes_on = new + 1 if work is go_back else LAST  # which Spark had not finished, and repeats
     refused = 0
-    for root in place.crash_points(work, template, every):
+    for root in place.crash_points(work, template, points):
         started = place.copy(root)
         nothing_is_destroyed(template, started)
         batch = started.run()  # checks that what it read is what the state has
@@ -136,7 +155,7 @@ def interrupt(place: Place, work: Work, template: Query, every: int = 1) -> None
             refused += 1
             work(Place(place.folder), started.root)
             assert started.run() == goes_on
-    assert refused > 5 or every > 1
+    assert refused > 2 or points not in (everywhere, after_each)
 
 
 def nothing_is_destroyed(before: Query, now: Query) -> None:
@@ -160,14 +179,14 @@ def bucket(tmp_path: Path, s3_server: Server) -> Place:
 
 @pytest.mark.parametrize("work", [go_back, undo])
 def test_wherever_a_rewind_stops_a_start_is_right_or_refused_and_a_second_call_finishes(
-    folder: Place, tmp_path: Path, work: Work
+    folder: Place, tmp_path: Path, work: Work, effort: Effort
 ) -> None:
-    interrupt(folder, work, made(work, tmp_path))
+    interrupt(folder, work, made(work, tmp_path), effort(after_each, everywhere))
 
 
 @pytest.mark.parametrize("work", [go_back, undo])
 def test_so_it_is_on_a_store_of_objects(bucket: Place, tmp_path: Path, work: Work, effort: Effort) -> None:
-    interrupt(bucket, work, made(work, tmp_path), effort(13, 1))
+    interrupt(bucket, work, made(work, tmp_path), effort(after_few, everywhere))
 
 
 PLANTED = (
@@ -192,7 +211,7 @@ def test_a_rewind_without_one_of_its_rules_is_found(
 ) -> None:
     template = made(work, tmp_path)
     with planted(), pytest.raises((AssertionError, CheckpointError, FileNotFoundError)):
-        interrupt(folder, work, template, every=5)
+        interrupt(folder, work, template, after_some)
 
 
 def fork(place: Place, root: str) -> None:
@@ -201,9 +220,9 @@ def fork(place: Place, root: str) -> None:
         ck.fork(TO, copy, f"{copy}-spark", place.options, spark_checkpoint=f"{root}-spark")
 
 
-def interrupt_fork(place: Place, template: Query, every: int = 1) -> None:
+def interrupt_fork(place: Place, template: Query, points: Points) -> None:
     """Stop it at each request; start the copy too soon then, and finish the fork."""
-    for root in place.crash_points(fork, template, every):
+    for root in place.crash_points(fork, template, points):
         with suppress(FileNotFoundError):  # there is no copy yet
             started = place.copy(f"{root}-copy")
             if not (started.spark / "commits" / str(TO)).exists() and (started.spark / "metadata").exists():
@@ -221,9 +240,9 @@ def interrupt_fork(place: Place, template: Query, every: int = 1) -> None:
         assert (copy.read, query.read) == ((TO + 1) * 10 + 6, (LAST + 2) * 10)
 
 
-def test_wherever_a_fork_stops_a_second_call_finishes_it(folder: Place, tmp_path: Path) -> None:
-    interrupt_fork(folder, made(fork, tmp_path))
+def test_wherever_a_fork_stops_a_second_call_finishes_it(folder: Place, tmp_path: Path, effort: Effort) -> None:
+    interrupt_fork(folder, made(fork, tmp_path), effort(after_each, everywhere))
 
 
 def test_so_it_is_with_objects(bucket: Place, tmp_path: Path, effort: Effort) -> None:
-    interrupt_fork(bucket, made(fork, tmp_path), effort(13, 1))
+    interrupt_fork(bucket, made(fork, tmp_path), effort(after_few, everywhere))

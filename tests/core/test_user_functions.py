@@ -33,7 +33,11 @@ def give_up(*_: object) -> bytes:
     raise asyncio.CancelledError
 
 
-@pytest.mark.parametrize("function", [leave, interrupt, give_up])
+def stop(*_: object) -> bytes:
+    raise StopIteration
+
+
+@pytest.mark.parametrize("function", [leave, interrupt, give_up, stop])
 def test_one_that_ends_the_program_is_refused_and_all_goes_on(root: str, function: Callable[..., bytes]) -> None:
     client = Checkpointer(root)
     with pytest.raises(IllegalArgumentError, match="operator 'model', partition 0: its transform raised"):
