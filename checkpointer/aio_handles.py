@@ -49,7 +49,7 @@ class AsyncCheckpoint:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch given to `begin`."""
+        """The epoch given to `begin`; once it began without one, that of the checkpoint before."""
         return self._epoch if self._begun is None else self._begun.epoch
 
     @property

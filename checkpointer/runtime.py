@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 import fsspec.asyn
@@ -212,11 +212,12 @@ async def call_alone(function: Callable[[], T]) -> T:
     done: Future[T] = Future()
 
     def work() -> None:
-        done.set_running_or_notify_cancel()  # from now on it cannot be cancelled
+        if not done.set_running_or_notify_cancel():  # from now on it cannot be cancelled
+            return
         try:
             done.set_result(function())
         except BaseException as error:
-            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            if isinstance(error, Exception) and not isinstance(error, StopIteration | CancelledError):
                 done.set_exception(error)
                 return
             refused = IllegalArgumentError(

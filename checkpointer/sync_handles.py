@@ -31,7 +31,7 @@ class Checkpoint:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch given to `begin`: the batch id where Spark calls."""
+        """The epoch given to `begin`, the batch id where Spark calls; else that of the checkpoint before."""
         return self._draft.epoch
 
     @property

@@ -6,6 +6,7 @@ from manifests.fields import Fields, show
 from manifests.model import Job, Json, SparkProgress
 
 _OFFSETS = re.compile(r"v[0-9]+\n")
+_ENTRY = re.compile(r"[A-Za-z0-9_]+/[0-9]{1,18}", re.ASCII)
 
 
 def encode_job(job: Job | None) -> Json:
@@ -45,6 +46,8 @@ def _decode_spark(fields: Fields) -> SparkProgress:
     if not _OFFSETS.match(offsets):
         fields.fail(f"offsets: expected a version, then lines, found {show(offsets)}")
     lists = fields.optional("lists")
-    if not isinstance(lists, dict | None) or not all(isinstance(one, str) for one in (lists or {}).values()):
-        fields.fail(f"lists: expected digests by name, found {show(lists)}")
+    if not isinstance(lists, dict | None) or not all(
+        _ENTRY.fullmatch(name) and isinstance(digest, str) for name, digest in (lists or {}).items()
+    ):
+        fields.fail(f"lists: expected digests by <source>/<entry>, found {show(lists)}")
     return SparkProgress(fields.text("location"), offsets, tuple(before), lists or {})

@@ -133,7 +133,7 @@ class SparkProgress:
     location: str
     offsets: str
     before: tuple[str, ...]
-    lists: Mapping[str, str] = field(default_factory=dict)
+    lists: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

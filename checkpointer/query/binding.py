@@ -37,13 +37,16 @@ def compare(root: str, last: Job, job: Job) -> Step:
             f"`{rewind_command(root, job, 'latest')}` takes Spark back, to read them again; {CONTINUE}"
         )
     step: Step = "repeated" if job.batch_id == last.batch_id else "next"
-    if not _same_lists(last, job):
+    if others := _other_lists(last, job):
         back = rewind_command(root, job, f"epoch={last.batch_id - 1}")
         raise BatchResetError(
-            f"{sides}, Spark begins batch {job.batch_id}, but its list of files lost some that batch {last.batch_id} "
-            "has read, and has others in their place: its checkpoint was restored, copied or damaged; "
-            + (f"`{back}` takes the state back, to read them all" if last.batch_id else "start with an empty root")
-            + f"; {CONTINUE}"
+            f"{sides}, Spark begins batch {job.batch_id}, but its list of files has others as {others} than the state "
+            "has read: its checkpoint was restored, copied or damaged; "
+            + (
+                f"`{back}`, or to an older one, takes the state back, to read them all"
+                if last.batch_id
+                else "start with an empty root and a new checkpointLocation"
+            )
         )
     if not _same_input(last, job, step):
         raise BatchResetError(
@@ -62,12 +65,12 @@ def _same_input(last: Job, job: Job, step: Step) -> bool:
     return same_offsets(ends, Offsets.parse(job.spark.offsets).sources if step == "repeated" else job.spark.before)
 
 
-def _same_lists(last: Job, job: Job) -> bool:
-    """Whether the entries of Spark's lists of files that the state has read are those that Spark has."""
+def _other_lists(last: Job, job: Job) -> str:
+    """The entries of Spark's lists of files that are not those that the state has read."""
     if last.spark is None or job.spark is None:
-        return True
+        return ""
     there = job.spark.lists
-    return all(there.get(name, digest) == digest for name, digest in last.spark.lists.items())
+    return ", ".join(name for name, digest in last.spark.lists.items() if there.get(name, digest) != digest)
 
 
 def rewind_command(root: str, job: Job, to: str) -> str:

@@ -16,6 +16,7 @@ from checkpointer.query.spark_log import (
     OFFSETS,
     Offsets,
     SparkLog,
+    parts,
     read_file,
     read_offsets,
     read_text,
@@ -23,6 +24,9 @@ from checkpointer.query.spark_log import (
 )
 from checkpointer.store.base import Store
 from manifests.model import Job, SparkProgress
+
+NO_OFFSET = "-"
+"""The line of a source that has not been read yet."""
 
 NO_WATERMARK = ("v1", {"nextBatchWatermarkMs": 0})
 
@@ -58,7 +62,8 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: Before | None)
             elif path not in wanted or new is not None:
                 cut.append(path)
     write = {path: data for path in _in_order(wanted) if (data := wanted[path]) is not None}
-    if before is not None and not write and cut == [f"{OFFSETS}{job.batch_id + 1}"]:
+    following = f"{OFFSETS}{job.batch_id + 1}"
+    if before is not None and not write and cut == [following] and await _is_whole(store, following, job):
         cut = []  # all is as it was, and the query has begun the next batch since
     return LogPlan(tuple(cut), write, tuple(sorted(here)))
 
@@ -70,7 +75,7 @@ async def _after(
     batch, wanted = job.batch_id, dict(recorded)
     if not any(wanted.values()):  # otherwise the others are of another line: each file is read as following the last
         wanted |= {f"{OFFSETS}{n}": None for n in log.offsets if n < batch - 1}
-        if await _is_whole(store, f"{OFFSETS}{batch + 1}"):
+        if await _is_whole(store, f"{OFFSETS}{batch + 1}", job):
             wanted[f"{OFFSETS}{batch + 1}"] = None
     wanted |= {f"{COMMITS}{n}": None for n in log.commits if n < batch}
     commit = f"{COMMITS}{batch}"
@@ -78,13 +83,19 @@ async def _after(
     return wanted
 
 
-async def _is_whole(store: Store, path: str) -> bool:
-    """Whether there is a file that Spark can read: a version, then JSON."""
+async def _is_whole(store: Store, path: str, job: Job | None = None) -> bool:
+    """Whether there is a file that Spark can read: a version, then JSON, then a line for each source of the job."""
+    wanted = Offsets.parse(job.spark.offsets).sources if job is not None and job.spark is not None else ()
     try:
         found = await read_offsets(store, path)
-        return found is not None and isinstance(json.loads(found.metadata), dict)
+        if found is None or not isinstance(json.loads(found.metadata), dict) or len(found.sources) < len(wanted):
+            return False
+        for line, known in zip(found.sources, wanted, strict=False):
+            if parts(known)[1].startswith(("{", "[")) and parts(line)[1] != NO_OFFSET:
+                json.loads(parts(line)[1])
     except (InvalidStateError, ValueError, RecursionError):
         return False
+    return True
 
 
 def _in_order(wanted: Mapping[str, bytes | None]) -> list[str]:
@@ -122,10 +133,13 @@ async def recorded_offsets(store: Store, log: SparkLog, job: Job, back: Mapping[
 
 async def progress_of(store: Store, job: Job, back: Mapping[str, bytes]) -> SparkProgress | None:
     """How far Spark was at a batch whose checkpoint did not record it, by files that are there, or come `back`."""
-    ends, starts = [
-        await read_offsets(store, path) if (data := back.get(path)) is None else Offsets.parse(data.decode())
-        for path in (f"{OFFSETS}{job.batch_id}", f"{OFFSETS}{job.batch_id - 1}")
-    ]
+    try:
+        ends, starts = [
+            await read_offsets(store, path) if (data := back.get(path)) is None else Offsets.parse(data.decode())
+            for path in (f"{OFFSETS}{job.batch_id}", f"{OFFSETS}{job.batch_id - 1}")
+        ]
+    except ValueError:  # it was damaged when it was kept
+        return None
     if ends is None or (starts is None and job.batch_id > 0):
         return None
     return SparkProgress(store.url, str(ends), starts.sources if starts else ())

@@ -65,8 +65,14 @@ def same_offsets(some: Iterable[str], others: Iterable[str]) -> bool:
     return some == others or list(map(_value, some)) == list(map(_value, others))
 
 
+def parts(line: str) -> tuple[str, str]:
+    """The source's name or number that the line of a newer version begins with, else nothing; and its offset."""
+    name, colon, offset = line.partition(":")
+    return (name, offset) if colon and re.fullmatch(r"[A-Za-z0-9_]+", name) else ("", line)
+
+
 def _value(line: str) -> Any:
-    name, offset = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*:)?(.*)", line, re.DOTALL).groups()  # type: ignore[union-attr]
+    name, offset = parts(line)
     try:
         return name, json.loads(offset)
     except (ValueError, RecursionError):

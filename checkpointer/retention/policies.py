@@ -24,7 +24,7 @@ class RetentionPolicy:
         keep_younger: Those made less than this ago.
         hourly, daily, weekly: The newest of each hour, day or week (in UTC, weeks begin on Monday) that began less than
             this ago.
-        every_epoch: Those whose epoch is a multiple of it.
+        every_epoch: The newest of each epoch that is a multiple of it.
         keep_if: Those of whose manifest this is true. Chains of operators with segments are not loaded.
         grace: How long the objects of a checkpoint stay after it was retired, for readers that are using it.
     """
@@ -64,7 +64,7 @@ class RetentionPolicy:
     def kept(self, checkpoints: Iterable[Manifest], now: datetime) -> dict[CheckpointId, str]:
         """The checkpoints to keep, each with the rule that keeps it. Takes them one by one, newest first."""
         kept: dict[CheckpointId, str] = {}
-        seen: set[tuple[str, datetime]] = set()
+        seen: set[tuple[str, datetime | int]] = set()
         for index, manifest in enumerate(checkpoints):
             rules = [rule for rule in self._rules(manifest, index, now, seen) if rule]
             if rules:
@@ -72,7 +72,7 @@ class RetentionPolicy:
         return kept
 
     def _rules(
-        self, manifest: Manifest, index: int, now: datetime, seen: set[tuple[str, datetime]]
+        self, manifest: Manifest, index: int, now: datetime, seen: set[tuple[str, datetime | int]]
     ) -> list[str | None]:
         """What each rule says. All of them are asked: a period's newest one is remembered whatever else keeps it."""
         made = manifest.created or now
@@ -88,8 +88,11 @@ class RetentionPolicy:
             if span is not None and now - start < span and (name, start) not in seen:
                 seen.add((name, start))
                 found.append(f"{name}: newest since {start:%Y-%m-%dT%H:%MZ}")
-        if self.every_epoch is not None and manifest.epoch is not None and manifest.epoch % self.every_epoch == 0:
-            found.append(f"epoch {manifest.epoch} is a multiple of {self.every_epoch}")
+        epoch = manifest.epoch
+        if self.every_epoch is not None and epoch is not None and epoch % self.every_epoch == 0:
+            if ("epoch", epoch) not in seen:  # older ones of it were changed by hand
+                found.append(f"epoch {epoch} is a multiple of {self.every_epoch}")
+            seen.add(("epoch", epoch))
         if self.keep_if is not None and self.keep_if(manifest):
             found.append("keep_if says so")
         return found

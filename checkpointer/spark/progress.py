@@ -64,35 +64,42 @@ class QueryProgress:
         return None if found.isEmpty() else self._text(log, found.get())
 
     @functools.cached_property
-    def _lists(self) -> dict[str, Any]:
-        """The list of each file source, by its folder in `sources/`."""
-        found, sources = {}, self._query.sources()
-        for number in range(sources.size()):
-            source = sources.apply(number)
-            if source.getClass().getSimpleName() == "FileStreamSource":
-                field = source.getClass().getDeclaredField("metadataLog")
-                field.setAccessible(True)
-                log = field.get(source)
-                found[str(log.metadataPath().getName())] = log
+    def _logs(self) -> list[tuple[str, Any]]:
+        """For each line of offsets: the folder of its source, and the list of files; no list for another source."""
+        found: list[tuple[str, Any]] = []
+        try:
+            sources = self._query.sources()
+            for number in range(sources.size()):
+                source, log = sources.apply(number), None
+                if source.getClass().getSimpleName() == "FileStreamSource":
+                    field = source.getClass().getDeclaredField("metadataLog")
+                    field.setAccessible(True)
+                    log = field.get(source)
+                found.append((str(number) if log is None else str(log.metadataPath().getName()), log))
+        except Py4JError as error:  # another Spark
+            logger.debug("its lists of files could not be found: %s", type(error).__name__)
+            return []
         return found
 
     def _digests(self, sources: tuple[str, ...], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Of the entries that these offsets end with."""
-        for source, entry in last_entries(sources).items():
+        logs = dict(self._logs)
+        for source, entry in last_entries(sources, [folder for folder, _ in self._logs]).items():
             name = f"{source}/{entry}"
-            seen = known.get(name) or self._digest(source, entry)
+            seen = known.get(name) or self._digest(logs.get(source), entry)
             if seen is not None:
                 yield name, seen
 
-    def _digest(self, source: str, entry: int) -> str | None:
+    def _digest(self, log: Any, entry: int) -> str | None:
         """None where it is not known: another Spark, or more files than one looks at."""
+        if log is None:
+            return None
         try:
-            log = self._lists[source]
             only = self._jvm.scala.jdk.javaapi.OptionConverters.toScala(self._jvm.java.util.OptionalLong.of(entry))
             files = log.get(only, only)[0]._2()
             return digest(self._text(log, files), entry) if len(files) <= MAX_FILES else None
         except (Py4JError, LookupError) as error:
-            logger.debug("sources/%s/%d could not be read: %s", source, entry, type(error).__name__)
+            logger.debug("entry %d of a list of files could not be read: %s", entry, type(error).__name__)
             return None
 
     def _text(self, log: Any, entry: Any) -> str:

@@ -38,6 +38,7 @@ async def transform(
     rows = partition_reader(snapshot, old, sorted(version.chains))
     chains: dict[int, Chain] = {}
     small: list[pa.Table] = []
+    size = 0
 
     async def write_small() -> None:
         if small:
@@ -53,8 +54,10 @@ async def transform(
             chains[partition] = (await writer.snapshot(partition, made),)
         elif made.num_rows:
             small.append(_as_changes(made, partition))
-        if sum(part.nbytes for part in small) >= PACK:
+            size += made.nbytes
+        if size >= PACK:
             await write_small()
+            size = 0
     await write_small()
     if not version.chains:
         await host.call(lambda: task.run(None, version.schema.arrow().empty_table()))
@@ -77,7 +80,7 @@ class _Task:
         self._name = name
         self._version = version
         self._function = function
-        self._fields: list[tuple[str, pa.DataType]] | None = None
+        self._fields: list[tuple[str, pa.DataType, str]] | None = None
         self.schema = version.schema
 
     def run(self, partition: int | None, given: pa.Table) -> pa.Table:
@@ -96,7 +99,8 @@ class _Task:
         return rows
 
     def _learn(self, where: str, schema: pa.Schema) -> None:
-        fields = list(zip(schema.names, schema.types, strict=True))
+        combine = self._combine(schema)
+        fields = [(field.name, field.type, combine.get(field.name, "")) for field in schema]
         if self._fields is None:
             self.schema = self._new_schema(where, schema)
             self._fields = fields
@@ -165,5 +169,5 @@ class _Task:
                 )
 
 
-def _show(fields: Sequence[tuple[str, pa.DataType]]) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in fields)
+def _show(fields: Sequence[tuple[str, pa.DataType, str]]) -> str:
+    return ", ".join(f"{name} {kind} {combine}".rstrip() for name, kind, combine in fields)

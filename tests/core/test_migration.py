@@ -646,8 +646,19 @@ def test_columns_have_to_be_the_same_in_every_partition(client: Actor) -> None:
         seen.append(rows.num_rows)
         return rows if len(seen) < 3 else rows.append_column("x", rows["n"])
 
-    with pytest.raises(IllegalArgumentError, match=r"partition 2: .* k int64, n int64, x int64, but k int64, n int64"):
+    with pytest.raises(
+        IllegalArgumentError, match=r"partition 2: .* k int64, n int64 sum, x int64, but k int64, n int64 sum"
+    ):
         client.restore(transform={"rows": fickle})
+    seen.clear()
+
+    def forgets_how_it_combines(rows: pa.Table) -> pa.Table:
+        seen.append(rows.num_rows)
+        rows = rows.rename_columns(["k", "total"])
+        return rows if len(seen) < 3 else pa.table({"k": rows["k"], "total": rows["total"]})
+
+    with pytest.raises(IllegalArgumentError, match=r"partition 2: .* total int64, but k int64, total int64 sum"):
+        client.restore(transform={"rows": forgets_how_it_combines})
 
 
 def test_parquet_that_is_no_table_is_not_transformed(world: World) -> None:

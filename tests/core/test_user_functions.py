@@ -1,6 +1,7 @@
 """Functions that users hand over may do anything; what they do must not end what they run in."""
 
 import asyncio
+import concurrent.futures
 import sys
 import threading
 from collections.abc import Callable
@@ -33,11 +34,15 @@ def give_up(*_: object) -> bytes:
     raise asyncio.CancelledError
 
 
+def give_up_early(*_: object) -> bytes:
+    raise concurrent.futures.CancelledError
+
+
 def stop(*_: object) -> bytes:
     raise StopIteration
 
 
-@pytest.mark.parametrize("function", [leave, interrupt, give_up, stop])
+@pytest.mark.parametrize("function", [leave, interrupt, give_up, give_up_early, stop])
 def test_one_that_ends_the_program_is_refused_and_all_goes_on(root: str, function: Callable[..., bytes]) -> None:
     client = Checkpointer(root)
     with pytest.raises(IllegalArgumentError, match="operator 'model', partition 0: its transform raised"):

@@ -143,12 +143,13 @@ def sealed(data: bytes) -> bytes:
 # ---- anything that can be written -----------------------------------------------------------------------------------
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+entries = st.builds("{}/{}".format, st.text("azAZ09_", min_size=1, max_size=8), st.integers(0, 10**18 - 1))
 progress = st.none() | st.builds(
     SparkProgress,
     texts,
     texts.map("v1\n{}".__add__),
     st.lists(texts, max_size=2).map(tuple),
-    st.dictionaries(texts, texts, max_size=2),
+    st.dictionaries(entries, texts, max_size=2),
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts,

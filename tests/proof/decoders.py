@@ -191,6 +191,7 @@ TABLE: tuple[Decoder, ...] = (
     Decoder("rows of a plan", wrapped.rows_of_plan, seeds.plan_rows(), seeds.JSON_MARKS),
     Decoder("Spark's progress", wrapped.spark, seeds.SPARK, seeds.JSON_MARKS),
     Decoder("Spark's offsets", wrapped.spark_offsets, (seeds.OFFSETS,), seeds.JSON_MARKS),
+    Decoder("Spark's list of files", wrapped.file_list, (seeds.FILE_LIST,), seeds.JSON_MARKS),
     Decoder(
         "URL", lambda data: url.parse(wrapped.as_text(data)), seeds.URLS, seeds.PATH_MARKS, encode=wrapped.encode_url
     ),

@@ -241,12 +241,13 @@ def plan_rows() -> tuple[bytes, ...]:
 
 
 OFFSETS = b'v1\n{"batchWatermarkMs":5,"batchTimestampMs":1,"conf":{}}\n{"logOffset":3}\n-'
+FILE_LIST = b'v1\n{"path":"file:///in/1.csv","timestamp":1700000000000,"batchId":1}'
 SPARK = (
     json.dumps({"id": "3f2504e0-4f89-11d3-9a0c-0305e82c3301"}).encode(),
     OFFSETS,
     b'v1\n{"operatorInfo":{"operatorId":0,"operatorName":"stateStoreSave"}}',
     b'v1\n{"nextBatchWatermarkMs":0}',
-    b'v1\n{"path":"file:///in/1.csv","timestamp":1700000000000,"batchId":1}',
+    FILE_LIST,
     json.dumps(
         {"format_version": 1, "number": 1, "savepoint": None, "undoes": None, "names": ["offsets/0"]}
         | dict.fromkeys(("left", "to", "new"), "0000000042-1a2b3c4d")

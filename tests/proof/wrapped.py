@@ -274,6 +274,13 @@ def spark_offsets(data: bytes) -> object:
     return offsets.watermark
 
 
+def file_list(data: bytes) -> object:
+    found = file_lists.digest(data.decode(errors="replace"), 1)
+    if found is None:
+        raise IllegalArgumentError("no such entry")
+    return found
+
+
 def encode_url(location: url.Location) -> bytes:
     return location.url.encode("utf-8", "surrogateescape")
 

@@ -184,37 +184,45 @@ def test_a_replay_of_another_input_is_not_taken_for_the_same_batch(job: Job) -> 
     assert "other offsets" in failure(job, summing(job.root))
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["numbered", "named"])
-def test_files_that_take_the_place_of_others_are_not_skipped(job: Job, spark: Any, *, named: bool) -> None:
+V2 = {"offsetLog.formatVersion": "2"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [({}, ""), (V2, ""), (V2 | {"queryEvolution.enableSourceEvolution": "true"}, "files_1")],
+    ids=["lines", "numbered", "named"],
+)
+def test_files_that_take_the_place_of_others_are_not_skipped(
+    job: Job, spark: Any, settings: dict[str, str], name: str
+) -> None:
     """As after a power cut, or with an older copy put back: Spark's list goes on under the same numbers."""
-    settings = {"queryEvolution.enableSourceEvolution": "true", "offsetLog.formatVersion": "2"} if named else {}
-    for name, value in settings.items():
-        spark.conf.set(f"spark.sql.streaming.{name}", value)
+    for option, value in settings.items():
+        spark.conf.set(f"spark.sql.streaming.{option}", value)
     try:
-        _files_take_the_place_of_others(job, named)
+        _files_take_the_place_of_others(job, name)
     finally:
-        for name in settings:
-            spark.conf.unset(f"spark.sql.streaming.{name}")
+        for option in settings:
+            spark.conf.unset(f"spark.sql.streaming.{option}")
 
 
-def _files_take_the_place_of_others(job: Job, named: bool) -> None:
+def _files_take_the_place_of_others(job: Job, name: str) -> None:
     reader = job.spark.readStream.schema("key string, amount long")
 
     def run() -> None:
         (job.folder / "input").mkdir(exist_ok=True)
-        frame = (reader.name("files") if named else reader).csv(str(job.folder / "input"))
+        frame = (reader.name(name) if name else reader).csv(str(job.folder / "input"))
         job.run(summing(job.root), frame)
 
     for n in range(3):
         job.feed(("a", 10**n))
         run()
-    source = "sources/files" if named else "sources/0"
+    source = f"sources/{name or 0}"
     for folder in (source, "offsets", "commits"):
-        for name in ("2", ".2.crc"):
-            (job.location / folder / name).unlink()
+        for lost in ("2", ".2.crc"):
+            (job.location / folder / lost).unlink()
     job.feed(("z", 1))
     for _ in range(2):
-        with pytest.raises(Exception, match=r"has others in their place.* rewind .* epoch=1 "):
+        with pytest.raises(Exception, match=rf"has others as {name or 0}/2 than .* rewind .* epoch=1 "):
             run()
     assert totals(job.root) == {"a": 111}
     with pytest.raises(InvalidStateError, match="go back to the batch before"):
