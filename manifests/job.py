@@ -6,7 +6,8 @@ from manifests.fields import Fields, show
 from manifests.model import Job, Json, SparkProgress
 
 _OFFSETS = re.compile(r"v[0-9]+\n")
-_ENTRY = re.compile(r"[A-Za-z0-9_]+/[0-9]{1,18}", re.ASCII)
+LIST_ENTRY = re.compile(r"[A-Za-z0-9_]+/[0-9]{1,18}")
+"""A name in `lists`: the source, and the number of the entry."""
 
 
 def encode_job(job: Job | None) -> Json:
@@ -47,7 +48,7 @@ def _decode_spark(fields: Fields) -> SparkProgress:
         fields.fail(f"offsets: expected a version, then lines, found {show(offsets)}")
     lists = fields.optional("lists")
     if not isinstance(lists, dict | None) or not all(
-        _ENTRY.fullmatch(name) and isinstance(digest, str) for name, digest in (lists or {}).items()
+        LIST_ENTRY.fullmatch(name) and isinstance(digest, str) for name, digest in (lists or {}).items()
     ):
         fields.fail(f"lists: expected digests by <source>/<entry>, found {show(lists)}")
     return SparkProgress(fields.text("location"), offsets, tuple(before), lists or {})

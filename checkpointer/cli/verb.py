@@ -140,15 +140,19 @@ def verb(
     return decorate
 
 
+def _fencing(name: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        name,
+        type=click.Choice(["required", "none"]),
+        default="required",
+        show_default=True,
+        help=f"`none` writes to a {what} that cannot swap atomically.",
+    )
+
+
 def _common(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:
     if writes:
-        run = click.option(
-            "--fencing",
-            type=click.Choice(["required", "none"]),
-            default="required",
-            show_default=True,
-            help="`none` writes to a store that cannot swap atomically.",
-        )(run)
+        run = _fencing("--fencing", "store")(run)
     run = click.option("--debug", is_flag=True, help="Show the traceback of an error.")(run)
     run = click.option(
         "--storage-options",
@@ -190,13 +194,7 @@ def parse_options(context: click.Context, parameter: click.Parameter, value: str
 
 def into_target(run: Callable[..., Any]) -> Callable[..., Any]:
     """The options of a verb that copies to another root."""
-    run = click.option(
-        "--target-fencing",
-        type=click.Choice(["required", "none"]),
-        default="required",
-        show_default=True,
-        help="`none` writes to a TARGET that cannot swap atomically.",
-    )(run)
+    run = _fencing("--target-fencing", "TARGET")(run)
     return click.option(
         "--target-storage-options",
         metavar="JSON|@FILE",

@@ -13,6 +13,7 @@ from checkpointer.query.file_lists import digest, last_entries
 from checkpointer.query.spark_log import Offsets
 from checkpointer.spark.batch import find_query
 from checkpointer.store.url import parse
+from manifests.job import LIST_ENTRY
 from manifests.model import Job, SparkProgress
 
 logger = logging.getLogger("checkpointer")
@@ -87,7 +88,7 @@ class QueryProgress:
         for source, entry in last_entries(sources, [folder for folder, _ in self._logs]).items():
             name = f"{source}/{entry}"
             seen = known.get(name) or self._digest(logs.get(source), entry)
-            if seen is not None:
+            if seen is not None and LIST_ENTRY.fullmatch(name):  # no other could be read again
                 yield name, seen
 
     def _digest(self, log: Any, entry: int) -> str | None:

@@ -102,7 +102,7 @@ class _Task:
         combine = self._combine(schema)
         fields = [(field.name, field.type, combine.get(field.name, "")) for field in schema]
         if self._fields is None:
-            self.schema = self._new_schema(where, schema)
+            self.schema = self._new_schema(where, schema, combine)
             self._fields = fields
         elif fields != self._fields:
             raise IllegalArgumentError(
@@ -110,10 +110,10 @@ class _Task:
                 "all partitions have to have the same"
             )
 
-    def _new_schema(self, where: str, schema: pa.Schema) -> TableSchema:
+    def _new_schema(self, where: str, schema: pa.Schema, combine: dict[str, str]) -> TableSchema:
         try:
             fields = [(field.name, self._type(field)) for field in schema]
-            return migrated_schema(self._name, self._version.schema, fields, self._combine(schema))
+            return migrated_schema(self._name, self._version.schema, fields, combine)
         except IllegalArgumentError as error:
             raise IllegalArgumentError(
                 f"{where}: its transform returned columns that cannot be stored: {error}"

@@ -1,5 +1,6 @@
 """Which checkpoints a retention policy keeps."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -72,6 +73,13 @@ def test_a_clock_in_another_zone_changes_nothing() -> None:
 def test_every_nth_epoch() -> None:
     checkpoints = [*history(*[HOUR] * 7), Manifest(CheckpointId(1, "f" * 8), epoch=None)]
     assert [checkpoints[n].epoch for n in kept(RetentionPolicy(every_epoch=3), checkpoints)] == [6, 3, 0]
+
+
+def test_of_an_epoch_that_was_changed_by_hand_the_newest_stays() -> None:
+    checkpoints = [
+        replace(each, epoch=epoch) for each, epoch in zip(history(*[None] * 5), (4, 4, 3, 2, 2), strict=True)
+    ]
+    assert kept(RetentionPolicy(every_epoch=2), checkpoints) == [0, 3]
 
 
 def test_what_a_function_keeps() -> None:

@@ -120,7 +120,7 @@ def test_an_undo_of_what_recorded_no_offsets_is_as_safe(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("path", ["commits/1", "offsets/2", "commits/0"])
-@pytest.mark.parametrize("damage", ["", "v1", 'v1\n{"nextBatch', "v1\n7\n"])
+@pytest.mark.parametrize("damage", ["", "v1", 'v1\n{"nextBatch', "v1\n7\n", 'v1\n{}\n{"at":'])
 def test_a_damaged_file_that_spark_would_read_is_replaced(query: Query, path: str, damage: str) -> None:
     """The commit of the last batch anew; what was planned next goes, and is planned again."""
     (query.spark / path).write_text(damage)

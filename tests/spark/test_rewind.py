@@ -14,6 +14,7 @@ from checkpointer import Checkpointer
 from checkpointer.errors import InvalidStateError, NotFoundError
 from checkpointer.query import running
 from checkpointer.spark import State, batch, stateful
+from checkpointer.spark.progress import QueryProgress
 from tests.spark.conftest import Job
 from tests.spark.test_sink import failure, summing, totals
 
@@ -235,6 +236,15 @@ def _files_take_the_place_of_others(job: Job, name: str) -> None:
     (job.location / source / "2").unlink()
     with pytest.raises(InvalidStateError, match="Spark's list of files ends with 1"):
         Checkpointer(job.root).rewind(to="latest")
+
+
+def test_a_list_of_a_name_that_no_manifest_can_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest with it could not be read again."""
+    progress = object.__new__(QueryProgress)
+    progress.__dict__["_logs"] = [("orders", "log"), ("per-day", "log")]
+    monkeypatch.setattr(progress, "_digest", lambda *_: "0" * 64)
+    line = '{"logOffset":3}'
+    assert dict(progress._digests((line, line), {})) == {"orders/3": "0" * 64}
 
 
 def test_a_running_query_is_refused(job: Job) -> None:
