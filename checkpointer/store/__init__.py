@@ -18,7 +18,7 @@ from checkpointer.store.base import (
 )
 from checkpointer.store.limit import LimitedStore
 from checkpointer.store.retry import RetryingStore
-from checkpointer.store.url import Location, parse
+from checkpointer.store.url import Location, absolute, parse
 
 Fencing = Literal["required", "none"]
 
@@ -89,6 +89,17 @@ def _backend(location: Location, options: dict[str, Any], fencing: bool, concurr
     return GenericStore(location.url, options)
 
 
+def open_files(
+    location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, fencing: Fencing = "none"
+) -> Store:
+    """Open a folder of somebody else's files, in which nothing is swapped.
+
+    With `fencing="required"` only new files are put, where the store can refuse others.
+    """
+    conditions = fencing if parse(location).protocol in CLOUD else "none"
+    return open_store(location, storage_options, fencing=conditions)
+
+
 def options_near(url: str | os.PathLike[str], root: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The storage options of a root, for another place where that is on a store of the same kind."""
     return options if _kind(parse(url)) == _kind(parse(root)) else None
@@ -109,6 +120,7 @@ __all__ = [
     "ObjectNotFoundError",
     "PreconditionFailedError",
     "Store",
+    "absolute",
     "open_store",
     "options_near",
     "parse",

@@ -20,6 +20,13 @@ _CONDITIONS = {"ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists"}
 _IMPOSSIBLE = {"InvalidResourceName", "InvalidUri", "OutOfRangeInput", "RequestBodyTooLarge"}
 
 
+_REFUSED = (401, 403)
+"""What the service of the blobs answers to credentials that it does not take."""
+
+_PASSING = ("AADSTS90033", "AADSTS90006", "AADSTS90012", "AADSTS50033", "temporarily_unavailable")
+"""What Entra ID says of troubles of its own, also where the status is one of a refusal."""
+
+
 def code_of(error: Exception) -> str:
     """The service's error code, or nothing."""
     code = getattr(error, "error_code", None)
@@ -30,16 +37,28 @@ def status_of(error: Exception) -> int:
     return int(getattr(error, "status_code", None) or 0)
 
 
+def is_of_identity(error: Exception) -> bool:
+    """Whether no token was to be had, so that the service of the blobs was never asked.
+
+    The identity service's own answer is in such an error: its 404 says nothing of a blob.
+    """
+    from azure.core.exceptions import ClientAuthenticationError
+
+    return isinstance(error, ClientAuthenticationError) and status_of(error) not in _REFUSED
+
+
 def is_missing(error: Exception) -> bool:
     """Whether the blob is not there; of a missing container, this is false."""
-    return status_of(error) == 404 and code_of(error) not in _NO_CONTAINER
+    return not is_of_identity(error) and status_of(error) == 404 and code_of(error) not in _NO_CONTAINER
 
 
 def is_past_the_end(error: Exception) -> bool:
-    return status_of(error) == 416
+    return not is_of_identity(error) and status_of(error) == 416
 
 
 def is_refused_condition(error: Exception) -> bool:
+    if is_of_identity(error):
+        return False
     return code_of(error) in _CONDITIONS or (status_of(error) == 412 and not code_of(error).startswith("Lease"))
 
 
@@ -47,6 +66,8 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
     """The error of the tree; `name` says what was asked for, `url` is the root."""
     status, code = status_of(error), code_of(error)
     said = scrub(f"{code or type(error).__name__}: {getattr(error, 'message', None) or error}", options)
+    if is_of_identity(error):
+        return _without_token(error, name, said)
     if not status:
         return _without_answer(error, name, said)
     if status == 404 and not is_missing(error):
@@ -64,7 +85,7 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
     ):
         # Also from a gateway in between, which does not know what became of the request behind it.
         return DependencyError(f"{name}: {said}")
-    if status in (401, 403) or code == "PublicAccessNotPermitted":
+    if status in _REFUSED or code == "PublicAccessNotPermitted":
         return StoreRefusedError(
             f"{name}: {said}; correct the credentials in storage_options or the environment, or give them the role "
             "Storage Blob Data Contributor on the container"
@@ -75,10 +96,17 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
 
 
 def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
-    from azure.core import exceptions as azure
-
-    if isinstance(error, azure.ClientAuthenticationError):
-        return StoreRefusedError(f"{name}: {said}; correct the credentials in storage_options or the environment")
     if isinstance(error, TypeError | ValueError | KeyError | AttributeError):
         return IllegalArgumentError(f"{name}: {said}")
     return DependencyError(f"{name}: {said}")
+
+
+def _without_token(error: Exception, name: str, said: str) -> CheckpointError:
+    """Tell an identity service that refuses from one that is away: no answer, an error of its own, or not there yet."""
+    status, whole = status_of(error), str(error)
+    unsigned = type(error).__module__.startswith("azure.storage")  # a key that is none: nobody was asked
+    refused = status in (400, 405, 406) or (not status and "AADSTS" in whole)
+    if unsigned or (refused and not any(passing in whole for passing in _PASSING)):
+        return StoreRefusedError(f"{name}: {said}; correct the credentials in storage_options or the environment")
+    kind = ThrottlingError if status in (429, 503) else DependencyError
+    return kind(f"{name}: no token: {said}; if this goes on, look at the identity that this process runs with")

@@ -2,14 +2,11 @@
 caller."""
 
 import errno
-import fcntl
 import io
 import os
-import random
 import re
 import secrets
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -85,7 +82,7 @@ def _opened(path: str) -> Iterator[tuple[int, int]]:
         if stat.S_ISDIR(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if not stat.S_ISREG(status.st_mode):
-            raise StoreRefusedError(f"{path}: is not a regular file; remove it")
+            raise StoreRefusedError(f"{path}: is not a regular file; move it away")
         yield fd, status.st_size
     finally:
         os.close(fd)
@@ -104,9 +101,7 @@ def _read(fd: int, size: int, offset: int) -> bytes:
 
 def write_temporary(target: str, data: Bytes) -> str:
     """A durable temporary file beside `target`; nothing is left behind on a failure."""
-    folder, name = os.path.split(target)
-    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    temporary, fd = create_temporary(target)
     try:
         with os.fdopen(fd, "wb", buffering=0) as file:
             rest = memoryview(data).cast("B")
@@ -118,6 +113,13 @@ def write_temporary(target: str, data: Bytes) -> str:
             os.unlink(temporary)
         raise
     return temporary
+
+
+def create_temporary(target: str) -> tuple[str, int]:
+    """Create an empty temporary file beside `target`, which nobody but the owner may read. Returns path, descriptor."""
+    folder, name = os.path.split(target)
+    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
+    return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def private(path: str, flags: int) -> int:
@@ -135,41 +137,6 @@ def sync_folder(folder: str) -> None:
             raise
     finally:
         os.close(fd)
-
-
-@contextmanager
-def locked(path: str, timeout: float) -> Iterator[None]:
-    """Hold an exclusive lock against every process of this host. The kernel frees it when its holder dies.
-
-    The lock file is created if need be and never removed: whoever waits for it would then lock a file
-    without name.
-    """
-    deadline = time.monotonic() + timeout
-    pause = 0.0005
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            if _try_lock(fd, path):
-                yield
-                return
-        finally:
-            os.close(fd)
-        if time.monotonic() >= deadline:
-            raise DependencyError(f"{path}: another process has held this lock for {timeout:g} s")
-        time.sleep(pause * random.uniform(0.5, 1.5))
-        pause = min(pause * 2, 0.02)
-
-
-def _try_lock(fd: int, path: str) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    # Somebody may have removed the file between open and flock; a lock on a file without name excludes
-    # nobody.
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
-    return False
 
 
 _BUSY = {
@@ -203,9 +170,9 @@ def translate(error: OSError, path: str) -> CheckpointError:
     if code == errno.EIO:
         return StoreRefusedError(f"{path}: {why}: the disk failed; look at the system log before going on")
     if code == errno.ELOOP:
-        return StoreRefusedError(f"{path}: is a symbolic link, which a store never makes; remove it")
+        return StoreRefusedError(f"{path}: is a symbolic link, which a store never makes; move it away")
     if code in (errno.ENOTDIR, errno.EISDIR):
-        return StoreRefusedError(f"{path}: {why}: a file stands where a folder should be, or the reverse; remove it")
+        return StoreRefusedError(f"{path}: {why}: a file stands where a folder should be, or the reverse; move it away")
     if code in (errno.ENAMETOOLONG, errno.EINVAL):
         return IllegalArgumentError(f"{path}: {why}")
     return StoreRefusedError(f"{path}: {why}")

@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 
 from checkpointer import runtime
 from checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUnknownError, StoreRefusedError
-from checkpointer.store import files, mounts, walk
+from checkpointer.store import files, locks, mounts, walk
 from checkpointer.store.base import (
     SWAP_LIMIT,
     Blob,
@@ -37,6 +37,8 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 _UNDECIDED = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR}
 _MAX_SETTLED = 65536
 _PAGE = 1000
+_PATIENCE = 0.8
+"""The share of a request's time that it waits for the lock: it gives up by itself, before it counts as unanswered."""
 
 
 class LocalStore(Listing):
@@ -146,7 +148,7 @@ class LocalStore(Listing):
         full = os.path.join(self._root, path)
         folders = itertools.accumulate(path.split("/")[:-1], os.path.join, initial=self._root)
         if any(map(os.path.islink, itertools.islice(folders, 1, None))) and not _is_inside(full, self._root):
-            raise StoreRefusedError(f"{full}: a symbolic link on the way leads out of the root; remove it")
+            raise StoreRefusedError(f"{full}: a symbolic link on the way leads out of the root; move it away")
         return full
 
     def _get(self, path: str, limit: int | None) -> Blob:
@@ -216,7 +218,7 @@ class LocalStore(Listing):
     @contextmanager
     def _lock(self) -> Iterator[None]:
         lock = os.path.join(self._root, files.LOCK)
-        with files.locked(lock, self._timeout) if self._fencing else nullcontext():
+        with locks.locked(lock, self._timeout * _PATIENCE) if self._fencing else nullcontext():
             yield
 
     def _make_folders(self, folder: str) -> None:

@@ -33,6 +33,8 @@ from manifests.digest import Bytes
 _CHUNK = 1 << 20
 _DELETES = 1000
 _PARTS = 10_000
+_DIRECTORY = "--x-s3"
+"""How the names of directory buckets end, and of no others."""
 
 
 class S3Store(Listing):
@@ -212,11 +214,11 @@ class S3Store(Listing):
 
     async def _list_page(self, prefix: str, more: object | None) -> Page:
         after = {} if more is None else {"ContinuationToken": more}
-        page = await self._call("list_objects_v2", Prefix=self._key(prefix), **after)
+        page = await self._call("list_objects_v2", Prefix=self._listed(prefix), **after)
         entries = []
         for found in page.get("Contents", []):
             path = found["Key"].removeprefix(self._key(""))
-            if path and not path.endswith("/"):  # a folder, as consoles make them
+            if path.startswith(prefix) and path and not path.endswith("/"):  # a folder, as consoles make them
                 entries.append(Entry(path, found["Size"]))
         return Page(entries, page["NextContinuationToken"] if page.get("IsTruncated") else None)
 
@@ -236,7 +238,7 @@ class S3Store(Listing):
     async def _pages(self, method: str, token: str, prefix: str, **given: str) -> AsyncIterator[Any]:
         more: dict[str, str] = {}
         while True:
-            page = await self._call(method, Prefix=self._key(prefix), **given, **more)
+            page = await self._call(method, Prefix=self._listed(prefix), **given, **more)
             yield page
             if not page.get("IsTruncated"):
                 return
@@ -271,6 +273,11 @@ class S3Store(Listing):
 
     def _key(self, path: str) -> str:
         return f"{self._root}/{path}" if self._root else path
+
+    def _listed(self, prefix: str) -> str:
+        """Return what to ask for to list `prefix`. A directory bucket (S3 Express) lists whole folders only."""
+        key = self._key(prefix)
+        return key[: key.rfind("/") + 1] if self._bucket.endswith(_DIRECTORY) else key
 
     def _name(self, path: str) -> str:
         return f"{self._url}/{path}"

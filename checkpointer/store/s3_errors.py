@@ -43,6 +43,7 @@ _AGAIN = {
     "BadDigest",
     "XAmzContentSHA256Mismatch",
     "NoSuchUpload",
+    "IDPCommunicationError",  # of STS: the identity provider did not answer it
     "409",
 }
 _ELSEWHERE = {

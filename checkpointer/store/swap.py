@@ -7,7 +7,7 @@ from checkpointer.errors import (
     StoreNotFoundError,
     StoreRefusedError,
 )
-from checkpointer.store.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store
+from checkpointer.store.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store, SwapNotSentError
 
 NOT_TOLD = (RetryableError, StoreRefusedError, StoreNotFoundError)
 """What a store raises that cannot, or will not, tell what it holds: the one proves as little as the other."""
@@ -42,6 +42,10 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
     for _ in range(SENDS):
         try:
             return Blob(data, await store.compare_and_swap(path, data, expected))
+        except SwapNotSentError as error:
+            if undecided is not None:
+                raise UndecidedError from error
+            raise
         except (RetryableError, PreconditionFailedError) as error:
             undecided = error
         except OutcomeUnknownError as error:

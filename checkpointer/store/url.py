@@ -64,6 +64,14 @@ def parse(url: str | os.PathLike[str]) -> Location:
     return _remote(scheme, text)
 
 
+def absolute(url: str | os.PathLike[str]) -> str:
+    """Resolve a root to a URL that means the same in every process and after every change of directory.
+
+    What keeps a location for later, or sends it elsewhere, keeps this. Raises as `parse` does.
+    """
+    return parse(url).url
+
+
 def _local(path: str) -> Location:
     try:
         return Location("file", "", os.path.abspath(os.path.expanduser(path)))

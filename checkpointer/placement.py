@@ -1,0 +1,40 @@
+"""What tasks wrote has to be where the driver looks: a commit proves it before it writes its manifest.
+
+A task and the driver can understand one root differently: a folder that only one of two machines or containers has, or
+an endpoint that comes from the environment. Then what the task wrote is in another place, and a checkpoint that names
+it could never be read again.
+"""
+
+import os
+import socket
+
+from checkpointer.errors import InvalidStateError
+from checkpointer.store.base import ObjectNotFoundError, Store
+from manifests.model import Artifact
+
+
+def this_place(root: str) -> str:
+    """Name the place where this task writes: the machine, the process that started this worker, and the root.
+
+    All workers of one executor have the same place.
+    """
+    return f"{socket.gethostname()} (process {os.getppid()}), root {root}"
+
+
+async def prove(store: Store, place: str, artifact: Artifact) -> None:
+    """Read the last byte of an object that `place` wrote: it is there, and it is as long as the task said.
+
+    Raises `InvalidStateError` otherwise.
+    """
+    try:
+        if len(await store.get_range(artifact.path, max(artifact.size - 1, 0), 1)) == min(artifact.size, 1):
+            return
+        found = f"it has less than the {artifact.size} bytes that were written"
+    except ObjectNotFoundError:
+        found = "it is not there"
+    raise InvalidStateError(
+        f"{store.url}/{artifact.path}: was written by {place}, but where the driver looks ({socket.gethostname()}, "
+        f"root {store.url}) {found}. The two do not look at the same place, so nothing was committed and the last "
+        "checkpoint stays as it is. Use a root that is the same for the driver and all executors: an object store with "
+        "the same endpoint and credentials everywhere, or a folder that every container of this machine mounts"
+    )

@@ -1,0 +1,128 @@
+"""The lock of a local root: one holder among all processes of this host, whatever they fork and however they end.
+
+The lock is `flock`, which belongs to the *open file*: a forked child has that too. So a holder releases it by name
+before it closes the file, and a child closes what it inherited. Otherwise an idle child would hold the lock of a parent
+that went on, or was killed, long ago. (POSIX record locks stay with the parent, but a process loses them whenever any
+of its threads closes the file.)
+"""
+
+import fcntl
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from checkpointer.store.base import SwapNotSentError
+
+LONGEST_PAUSE = 0.02
+"""Seconds between two tries to take the lock, at most about."""
+
+_open_files: set[int] = set()
+"""Descriptors of lock files of this process. Whoever forks holds `_guard`, so that none is open and not in here."""
+
+_guard = threading.RLock()
+
+
+@contextmanager
+def locked(path: str, timeout: float) -> Iterator[None]:
+    """Hold an exclusive lock against every process of this host. The kernel frees it when its holder dies.
+
+    The lock file is created if need be and never removed: whoever waits for it would then lock a file without name.
+    Raises `SwapNotSentError` after `timeout` seconds, which says who has the lock.
+    """
+    deadline = time.monotonic() + timeout
+    pause = 0.0005
+    while True:
+        process, fd = os.getpid(), _open(path)
+        try:
+            if _try_lock(fd, path):
+                _sign(fd)
+                yield
+                return
+            if time.monotonic() >= deadline:
+                raise SwapNotSentError(
+                    f"{path}: not free for {timeout:g} s, so nothing was written: {_describe_holder(fd)}"
+                )
+        finally:
+            if os.getpid() == process:  # a child that was forked in the block has closed it, and must release nothing
+                _close(fd)
+        time.sleep(pause * random.uniform(0.5, 1.5))
+        pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _open(path: str) -> int:
+    with _guard:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        _open_files.add(fd)
+    return fd
+
+
+def _close(fd: int) -> None:
+    """Release the lock for every process that has this open file, then close it."""
+    with _guard:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            _open_files.discard(fd)
+            os.close(fd)
+
+
+def _try_lock(fd: int, path: str) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    # Somebody may have removed the file between open and flock; a lock on a file without name excludes nobody.
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    return False
+
+
+def _sign(fd: int) -> None:
+    """Write into the file who has the lock, for the messages of those who wait in vain. Nothing else reads it."""
+    with suppress(OSError):  # a full disk
+        os.ftruncate(fd, os.pwrite(fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0))
+
+
+def _describe_holder(fd: int) -> str:
+    """Say who has the lock, and what to do about it."""
+    try:
+        process, host = os.pread(fd, 300, 0).decode().split()
+        number = int(process)
+    except (OSError, ValueError):
+        return "another process holds the lock of this root; find it with `lslocks` or `fuser`, and end it if it hangs"
+    who = f"process {number} of {host} took the lock of this root"
+    if host != socket.gethostname():
+        return f"{who}; end it if it hangs"
+    if _state(number) in ("T", "t"):
+        return f"{who} and is stopped: continue it (kill -CONT {number}) or end it; the kernel then frees the lock"
+    return f"{who}; if it hangs, end it: the kernel then frees the lock"
+
+
+def _state(process: int) -> str:
+    """Return the state letter of a process, where the system tells."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError, UnicodeDecodeError):
+        return ""
+
+
+def _close_inherited() -> None:
+    """In a forked child: close the parent's lock files. Closing releases nothing while the parent has them open."""
+    global _guard
+    _guard = threading.RLock()
+    for fd in _open_files:
+        with suppress(OSError):
+            os.close(fd)
+    _open_files.clear()
+
+
+os.register_at_fork(
+    before=lambda: _guard.acquire() and None,
+    after_in_parent=lambda: _guard.release(),
+    after_in_child=_close_inherited,
+)
