@@ -1,6 +1,6 @@
 """Values as notebooks show them: small tables in HTML, in which everything is escaped."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from manifests import measures
@@ -16,6 +16,11 @@ def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[object]])
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def facts(caption: str, pairs: Mapping[str, object]) -> str:
+    """Names and values, one pair in a row."""
+    return table(caption, ("", ""), pairs.items())
 
 
 def note(text: str) -> str:

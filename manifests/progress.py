@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 
+from manifests.errors import IllegalArgumentError
 from manifests.fields import Fields, check_json, dump_sealed, format_time, show
 from manifests.model import FORMAT_VERSION, Json
 
@@ -75,7 +76,13 @@ class Marker:
 
 
 def encode_ownership(ownership: Ownership, nonce: str) -> bytes:
-    """The bytes of an ownership; `nonce` is never used again, so that no two versions are equal."""
+    """Return the bytes of an ownership. `nonce` is never used again, so that no two versions are equal.
+
+    `IllegalArgumentError` where a number is one that nobody could read again.
+    """
+    for row in ownership.rows.values():
+        _check_number(f"partition {row.partition!r:.60}: epoch", row.epoch)
+        _check_number(f"partition {row.partition!r:.60}: lease_ms", row.lease_ms)
     return dump_sealed(
         {
             "format_version": FORMAT_VERSION,
@@ -128,6 +135,7 @@ def _decode_row(path: str, value: Json) -> Row:
 def encode_position(position: Position, nonce: str) -> bytes:
     """The bytes of a position; `IllegalArgumentError` where its value is nothing that JSON can carry."""
     value = None if position.value is None else dict(position.value)
+    _check_number(f"position of partition {position.partition!r:.60}: epoch", position.epoch)
     return dump_sealed(
         {
             "format_version": FORMAT_VERSION,
@@ -152,6 +160,11 @@ def decode_position(path: str, data: bytes) -> Position:
     modified = fields.time("modified")
     fields.text("nonce")
     return Position(partition, epoch, value, modified, lease, extra=dict(fields.rest()))
+
+
+def _check_number(what: str, number: int) -> None:
+    if not 0 <= number < 2**63:
+        raise IllegalArgumentError(f"{what}: expected an integer from 0 to 2**63 - 1, found {show(number)}")
 
 
 def encode_marker(marker: Marker, nonce: str) -> bytes:

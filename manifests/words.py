@@ -56,7 +56,7 @@ def count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def spread(numbers: Mapping[str, int] | None) -> str | None:
+def spread(numbers: Mapping[str, object] | None) -> str | None:
     """1/3/10: the smallest, the median, the largest."""
     return None if numbers is None else "/".join(str(numbers[name]) for name in ("minimum", "median", "maximum"))
 
@@ -71,3 +71,16 @@ def ranges(numbers: Iterable[int], most: int = 8) -> str:
             runs.append([number, number])
     shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:most]]
     return ", ".join(shown) + (", …" if len(runs) > most else "")
+
+
+def cut(text: object, most: int = 100) -> str:
+    """The beginning of a text on one line, without characters that a terminal would act on."""
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[: most + 1])
+    return plain if len(plain) <= most else f"{plain[: most - 1]}…"
+
+
+def some(items: Iterable[object], most: int = 5) -> str:
+    """The first of some things, and how many more there are: a, b and 3 more."""
+    texts = list(map(cut, items))
+    left = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + left

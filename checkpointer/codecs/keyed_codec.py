@@ -6,7 +6,6 @@ Two arrays are packed and unpacked faster than a map is, since neither makes Pyt
 """
 
 import io
-import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
@@ -18,8 +17,10 @@ from uuid import UUID
 import msgpack
 import zstandard
 
-from checkpointer.codecs.values import cut_whole, from_extension, pack_checked
-from checkpointer.errors import IllegalArgumentError, MalformedError
+from checkpointer.codecs.equal_keys import find_key, is_zoned, now_equal
+from checkpointer.codecs.shown import show
+from checkpointer.codecs.values import MAX_DEPTH, cut_whole, from_extension, pack, pack_checked
+from checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from manifests.frames import decompress_pieces
 
 PARTITIONER = "crc32-key-1"
@@ -37,25 +38,44 @@ Records = Mapping[Any, bytes | None]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class _Compressors(threading.local):
-    """A compressor for each thread: its tables take longer to make than a small delta takes to compress."""
+_idle: list[zstandard.ZstdCompressor] = []
+"""Compressors that nobody uses: their tables take longer to make than a small delta takes to compress. Whoever
+encodes takes one out, in one step, since what interrupts it (a signal handler, another greenlet) may encode too."""
 
-    def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(level=LEVEL)
-
-
-_compressors = _Compressors()
+MAX_IDLE = 16
+"""Compressors that are kept for later."""
 
 
 def encode(records: Records) -> tuple[bytes, int]:
     """The stored bytes, and their size before compression."""
-    compressor, stored, raw_size = _compressors.compressor.compressobj(), io.BytesIO(), 0
+    try:
+        compressors = _idle.pop()
+    except IndexError:
+        compressors = zstandard.ZstdCompressor(level=LEVEL)
+    compressor, stored, raw_size = compressors.compressobj(), io.BytesIO(), 0
     for keys, values in _chunks(records):
-        raw = pack_checked(keys) + pack_checked(values)
-        raw_size += len(raw)
-        stored.write(compressor.compress(raw))
+        for raw in _raw(keys, values):
+            raw_size += len(raw)
+            stored.write(compressor.compress(raw))
     stored.write(compressor.flush())
+    if len(_idle) < MAX_IDLE:
+        _idle.append(compressors)
     return stored.getvalue(), raw_size
+
+
+def _raw(keys: list[Any], values: list[bytes | None]) -> Iterator[bytes | memoryview]:
+    """The two arrays as msgpack; large values are handed over in pieces, and copied nowhere."""
+    if sum(map(len, filter(None, values))) <= 4 * CHUNK_BYTES:
+        yield pack_checked(keys) + pack_checked(values)
+        return
+    yield pack_checked(keys) + b"\xdd" + len(values).to_bytes(4, "big")
+    for value in values:
+        if value is None or not CHUNK_BYTES < len(value) < 2**32:
+            yield pack(value)
+            continue
+        yield b"\xc6" + len(value).to_bytes(4, "big")
+        for start in range(0, len(value), CHUNK_BYTES):
+            yield memoryview(value)[start : start + CHUNK_BYTES]
 
 
 def _chunks(records: Records) -> Iterator[tuple[list[Any], list[bytes | None]]]:
@@ -88,10 +108,14 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
                     raise TypeError(f"found a {type(array).__name__}")
                 arrays.append(array)
                 if len(arrays) == 2:
-                    decoded.update(zip(*arrays, strict=True))
+                    keys, values = arrays
+                    size = len(decoded) + len(keys)
+                    decoded.update(zip(keys, values, strict=True))
+                    if len(decoded) < size:
+                        _refuse_equal(decoded, keys)
                     arrays.clear()
                 end = unpacker.tell()  # once something is cut short, it also counts what it could not use
-    except MalformedError:
+    except (MalformedError, InvalidStateError):
         raise
     except Exception as error:  # whatever bad bytes make of msgpack or of a constructor
         raise MalformedError(f"{name}: expected pairs of msgpack arrays: {error}") from None
@@ -105,6 +129,16 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
     return decoded
 
 
+def _refuse_equal(decoded: Records, keys: list[Any]) -> None:
+    """Raise for a key that stands beside another, where the rules of named zones say that they are equal."""
+    first: dict[Any, Any] = {}
+    for key in keys:
+        other = first.setdefault(key, key)
+        other = find_key(decoded, key) if other is key else other
+        if other is not key and (is_zoned(key) or is_zoned(other)):
+            raise now_equal(other, key)
+
+
 # ---- which partition a key belongs to: equal keys, equal partitions ------------------------------------------------
 
 
@@ -114,8 +148,13 @@ def partition_of(key: Any, partitions: int) -> int:
         try:
             return zlib.crc32(key.encode()) % partitions
         except UnicodeEncodeError:
-            raise IllegalArgumentError(f"key {key!r:.80}: not valid Unicode (a lone surrogate)") from None
-    return zlib.crc32(_canonical(key)) % partitions
+            raise IllegalArgumentError(f"key {show(key)}: not valid Unicode (a lone surrogate)") from None
+    try:
+        return zlib.crc32(_canonical(key)) % partitions
+    except RecursionError:
+        raise IllegalArgumentError(
+            f"a key with more than {MAX_DEPTH} tuples or frozen sets one inside the other cannot be stored"
+        ) from None
 
 
 def partitions_of(keys: list[str], partitions: int) -> list[int] | None:
@@ -129,13 +168,13 @@ def partitions_of(keys: list[str], partitions: int) -> list[int] | None:
 def _canonical(key: Any) -> bytes:
     canonical = _CANONICAL.get(type(key))
     if canonical is None:
-        raise IllegalArgumentError(f"key {key!r:.80}: a key of type {type(key).__name__} cannot be stored")
+        raise IllegalArgumentError(f"key {show(key)}: a key of type {type(key).__name__} cannot be stored")
     return canonical(key)
 
 
 def _number(key: Any) -> bytes:
     if key.is_nan() if type(key) is Decimal else key != key:
-        raise IllegalArgumentError(f"key {key!r:.80}: NaN is not equal to itself and would never be found again")
+        raise IllegalArgumentError(f"key {show(key)}: NaN is not equal to itself and would never be found again")
     return b"%d" % hash(key)  # Python defines it by value for numbers, so that 1 == 1.0 == Decimal(1) share it
 
 

@@ -12,18 +12,20 @@ What JSON has stands as itself. Anything else is an object with one name that be
     int         {"$integer": "0x…"} where it is longer than Python writes in decimal digits
     dict        {"$map": [[key, value], …]} where a key is no text, or begins with `$`
 
-A time or datetime of a repeated hour has "fold": 1 beside it, and a datetime in a named zone has "zone".
+A time or datetime of a repeated hour has "fold": 1 beside it, a datetime in a zone of the time zone database has its
+name as "zone", and one in a zone of a fixed offset that was given a name has that as "name".
 """
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from math import isfinite
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from checkpointer.codecs.values import zone_name
 from checkpointer.errors import IllegalArgumentError
 from manifests.model import Json
 
@@ -71,6 +73,8 @@ def _moment(tag: str, value: datetime | time) -> Json:
         marks["fold"] = 1
     if isinstance(value.tzinfo, ZoneInfo):
         marks["zone"] = value.tzinfo.key
+    elif isinstance(value.tzinfo, timezone) and (given := zone_name(value.tzinfo)):
+        marks["name"] = given[0]
     return marks
 
 

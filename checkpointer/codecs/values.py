@@ -5,8 +5,8 @@ extension types are listed in `manifests/SPEC.md`. Subclasses (of dict, tuple, s
 come back as something else.
 """
 
+import io
 import re
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -32,7 +32,20 @@ PIECE = 1 << 20
 AT_ONCE = 32
 """Values that are packed before their bytes are counted."""
 
+LARGEST_KEPT = 4 << 20
+"""Bytes that a packer has packed at most to be used again: its buffer never becomes smaller."""
+
+MAX_IDLE = 16
+"""Packers that are kept for later, for each number of extensions around a value."""
+
 TUPLE, INTEGER, DECIMAL, DATETIME, TIME, DURATION, SET, FROZENSET, DATE, UUID = range(1, 11)
+
+
+Pack = Callable[[Any], bytes]
+"""Packs what stands in an extension, which is one extension deeper."""
+
+Hook = Callable[[int, bytes], Any]
+"""Unpacks an extension, given its type and its bytes."""
 
 
 class UnsupportedValueError(TypeError):
@@ -42,7 +55,9 @@ class UnsupportedValueError(TypeError):
 def pack(value: Any) -> bytes:
     """One value as msgpack; `UnsupportedValueError` names what in it cannot be stored."""
     try:
-        packed: bytes = _packers.packer.pack(value)
+        if type(value) in _TEXTS and LARGEST_KEPT < len(value) < 2**32:
+            return _pack_large(value)
+        packed = _LEVELS[0].pack(value)
         if type(value) not in _ATOMS and _MARKERS.search(packed):
             _refuse_lookalikes(value)
         return packed
@@ -54,6 +69,20 @@ def pack(value: Any) -> bytes:
         raise UnsupportedValueError(f"a value that msgpack refuses: {error}") from None
 
 
+def _pack_large(value: str | bytes) -> bytes:
+    """Pack a long text or long bytes as a packer does, without the buffer that a packer fills first."""
+    if type(value) is bytes:
+        return b"".join((b"\xc6", len(value).to_bytes(4, "big"), value))
+    if not value.isascii():
+        encoded = value.encode()  # type: ignore[union-attr]  # mypy does not see that it is text
+        return _pack_large(encoded).replace(b"\xc6", b"\xdb", 1) if len(encoded) < 2**32 else _LEVELS[0].pack(value)
+    packed = io.BytesIO(b"\xdb" + len(value).to_bytes(4, "big"))
+    packed.seek(0, io.SEEK_END)
+    for start in range(0, len(value), PIECE):
+        packed.write(value[start : start + PIECE].encode())  # type: ignore[union-attr]
+    return packed.getvalue()
+
+
 def pack_some(values: Sequence[Any]) -> list[bytes]:
     """The first of these values as `pack` packs each, in less than half of its time: about `PIECE` bytes of them.
 
@@ -63,7 +92,7 @@ def pack_some(values: Sequence[Any]) -> list[bytes]:
     size = 0
     try:
         while len(packed) < len(values) and size < PIECE:
-            more = list(map(_packers.packer.pack, values[len(packed) : len(packed) + AT_ONCE]))
+            more = _LEVELS[0].pack_each(values[len(packed) : len(packed) + AT_ONCE])
             packed += more
             size += sum(map(len, more))
         if _MARKERS.search(b"".join(packed)):
@@ -75,11 +104,16 @@ def pack_some(values: Sequence[Any]) -> list[bytes]:
 
 def pack_checked(members: list[Any]) -> bytes:
     """An array of keys, or of values that are packed already: each of them was checked when it was set."""
-    return _packers.packer.pack(members)  # type: ignore[no-any-return]
+    return _LEVELS[0].pack(members)
 
 
 def unpack(data: bytes) -> Any:
     """The value that `pack` was given."""
+    return _unpack(data, from_extension)
+
+
+def _unpack(data: bytes, from_extension: Hook) -> Any:
+    """Unpack what stands inside as many extensions as the hook counts."""
     try:
         if len(data) > UNCHECKED:
             check_whole(data)
@@ -110,17 +144,17 @@ def cut_whole(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
             while True:
                 unpacker.skip()
                 end = unpacker.tell()
-        if end > begin:
+        if end - begin == len(waiting) > LARGEST_KEPT:  # a large value: no buffer may hold it any longer
+            whole, waiting = bytes(waiting), bytearray()
+            unpacker, begin, end = msgpack.Unpacker(max_buffer_size=max(size, 1)), 0, 0
+            yield whole
+            del whole
+        elif end > begin:
             yield bytes(memoryview(waiting)[: end - begin])
             del waiting[: end - begin]
             begin = end
     if waiting:
         raise ValueError("it claims to hold more than is there")
-
-
-def _pack(value: Any) -> bytes:
-    """Pack what stands in an extension, while the thread's own packer is busy with what is around it."""
-    return msgpack.packb(value, default=_extension, strict_types=True)  # type: ignore[no-any-return]
 
 
 _MARKERS = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
@@ -130,6 +164,7 @@ _LOOKALIKES = frozenset({bytearray, memoryview, msgpack.ExtType, msgpack.Timesta
 """Types that msgpack itself writes, without asking, as something that comes back as another type."""
 
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
+_TEXTS = frozenset({str, bytes})
 _GROUPS = frozenset({list, tuple, set, frozenset})
 
 
@@ -153,32 +188,71 @@ def _unsupported(kind: type) -> UnsupportedValueError:
     return UnsupportedValueError(f"a value of type {name}: convert it to a built-in type first")
 
 
-def _extension(value: Any) -> msgpack.ExtType:
-    packer = _PACKERS.get(type(value))
-    if packer is None:
-        raise _unsupported(type(value))
-    code, encode = packer
-    with _nesting as depth:
-        if depth > MAX_DEPTH:
+class _Level:
+    """Packs and unpacks the values that stand inside a given number of extensions.
+
+    A packer has one buffer, and while it packs an extension Python code runs: a signal handler, a `__del__`, a callback
+    of the garbage collector or another greenlet may pack something else meanwhile. So whoever packs first takes a
+    packer out of `_idle`, in one step that nothing interrupts, and puts it back when all is done. Nobody else can find
+    it there meanwhile. After an exception it is not put back.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._idle: list[msgpack.Packer] = []
+
+    def pack(self, value: Any) -> bytes:
+        """Pack one value."""
+        try:
+            packer = self._idle.pop()
+        except IndexError:
+            packer = msgpack.Packer(default=self._extension, strict_types=True)
+        packed: bytes = packer.pack(value)
+        if len(packed) <= LARGEST_KEPT and len(self._idle) < MAX_IDLE:
+            self._idle.append(packer)
+        return packed
+
+    def pack_each(self, values: Sequence[Any]) -> list[bytes]:
+        """Pack several values, each by itself."""
+        try:
+            packer = self._idle.pop()
+        except IndexError:
+            packer = msgpack.Packer(default=self._extension, strict_types=True)
+        packed = list(map(packer.pack, values))
+        if max(map(len, packed), default=0) <= LARGEST_KEPT and len(self._idle) < MAX_IDLE:
+            self._idle.append(packer)
+        return packed
+
+    def _extension(self, value: Any) -> msgpack.ExtType:
+        """Pack a value that msgpack does not know; called by the packers of this level."""
+        packer = _PACKERS.get(type(value))
+        if packer is None:
+            raise _unsupported(type(value))
+        if self._depth == MAX_DEPTH:
             raise UnsupportedValueError(f"a value with more than {MAX_DEPTH} tuples or sets one inside the other")
-        return msgpack.ExtType(code, encode(value))
+        code, encode = packer
+        return msgpack.ExtType(code, encode(value, _LEVELS[self._depth + 1].pack))
 
-
-def from_extension(code: int, data: bytes) -> Any:
-    """The value of an extension type; the hook for msgpack's unpackers."""
-    with _nesting as depth:
-        if depth > MAX_DEPTH:
+    def from_extension(self, code: int, data: bytes) -> Any:
+        """Unpack an extension; the hook of this level's unpackers."""
+        if self._depth == MAX_DEPTH:
             raise MalformedError(f"expected msgpack, found more than {MAX_DEPTH} extensions one inside the other")
-        return _UNPACKERS[code](data)
+        return _UNPACKERS[code](data, _LEVELS[self._depth + 1].from_extension)
 
 
-def _pack_members(values: Any) -> bytes:
+_LEVELS = [_Level(depth) for depth in range(MAX_DEPTH + 1)]
+
+from_extension = _LEVELS[0].from_extension
+"""The hook for unpackers of whole values."""
+
+
+def _pack_members(values: Any, pack: Pack) -> bytes:
     """Members in the order of their bytes, so that equal sets are equal bytes."""
-    return _pack(sorted(map(_pack, values)))
+    return pack(sorted(map(pack, values)))
 
 
-def _unpack_members(data: bytes) -> list[Any]:
-    return [unpack(member) for member in unpack(data)]
+def _unpack_members(data: bytes, hook: Hook) -> list[Any]:
+    return [_unpack(member, hook) for member in _unpack(data, hook)]
 
 
 def _pack_zone(value: datetime) -> Any:
@@ -186,35 +260,53 @@ def _pack_zone(value: datetime) -> Any:
     if zone is None or zone is UTC:
         return None if zone is None else "UTC"
     if type(zone) is timezone:
-        return _duration(zone.utcoffset(None))
-    if type(zone) is ZoneInfo and zone.key is not None:
+        return [*_duration(zone.utcoffset(None)), *zone_name(zone)]
+    if type(zone) is ZoneInfo:
+        _refuse_unnamed(zone)
         return f"zone:{zone.key}"
     raise UnsupportedValueError(f"a datetime whose zone is a {type(zone).__name__}: use datetime.timezone or ZoneInfo")
+
+
+def zone_name(zone: timezone) -> list[str]:
+    """The name that a zone of a fixed offset was given, as a list of one; an empty list where it was given none."""
+    return list(zone.__getinitargs__()[1:])  # type: ignore[attr-defined]  # what it is pickled by
+
+
+def _refuse_unnamed(zone: ZoneInfo) -> None:
+    """Raise unless the zone can be found again by its name: one that was read from a file may be another."""
+    try:
+        zone.__reduce__()
+    except Exception:  # a PicklingError
+        raise UnsupportedValueError(
+            "a datetime whose zone was read from a file: use ZoneInfo(name), which is found again by its name"
+        ) from None
 
 
 def _unpack_zone(zone: Any) -> Any:
     if zone is None or zone == "UTC":
         return None if zone is None else UTC
-    return timezone(timedelta(*zone)) if isinstance(zone, list) else ZoneInfo(zone.removeprefix("zone:"))
+    if isinstance(zone, list):
+        return timezone(timedelta(*zone[:3]), *zone[3:])
+    return ZoneInfo(zone.removeprefix("zone:"))
 
 
-def _pack_datetime(value: datetime) -> bytes:
-    return _pack([value.replace(tzinfo=None, fold=0).isoformat(), value.fold, _pack_zone(value)])
+def _pack_datetime(value: datetime, pack: Pack) -> bytes:
+    return pack([value.replace(tzinfo=None, fold=0).isoformat(), value.fold, _pack_zone(value)])
 
 
-def _unpack_datetime(data: bytes) -> datetime:
-    text, fold, zone = unpack(data)
+def _unpack_datetime(data: bytes, hook: Hook) -> datetime:
+    text, fold, zone = _unpack(data, hook)
     return datetime.fromisoformat(text).replace(fold=fold, tzinfo=_unpack_zone(zone))
 
 
-def _pack_time(value: time) -> bytes:
+def _pack_time(value: time, pack: Pack) -> bytes:
     if value.tzinfo is not None:
         raise UnsupportedValueError("a time of day with a zone: store a datetime")
-    return _pack([value.isoformat(), value.fold])
+    return pack([value.isoformat(), value.fold])
 
 
-def _unpack_time(data: bytes) -> time:
-    text, fold = unpack(data)
+def _unpack_time(data: bytes, hook: Hook) -> time:
+    text, fold = _unpack(data, hook)
     return time.fromisoformat(text).replace(fold=fold)
 
 
@@ -222,58 +314,32 @@ def _duration(value: timedelta) -> list[int]:
     return [value.days, value.seconds, value.microseconds]
 
 
-def _pack_integer(value: int) -> bytes:
+def _pack_integer(value: int, _: Pack) -> bytes:
     return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
 
 
-_PACKERS: dict[type, tuple[int, Callable[[Any], bytes]]] = {
-    tuple: (TUPLE, lambda value: _pack(list(value))),
+_PACKERS: dict[type, tuple[int, Callable[[Any, Pack], bytes]]] = {
+    tuple: (TUPLE, lambda value, pack: pack(list(value))),
     int: (INTEGER, _pack_integer),
-    Decimal: (DECIMAL, lambda value: str(value).encode()),
+    Decimal: (DECIMAL, lambda value, _: str(value).encode()),
     datetime: (DATETIME, _pack_datetime),
     time: (TIME, _pack_time),
-    timedelta: (DURATION, lambda value: _pack(_duration(value))),
+    timedelta: (DURATION, lambda value, pack: pack(_duration(value))),
     set: (SET, _pack_members),
     frozenset: (FROZENSET, _pack_members),
-    date: (DATE, lambda value: value.isoformat().encode()),
-    uuid.UUID: (UUID, lambda value: value.bytes),
+    date: (DATE, lambda value, _: value.isoformat().encode()),
+    uuid.UUID: (UUID, lambda value, _: value.bytes),
 }
 
-_UNPACKERS: dict[int, Callable[[bytes], Any]] = {
-    TUPLE: lambda data: tuple(unpack(data)),
-    INTEGER: lambda data: int.from_bytes(data, "big", signed=True),
-    DECIMAL: lambda data: Decimal(data.decode()),
+_UNPACKERS: dict[int, Callable[[bytes, Hook], Any]] = {
+    TUPLE: lambda data, hook: tuple(_unpack(data, hook)),
+    INTEGER: lambda data, _: int.from_bytes(data, "big", signed=True),
+    DECIMAL: lambda data, _: Decimal(data.decode()),
     DATETIME: _unpack_datetime,
     TIME: _unpack_time,
-    DURATION: lambda data: timedelta(*unpack(data)),
-    SET: lambda data: set(_unpack_members(data)),
-    FROZENSET: lambda data: frozenset(_unpack_members(data)),
-    DATE: lambda data: date.fromisoformat(data.decode()),
-    UUID: lambda data: uuid.UUID(bytes=data),
+    DURATION: lambda data, hook: timedelta(*_unpack(data, hook)),
+    SET: lambda data, hook: set(_unpack_members(data, hook)),
+    FROZENSET: lambda data, hook: frozenset(_unpack_members(data, hook)),
+    DATE: lambda data, _: date.fromisoformat(data.decode()),
+    UUID: lambda data, _: uuid.UUID(bytes=data),
 }
-
-
-class _Packers(threading.local):
-    """A packer for each thread: making one anew costs more than packing a small value."""
-
-    def __init__(self) -> None:
-        self.packer = msgpack.Packer(default=_extension, strict_types=True)
-
-
-_packers = _Packers()
-
-
-class _Nesting(threading.local):
-    """How many extensions this thread is inside of."""
-
-    depth = 0
-
-    def __enter__(self) -> int:
-        self.depth += 1
-        return self.depth
-
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
-
-
-_nesting = _Nesting()

@@ -99,6 +99,17 @@ def test_a_value_that_json_would_change_is_refused_by_name() -> None:
             encode_position(replace(POSITION, value=bad), NONCE)
 
 
+@pytest.mark.parametrize("number", [-1, 2**63, 10**400])
+def test_a_number_that_nobody_could_read_again_is_refused_by_name(number: int) -> None:
+    """In one row it would keep every consumer of the group from reading who has what."""
+    row = next(iter(OWNERSHIP.rows.values()))
+    for bad in (replace(row, epoch=number), replace(row, lease_ms=number)):
+        with pytest.raises(IllegalArgumentError, match=r"partition .*(epoch|lease_ms): expected an integer from 0 to"):
+            encode_ownership(replace(OWNERSHIP, rows={row.partition: bad}), NONCE)
+    with pytest.raises(IllegalArgumentError, match="position of partition 'ü/1': epoch"):
+        encode_position(replace(POSITION, epoch=number), NONCE)
+
+
 def test_what_is_kept_is_small() -> None:
     """Some 60,000 partitions fit into an ownership, and a position carries what an application keeps beside it."""
     row = Row("shardId-000000000000", "host.example.org:12345", 10**6, "e" * 32, AT)

@@ -19,6 +19,7 @@ from checkpointer.codecs.keyed_codec import encode, partition_of
 from checkpointer.codecs.values import MAX_DEPTH, pack, unpack
 from checkpointer.pointer import MAX_POINTER
 from checkpointer.table.hashing import partitions_of
+from checkpointer.table.merge import apply, consolidate
 from checkpointer.table.schema import TableSchema, first_schema
 from manifests import layout
 from manifests.fields import dump
@@ -74,6 +75,7 @@ def test_every_example_is_tested() -> None:
     assert sorted(TEXTS) == [
         "chains",
         "key partitions of 200",
+        "merging",
         "msgpack",
         "names",
         "partitions of 8",
@@ -189,6 +191,29 @@ def test_partitions_of_tables(types: str, values: str, partition: str) -> None:
         [pa.array([value], column.field().type) for value, column in zip(given, schema.columns, strict=True)], names
     )
     assert partitions_of(keys, schema, 200) == [int(partition)]
+
+
+@pytest.mark.parametrize(("given", "wanted"), rows("merging"))
+def test_changes_of_a_table_are_merged_as_shown(given: str, wanted: str) -> None:
+    """At once, and folded first."""
+    kinds = {"k": "long", "n": "long", "title": "string", "owner": "string"}
+    schema = first_schema("t", [{"name": n, "type": t, "metadata": {}} for n, t in kinds.items()], ["k"], {"n": "sum"})
+    below, *steps = given.split("; ")
+    deltas = []
+    for step in steps:
+        found = re.fullmatch(r"(merge|reset|delete) (\[.*\])(?: ([\d,]+))?", step)
+        assert found is not None
+        change = ["merge", "reset", "delete"].index(found[1])
+        deltas.append((1, *eval(found[2]), 0, change, found[3]))
+    stored = schema.arrow_delta(kept=True)
+    changes = pa.table(
+        [pa.array(c, f.type) for c, f in zip(zip(*deltas, strict=True), stored, strict=True)], schema=stored
+    )
+    there = [] if below == "nothing" else [dict(zip(kinds, [1, *eval(below)], strict=True))]
+    base = pa.Table.from_pylist(there, schema.arrow())
+    for some in (changes, consolidate(changes, schema, "t")):
+        left = [list(row.values())[1:] for row in apply(base, some, schema, "t").to_pylist()]
+        assert left == ([] if wanted == "nothing" else [eval(wanted)])
 
 
 def test_numbers_in_the_text_are_those_of_the_code() -> None:

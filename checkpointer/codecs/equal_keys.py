@@ -1,0 +1,114 @@
+"""Keys that are equal and yet not the same: 1, 1.0 and True, Decimal("1.0") and Decimal("1.00"), 0.0 and -0.0, one
+moment in two zones, and tuples and frozen sets of these.
+
+A dict keeps the key that it had when a value is set under an equal one, and takes the new one once the old was deleted.
+A keyed state does the same, also when it is restored: each delta names the key that stands, and whoever lays a delta
+over what was before takes key and value from the delta.
+"""
+
+from collections.abc import Collection, Mapping
+from datetime import date, datetime, timedelta
+from itertools import chain
+from typing import Any, NamedTuple
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from checkpointer.codecs.shown import show
+from checkpointer.codecs.values import pack
+from checkpointer.errors import InvalidStateError
+
+EXACT = frozenset({str, bytes, type(None), date, timedelta, UUID})
+"""Types of keys to which only the same key is equal."""
+
+_GROUPS = frozenset({tuple, frozenset})
+_UNAMBIGUOUS = EXACT | _GROUPS | {int}
+
+_MISSING: Any = object()
+
+
+class Replaced(NamedTuple):
+    """A key that gave way to an equal one. Whether they are equal depends on the rules of a named zone."""
+
+    old: Any
+    value: bytes | None
+    new: Any
+
+
+class _Finder:
+    """Equal to a key, and takes note of the key that it is compared with."""
+
+    __slots__ = ("_key", "found")
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+        self.found: Any = _MISSING
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        if self._key == other:
+            self.found = other
+            return True
+        return False
+
+
+def find_key(known: Mapping[Any, Any], key: Any, default: Any = None) -> Any:
+    """Return the key of `known` that is equal to `key`."""
+    finder = _Finder(key)
+    return finder.found if finder in known else default
+
+
+def may_differ(keys: Collection[Any]) -> bool:
+    """Whether two keys, of which these are some and integers may be others, can be equal and not the same."""
+    level: Collection[Any] = keys
+    while True:
+        kinds = set(map(type, level))
+        if not kinds <= _UNAMBIGUOUS:
+            return True
+        if kinds.isdisjoint(_GROUPS):
+            return False
+        level = list(chain.from_iterable(key for key in level if type(key) in _GROUPS))
+
+
+def overlay(records: dict[Any, bytes | None], later: Mapping[Any, bytes | None]) -> list[Replaced]:
+    """Lay a later change over records: key and value are the later ones.
+
+    Returns the keys that gave way to another, as far as a named zone says that they are equal.
+    """
+    replaced = []
+    for key, value in later.items():
+        if type(key) not in EXACT and (old := find_key(records, key, _MISSING)) is not _MISSING and not same(old, key):
+            if is_zoned(old) or is_zoned(key):
+                replaced.append(Replaced(old, records[old], key))
+            del records[old]
+        records[key] = value
+    return replaced
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two equal keys are the same."""
+    kind = type(one)
+    if one is other:
+        return True
+    if kind is not type(other):
+        return False
+    if kind is tuple:
+        return all(map(same, one, other))
+    return kind in EXACT or kind is int or pack(one) == pack(other)
+
+
+def is_zoned(key: Any) -> bool:
+    """Whether it depends on the rules of a named zone to which keys this one is equal, and where it is placed."""
+    if type(key) in _GROUPS:
+        return any(map(is_zoned, key))
+    return type(key) is datetime and type(key.tzinfo) is ZoneInfo
+
+
+def now_equal(one: Any, other: Any) -> InvalidStateError:
+    """Return the error for two keys that became equal since they were stored."""
+    return InvalidStateError(
+        f"keys {show(one)} and {show(other)}: were two when they were stored, and are equal by the rules that their "
+        "zones have in the time zone database of this machine. Nothing is lost: restore with the database that the "
+        "writer had (the package tzdata, or PYTHONTZPATH), and store one of them under another key"
+    )
