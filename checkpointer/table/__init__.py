@@ -1,1 +1,12 @@
 """Table state as Arrow: schemas, merging, Parquet. Needs pyarrow; knows nothing of Spark's runtime."""
+
+try:
+    import numpy
+    import pyarrow
+except ImportError as error:
+    raise ImportError(
+        f"tables need pyarrow and numpy, and {error.name} is missing: pip install 'spark-state-checkpointer[spark]'",
+        name=error.name,
+    ) from error
+
+__all__ = ["numpy", "pyarrow"]

@@ -49,6 +49,20 @@ _DEEPEST = 16
 """Structs and lists, one inside the other: a footer has some seven."""
 
 
+_MOST_ROWS = 1 << 20
+"""Rows of a row group at most; files of ours have far fewer. Arrow takes memory for as many as a group says it has,
+before it reads any of them."""
+
+
+def check_rows(metadata: Any) -> None:
+    """Raise `ValueError` unless the row groups have as many rows as the file says, and none too many to read."""
+    rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    if any(not 0 <= count <= _MOST_ROWS for count in rows):
+        raise ValueError(f"a row group of {max(rows, key=abs)} rows, where {_MOST_ROWS} are the most")
+    if sum(rows) != metadata.num_rows:
+        raise ValueError(f"row groups of {sum(rows)} rows in a file that says it has {metadata.num_rows}")
+
+
 def check_footer(data: bytes, schema: Any) -> None:
     """Raise `ValueError` unless the footer at the end of `data` is sound; `schema` is Arrow's reading of it."""
     length = int.from_bytes(data[-8:-4], "little")

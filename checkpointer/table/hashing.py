@@ -40,8 +40,8 @@ def partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> list[
 def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table: str) -> None:
     """Refuse rows, in order, that Spark put where nobody will look for them. One row of a partition shows it."""
     numbers, firsts = np.unique(rows[PARTITION].to_numpy(), return_index=True)
-    sample, found = rows.take(pa.array(firsts[:_SAMPLE])), numbers[:_SAMPLE].tolist()
-    right = partitions_of(sample.select(schema.key), schema, partitions)
+    sample, found = rows.select(schema.key).take(pa.array(firsts[:_SAMPLE])), numbers[:_SAMPLE].tolist()
+    right = partitions_of(sample, schema, partitions)
     if len(numbers) and (numbers[0] < 0 or numbers[-1] >= partitions or found != right):
         raise InvalidStateError(
             f"table {table!r}: of {partitions} partitions Spark put keys into {found} that belong into {right}: "

@@ -12,30 +12,54 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.table.schema import CHANGE, DELETE, MERGE, PARTITION, RESET, Column, TableSchema
+from checkpointer.table import kept, wide
+from checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, Column, TableSchema
 from checkpointer.table.types import is_float
 
 
-def in_order(rows: pa.Table, key: list[str]) -> pa.Table:
-    """The rows by partition, where they have one, and by key: the order that objects have them in."""
+def in_order(rows: pa.Table, key: list[str], *, stable: bool = False) -> pa.Table:
+    """Return the rows by partition, where they have one, and by key: the order that objects have them in.
+
+    `stable`: rows of one key stay in the order in which they are.
+    """
+    (rows,) = wide.widen(rows)
     rows = rows.combine_chunks()
     first = rows[key[0]]
     if len(key) == 1 and first.null_count == 0 and pa.types.is_integer(first.type):
-        order = np.argsort(first.to_numpy())  # several times faster than what sorts anything
+        # Several times faster than what sorts anything.
+        order = np.argsort(first.to_numpy(), kind="stable" if stable else None)
     else:
         order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in key]).to_numpy()
     if PARTITION in rows.column_names:
         numbers = rows[PARTITION].to_numpy()[order]
         few = len(numbers) == 0 or numbers.max() < 1 << 16  # numpy sorts 16 bits in linear time
         order = order[np.argsort(numbers.astype(np.uint16) if few else numbers, kind="stable")]
-    return rows.take(pa.array(order))
+    return wide.narrow(rows.take(pa.array(order)))
+
+
+def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
+    """Return how many of some rows, in order of their key, have a key that is not above that of the row `last`."""
+    keys, last = rows.select(key), last.select(key)
+    low, high = 0, keys.num_rows
+    while low < high:
+        middle = (low + high) // 2
+        both = pa.concat_tables([keys.slice(middle, 1), last]).combine_chunks()
+        order = pc.sort_indices(
+            both, sort_keys=[(name, "ascending") for name in key]
+        )  # stable: of equal keys the first
+        if order[0].as_py() == 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def first_duplicate(rows: pa.Table, key: list[str]) -> str | None:
     """Of rows in order of their key: one that more than one row has, as an error should show it."""
     same = np.ones(max(rows.num_rows - 1, 0), dtype=bool)
+    (keys,) = wide.widen(rows.select(key))
     for name in key:
-        same &= _equals_next(rows[name].combine_chunks())
+        same &= _equals_next(keys[name].combine_chunks())
     found = np.flatnonzero(same)
     return show_key(rows, key, found[0]) if len(found) else None
 
@@ -65,53 +89,93 @@ def _shown(value: pa.ChunkedArray) -> str:
 
 
 def consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
-    """One change for each key that does what all its changes, the oldest first, do one after the other."""
+    """Return one change for each key that does what all its changes, the oldest first, do one after the other."""
+    return wide.narrow(_consolidate(wide.widen(rows)[0], schema, table))
+
+
+def _consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
     groups, count = _groups(rows, schema.key)
     if count == rows.num_rows:
         return rows
     index = np.arange(rows.num_rows)
-    newest = np.zeros(count, dtype=np.int64)
-    newest[groups] = index  # of equal keys the last assignment stays
+    newest = _newest(groups, index, count)
     merged = rows.take(pa.array(newest))
-    if schema.replaces:
-        return merged
+    keeps = kept.KeptColumns(rows, schema)
+    if schema.replaces and not keeps:
+        return merged.drop_columns([KEPT]) if KEPT in merged.column_names else merged
     changes = rows[CHANGE].to_numpy()
-    barrier = np.full(count, -1, dtype=np.int64)
     breaks = changes != MERGE
-    barrier[groups[breaks]] = index[breaks]
+    barrier = _newest(groups[breaks], index[breaks], count)
     alive = (index >= barrier[groups]) & (changes != DELETE)
-    kept = rows.filter(pa.array(alive))
-    combined = {
-        column.name: _combine(kept[column.name], groups[alive], count, column, table)
+    deleted = np.ones(count, dtype=bool)
+    deleted[groups[alive]] = False
+    made = _combined(rows.filter(pa.array(alive)), groups[alive], count, schema, table)
+    made[CHANGE] = pa.array(np.where(deleted, DELETE, np.where(barrier >= 0, RESET, MERGE)).astype(np.int8))
+    if keeps:
+        made |= _last_values(rows, groups, alive, keeps, barrier, schema)
+    for name, values in made.items():
+        position = merged.schema.get_field_index(name)
+        field = merged.schema.field(position)
+        merged = merged.set_column(position, field, values.cast(field.type))
+    return merged if keeps or KEPT not in merged.column_names else merged.drop_columns([KEPT])
+
+
+def _newest(groups: Any, index: Any, count: int) -> Any:
+    """Return the last row of each group, or -1 where it has none."""
+    found = np.full(count, -1, dtype=np.int64)
+    found[groups] = index  # of equal groups the last assignment stays
+    return found
+
+
+def _combined(alive: pa.Table, groups: Any, count: int, schema: TableSchema, table: str) -> dict[str, Any]:
+    """Return the combined columns of each group, of the rows that count."""
+    return {
+        column.name: _combine(alive[column.name], groups, count, column, table)
         for column in schema.values
         if column.role != "last"
     }
-    deleted = np.ones(count, dtype=bool)
-    deleted[groups[alive]] = False
-    combined[CHANGE] = pa.array(np.where(deleted, DELETE, np.where(barrier >= 0, RESET, MERGE)).astype(np.int8))
-    for name, values in combined.items():
-        position = merged.schema.get_field_index(name)
-        merged = merged.set_column(position, merged.schema.field(position), values)
-    return merged
+
+
+def _last_values(
+    rows: pa.Table, groups: Any, alive: Any, keeps: kept.KeptColumns, barrier: Any, schema: TableSchema
+) -> dict[str, Any]:
+    """Return the columns that some row keeps: the last value that a row of the group gave, and what is kept still.
+
+    What a group keeps with a reset or a deletion in it is null: nothing that is below counts.
+    """
+    count, index = len(barrier), np.arange(rows.num_rows)
+    made: dict[str, Any] = {}
+    still: dict[int, Any] = {}
+    for column in schema.values:
+        if column.id in keeps.ids:
+            gives = alive & ~keeps.mask(column.id)
+            found = _newest(groups[gives], index[gives], count)
+            made[column.name] = rows[column.name].take(pa.array(found, mask=found < 0))
+            still[column.id] = (found < 0) & (barrier < 0)
+    made[KEPT] = kept.texts(still, count)
+    return made
 
 
 def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> pa.Table:
-    """The rows of `base` once the changes of `deltas`, the oldest first, are put on top of them.
+    """Return the rows of `base` once the changes of `deltas`, the oldest first, are put on top of them.
 
     A sum counts once all of it is there: what only some of the changes add up to may be beyond its type.
     """
+    base, deltas = wide.widen(base, deltas)
     untouched, changes = base, deltas
     if base.num_rows and deltas.num_rows:
         touched = _candidates(base, deltas, schema.key)
         untouched = base.filter(pc.invert(touched))
-        if not (schema.replaces and len(schema.key) == 1):  # else what is below a change does not count
+        # With one key column, what is below a change that replaces all of its row does not count.
+        if not (schema.replaces and len(schema.key) == 1) or kept.KeptColumns(deltas, schema):
             below = base.filter(touched)
             for name, kind, value in ((PARTITION, pa.int32(), 0), (CHANGE, pa.int8(), MERGE)):
                 below = below.append_column(pa.field(name, kind), pa.repeat(pa.scalar(value, kind), below.num_rows))
-            changes = pa.concat_tables([below.select(deltas.column_names), deltas])
-    changes = consolidate(changes, schema, table)
+            given = [name for name in deltas.column_names if name != KEPT]
+            changes = kept.concat([below.select(given), deltas])
+    changes = _consolidate(changes, schema, table)
     living = changes.filter(pc.not_equal(changes[CHANGE], DELETE)).select(base.column_names)
-    return pa.concat_tables([untouched, living])
+    return wide.narrow(pa.concat_tables([untouched, living]))
 
 
 def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:

@@ -15,7 +15,7 @@ from checkpointer.table.opening import partition_reader
 from checkpointer.table.schema import CHANGE, FIELD_ID, MERGE, OWN, PARTITION, TableSchema, migrated_schema
 from checkpointer.table.types import spark_type
 from checkpointer.table.version import Version
-from checkpointer.table.write import SMALL_PARTITION, Writer, on_top
+from checkpointer.table.write import Writer, is_small, on_top
 from manifests.model import Chain, CheckpointId, Operator
 
 COMBINE = b"combine"
@@ -49,7 +49,7 @@ async def transform(
     for partition in sorted(version.chains):
         given = await rows(partition)
         made = await host.call(lambda p=partition, g=given: task.run(p, g))  # type: ignore[misc]
-        if made.num_rows >= SMALL_PARTITION:
+        if not is_small(made.num_rows, made.nbytes):
             writer = Writer(store, host, owner, new, task.schema)
             chains[partition] = (await writer.snapshot(partition, made),)
         elif made.num_rows:

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkpointer.errors import MalformedError
-from checkpointer.table.footer import check_footer
-from checkpointer.table.schema import CHANGE, FIELD_ID, OWN, PARTITION, Column, TableSchema
+from checkpointer.table import kept, wide
+from checkpointer.table.footer import check_footer, check_rows
+from checkpointer.table.schema import CHANGE, FIELD_ID, KEPT, OWN, PARTITION, Column, TableSchema
 from manifests.digest import sha256, verify
 from manifests.model import Tail
 
@@ -25,6 +26,12 @@ ROW_GROUP = 16_384
 
 GROUP_BYTES = 2 << 20
 """Bytes of a row group where rows are wide, as they are in memory."""
+
+MOST_GROUP_BYTES = 4 * GROUP_BYTES
+"""Bytes of a row group at most, where some rows are much wider than others; one row may have more."""
+
+READ_BYTES = 256 << 20
+"""Bytes of row groups, as their file says, that are decoded together: Arrow cannot decode 2 GiB of lists at once."""
 
 LEVEL = 1
 
@@ -40,21 +47,45 @@ class Encoded(NamedTuple):
     tail: Tail
 
 
+class Encoder:
+    """Writes rows as a file, part by part. Give them in order of their key: a lookup skips the row groups whose keys
+    lie elsewhere."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._sink = io.BytesIO()
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, compression="zstd", compression_level=LEVEL, **_encodings(schema)
+        )
+        self._digests: list[list[Any]] = []
+        self._start = self._sink.tell()
+        self.num_rows = 0
+        self.raw_size = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Write these rows as row groups of their own."""
+        for part in wide.slices(rows, _rows_of_group(rows), MOST_GROUP_BYTES):
+            self._writer.write_table(part, row_group_size=part.num_rows)
+            end = self._sink.tell()
+            digest = sha256(self._sink.getbuffer()[self._start : end])
+            self._digests.append([self._start, end - self._start, digest])
+            self._start = end
+        self.num_rows += rows.num_rows
+        self.raw_size += rows.nbytes
+
+    def finish(self) -> Encoded:
+        """Write the footer, and return the whole file."""
+        self._writer.add_key_value_metadata({_GROUPS: json.dumps(self._digests, separators=(",", ":"))})
+        self._writer.close()
+        data = self._sink.getvalue()
+        tail = memoryview(data)[self._start :]
+        return Encoded(data, sha256(data), self.raw_size, Tail(len(tail), sha256(tail)))
+
+
 def encode(rows: pa.Table) -> Encoded:
-    """Rows as a file. Sort them by key first: a lookup skips the row groups whose keys lie elsewhere."""
-    sink = io.BytesIO()
-    digests: list[list[Any]] = []
-    with pq.ParquetWriter(sink, rows.schema, compression="zstd", compression_level=LEVEL, **_encodings(rows)) as writer:
-        start = sink.tell()
-        count = _rows_of_group(rows)
-        for offset in range(0, rows.num_rows, count):
-            writer.write_table(rows.slice(offset, count), row_group_size=count)
-            end = sink.tell()
-            digests.append([start, end - start, sha256(sink.getbuffer()[start:end])])
-            start = end
-        writer.add_key_value_metadata({_GROUPS: json.dumps(digests, separators=(",", ":"))})
-    data = sink.getvalue()
-    return Encoded(data, sha256(data), rows.nbytes, Tail(len(data) - start, sha256(memoryview(data)[start:])))
+    """Write rows as a file. Sort them by key first."""
+    encoder = Encoder(rows.schema)
+    encoder.add(rows)
+    return encoder.finish()
 
 
 def _rows_of_group(rows: pa.Table) -> int:
@@ -66,12 +97,12 @@ def _rows_of_group(rows: pa.Table) -> int:
     return max(min(ROW_GROUP, GROUP_BYTES // max(width, 1)), 1)
 
 
-def _encodings(rows: pa.Table) -> dict[str, Any]:
+def _encodings(schema: pa.Schema) -> dict[str, Any]:
     """Whole numbers and times as differences, text by a dictionary, the rest plain.
 
     Half the time and two thirds of the bytes of a dictionary for every column, which is the library's default.
     """
-    leaves = list(_leaves(rows.schema))
+    leaves = list(_leaves(schema))
     ambiguous = {path for path, count in Counter(path for path, _ in leaves).items() if count > 1}
     told = [(path, kind) for path, kind in leaves if path not in ambiguous]
     return {
@@ -208,20 +239,45 @@ def _read(
     file: pq.ParquetFile, groups: list[int] | None, schema: TableSchema, columns: Sequence[str], own: list[str]
 ) -> pa.Table:
     """Row groups, or all of them: columns of `schema`, and after them our own."""
+    check_rows(file.metadata)
     names = _names_by_id(file.schema_arrow, schema)
     stored = dict(zip(names.values(), names, strict=True))
+    if own and KEPT in file.schema_arrow.names:
+        own = [*own, KEPT]
     wanted = [stored[name] for name in columns if name in stored] + own
     if groups is None:
-        found = file.read(columns=wanted, use_threads=False)
-    else:
-        found = file.read_row_groups(groups, columns=wanted, use_threads=False)
+        groups = list(range(file.metadata.num_row_groups))
+    parts = [
+        file.read_row_groups(run, columns=wanted, use_threads=False)
+        for run in (_runs(file.metadata, groups) if wanted else [groups])
+    ]
+    found = parts[0] if len(parts) == 1 else pa.concat_tables(parts)  # which forgets how many rows no columns have
     for name, kind in OWN.items():
         if name in own and (found[name].type != kind or found[name].null_count):
             raise TypeError(f"{name}: expected {kind} without nulls, found {found[name].type}")
+    if KEPT in own:
+        kept.check(found)
     by_name = {column.name: column for column in schema.columns}
     arrays = [_align(found, stored.get(name), by_name[name]) for name in columns] + [found[name] for name in own]
     fields = [by_name[name].field() for name in columns] + [found.schema.field(name) for name in own]
+    expected = sum(file.metadata.row_group(group).num_rows for group in groups)
+    if wanted and found.num_rows != expected:
+        raise ValueError(f"{found.num_rows} rows, where the row groups say that they have {expected}")
     return pa.table(arrays, schema=pa.schema(fields))
+
+
+def _runs(metadata: pq.FileMetaData, groups: list[int]) -> list[list[int]]:
+    """Part row groups into runs that are decoded together; one run, of nothing, where there are none."""
+    runs: list[list[int]] = [[]]
+    size = 0
+    for group in groups:
+        more = metadata.row_group(group).total_byte_size
+        if runs[-1] and size + more > READ_BYTES:
+            runs.append([])
+            size = 0
+        runs[-1].append(group)
+        size += more
+    return runs
 
 
 def _align(found: pa.Table, stored: str | None, column: Column) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 
 from checkpointer.errors import IllegalArgumentError, MalformedError
+from checkpointer.migrated import how_to_keep
 from checkpointer.table.types import (
     arrow_type,
     can_be_key,
@@ -24,8 +25,13 @@ PARTITION = "__partition"
 CHANGE = "__change"
 """Column of a delta: what its row does, one of the three below."""
 
+KEPT = "__kept"
+"""Column of a delta: the columns that its row leaves as they are, by id. Only where some row leaves one."""
+
 OWN = {PARTITION: pa.int32(), CHANGE: pa.int8()}
-"""The columns that a delta has besides those of the table."""
+"""The columns that every delta has besides those of the table."""
+
+RESERVED = (PARTITION, CHANGE, KEPT)
 
 MERGE, RESET, DELETE = 0, 1, 2
 """Combine with what is below; replace what is below; remove it."""
@@ -96,9 +102,23 @@ class TableSchema:
         """The stored columns of a snapshot."""
         return pa.schema([column.field() for column in self.columns])
 
-    def arrow_delta(self) -> pa.Schema:
-        """The stored columns of a delta."""
-        return pa.schema([*self.arrow(), *(pa.field(name, kind) for name, kind in OWN.items())])
+    def arrow_delta(self, *, kept: bool = False) -> pa.Schema:
+        """Return the stored columns of a delta. `kept`: some of its rows leave columns as they are."""
+        own = OWN | ({KEPT: pa.string()} if kept else {})
+        return pa.schema([*self.arrow(), *(pa.field(name, kind) for name, kind in own.items())])
+
+    def without(self, table: str, columns: Sequence[str]) -> "TableSchema":
+        """Leave some columns out for good: no later column is given one of their ids. Names of no column do nothing."""
+        if isinstance(columns, str):
+            raise IllegalArgumentError(f"table {table!r}: drop_columns({columns!r:.80}): expected a list of names")
+        dropped = [column for column in self.columns if column.name in set(columns)]
+        keys = [column.name for column in dropped if column.role == "key"]
+        if keys:
+            raise IllegalArgumentError(
+                f"table {table!r}: column {', '.join(keys)} is part of the key, and cannot be dropped: a table with "
+                "another key needs another name"
+            )
+        return TableSchema(tuple(column for column in self.columns if column not in dropped), self.next_id)
 
     def to_json(self) -> Json:
         columns = [
@@ -119,7 +139,7 @@ class TableSchema:
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise MalformedError(f"operator {name!r}: expected the schema of a table: {error}") from None
         ids, names = {column.id for column in columns}, {column.name.lower() for column in columns}
-        taken = {PARTITION, CHANGE} & names
+        taken = names.intersection(RESERVED)
         if len(ids) < len(columns) or max(ids, default=0) >= schema.next_id or not schema.key:
             raise MalformedError(f"operator {name!r}: the schema of its table contradicts itself")
         if len(names) < len(columns) or taken:
@@ -139,8 +159,34 @@ def first_schema(name: str, fields: Sequence[Json], key: Sequence[str], combine:
 def next_schema(
     name: str, old: TableSchema, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]
 ) -> TableSchema:
-    """The schema with which rows of these fields go on from an old one, or `IllegalArgumentError` with both."""
+    """Return the schema of a table that is replaced by rows of these fields, and has no other columns from then on.
+
+    A type, role or key that does not go on from the old schema is refused with `IllegalArgumentError`.
+    """
     return _number(name, _columns(name, fields, key, combine), old)
+
+
+def extended_schema(
+    name: str, old: TableSchema, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]
+) -> TableSchema:
+    """Return the schema of a table once rows of these fields are put into it: columns that they lack stay.
+
+    The old columns come first and in their order, however the fields of one batch or the next are ordered. What does
+    not go on from the old schema is refused with `IllegalArgumentError`.
+    """
+    given = {field["name"] for field in fields}
+    absent = {column.name: column for column in old.columns if column.name not in given and column.role != "key"}
+    for column in set(combine) & set(absent):
+        if absent[column].role != combine[column]:
+            raise _refusal(
+                name, old, f"column {column!r} is combined as {absent[column].role!r}, not as {combine[column]!r}"
+            )
+    here = {column: how for column, how in combine.items() if column not in absent}
+    found = next_schema(name, old, fields, key, here)
+    by_id = {column.id: column for column in found.columns}
+    known = {column.id for column in old.columns}
+    columns = [by_id.get(column.id, column) for column in old.columns]
+    return TableSchema((*columns, *(column for column in found.columns if column.id not in known)), found.next_id)
 
 
 def migrated_schema(
@@ -178,7 +224,7 @@ def _columns(name: str, fields: Sequence[Json], key: Sequence[str], combine: Map
     """Columns without ids, keys first; everything that is wrong with them alone is found here."""
     found: dict[str, Json] = {}
     for field in fields:
-        if field["name"].lower() in (PARTITION, CHANGE):
+        if field["name"].lower() in RESERVED:
             raise IllegalArgumentError(f"table {name!r}: column {field['name']!r}: the name is taken: rename it")
         if field["name"].lower() in (other.lower() for other in found):
             raise IllegalArgumentError(f"table {name!r}: column {field['name']!r} is there twice: rename one")
@@ -242,18 +288,26 @@ def _number(name: str, columns: list[Column], old: TableSchema | None) -> TableS
     return new
 
 
-def _check_evolution(name: str, old: TableSchema, new: TableSchema) -> None:
-    def refuse(why: str) -> None:
-        raise IllegalArgumentError(f"table {name!r}: {why}; the state has {old}, the job has {new}: drop() it first")
+def _refusal(
+    name: str, old: TableSchema, why: str, new: TableSchema | None = None, way: str = ""
+) -> IllegalArgumentError:
+    """Say why a schema does not go on from an old one, and how to go on without losing what is there."""
+    job = "" if new is None else f", the job has {new}"
+    return IllegalArgumentError(f"table {name!r}: {why}; the state has {old}{job}: {way}{how_to_keep(name)}")
 
+
+def _check_evolution(name: str, old: TableSchema, new: TableSchema) -> None:
     if old.key != new.key:
-        refuse(f"its key is {', '.join(old.key)}, not {', '.join(new.key)}")
+        raise _refusal(name, old, f"its key is {', '.join(old.key)}, not {', '.join(new.key)}", new)
     before = {column.id: column for column in old.columns}
     for column in new.columns:
         known = before.get(column.id)
         if known is None:
             continue
+        takes_over = f"restore(transform={{{name!r}: …}}) takes its rows over; "
         if known.role != column.role:
-            refuse(f"column {column.name!r} is combined as {known.role!r}, not as {column.role!r}")
+            why = f"column {column.name!r} is combined as {known.role!r}, not as {column.role!r}"
+            raise _refusal(name, old, why, new, takes_over)
         if (known.type, known.metadata) != (column.type, column.metadata) and not is_wider(known.type, column.type):
-            refuse(f"column {column.name!r} is {show_type(known.type)}, which is no part of {show_type(column.type)}")
+            why = f"column {column.name!r} is {show_type(known.type)}, which is no part of {show_type(column.type)}"
+            raise _refusal(name, old, why, new, takes_over)

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from checkpointer import objects
 from checkpointer.errors import CorruptionError, IllegalArgumentError
 from checkpointer.host import Host
 from checkpointer.store.base import Store
-from checkpointer.table import merge, parquet
+from checkpointer.table import kept, merge, parquet, wide
 from checkpointer.table.schema import PARTITION, TableSchema
 from manifests import layout
 from manifests.digest import sha256, verify
@@ -36,7 +37,10 @@ class Version:
     @classmethod
     def of(cls, name: str, operator: Operator) -> "Version":
         if operator.partitioner != PARTITIONER or operator.codec != layout.PARQUET:
-            raise IllegalArgumentError(f"operator {name!r}: was not saved from a table")
+            kind, way = "bytes", "operator"
+            if operator.codec == layout.MSGPACK:
+                kind, way = "a map", "keyed"
+            raise IllegalArgumentError(f"operator {name!r}: is {kind}, not a table: restored.{way}({name!r}) reads it")
         return cls(name, TableSchema.from_json(name, operator.schema), operator.partitions, operator.chains)
 
     def operator(self) -> Operator:
@@ -48,17 +52,19 @@ class Version:
         return Version(self.name, self.schema, self.partitions, chains)
 
     def sizes(self, keep: Mapping[int, int] | None = None) -> dict[int, int]:
-        """Stored bytes of each partition: of each object that several share, what its rows are of all rows there.
+        """Return the stored bytes of each partition: of an object that several share, by its part of their rows.
 
-        With `keep`, of those partitions alone, and without so many artifacts of each.
+        With `keep`, of those partitions alone, and without so many artifacts of each. The bytes of a pack are divided
+        among the partitions that still name it, for together they cost one fetch of it: this spreads work over tasks,
+        and says nothing of how large a partition is.
         """
         rows = Counter[str]()
         for chain in self.chains.values():
             for artifact in chain:
                 rows[artifact.path] += artifact.records
         return {
-            partition: sum(a.length * a.records // max(rows[a.path], 1) for a in self.chains[partition][kept:])
-            for partition, kept in (keep or dict.fromkeys(self.chains, 0)).items()
+            partition: sum(a.length * a.records // max(rows[a.path], 1) for a in self.chains[partition][count:])
+            for partition, count in (keep or dict.fromkeys(self.chains, 0)).items()
         }
 
     @property
@@ -79,6 +85,13 @@ HUGE_PACK = 8 << 20
 """Bytes of a pack from which on only `AT_ONCE` of them are read at once: a chain may have many."""
 
 AT_ONCE = 2
+
+STREAM_BYTES = 64 << 20
+"""Bytes in memory of a snapshot from which on it is read and merged piece by piece, and not as a whole."""
+
+PIECE_GROUPS = 16
+PIECE_BYTES = 16 << 20
+"""Row groups, and stored bytes of them, that are such a piece at most. One row group may have more."""
 
 
 class _Pack(NamedTuple):
@@ -126,19 +139,75 @@ class Reader:
         def merged() -> pa.Table:
             if not deltas:
                 return base.select(self._shown)
-            changes = pa.concat_tables(deltas)
-            if keys is not None:
-                changes = merge.matching(changes, keys, self._schema.key)
-            return merge.apply(base, changes, self._schema, self._version.name).select(self._shown)
+            with wide.explaining(self._version.name, partition):
+                changes = kept.concat(deltas)
+                if keys is not None:
+                    changes = merge.matching(changes, keys, self._schema.key)
+                return merge.apply(base, changes, self._schema, self._version.name).select(self._shown)
 
         return await self._host.run(merged)
+
+    async def pieces(self, partition: int, *, ordered: bool = False) -> AsyncIterator[pa.Table]:
+        """Yield the rows of a partition in pieces: of a large one no more are in memory than its changes and a piece.
+
+        Whole pieces come in order of their key; `ordered`: so do the rows in them.
+        """
+        chain = self._version.chains.get(partition, ())
+        if not chain or not chain[0].length or chain[0].raw_size < STREAM_BYTES or chain[0].tail is None:
+            rows = await self.rows(partition)
+            yield await self._host.run(lambda: merge.in_order(rows, self._schema.key)) if ordered else rows
+            return
+        base, deltas = chain[0], [await self._delta(artifact, partition) for artifact in chain[1:]]
+        changes = await self._host.run(partial(self._by_key, partition, deltas))
+        deltas.clear()
+        groups = await self._open(base)
+        records, last = 0, None
+        for wanted in _pieces(groups.ranges):
+            found = await self._fetch(base, groups, wanted)
+            rows = await self._host.run(partial(groups.read, found, self._schema.names))
+            found.clear()
+            records += rows.num_rows
+            if rows.num_rows:
+                self._check_order(base, last, rows)
+                last = rows.slice(rows.num_rows - 1)
+            count = 0 if changes is None or last is None else merge.first_beyond(changes, last, self._schema.key)
+            if changes is not None and count:
+                some, changes = changes.slice(0, count), changes.slice(count)
+                rows = await self._host.run(partial(self._merged, partition, rows, some, ordered))
+            yield rows.select(self._shown)
+        if records != base.records:
+            raise CorruptionError(f"{base.path}: expected {base.records} rows, found {records}")
+        if changes is not None and changes.num_rows:
+            none = self._schema.arrow().empty_table()
+            rows = await self._host.run(partial(self._merged, partition, none, changes, ordered))
+            yield rows.select(self._shown)
+
+    def _by_key(self, partition: int, deltas: list[pa.Table]) -> pa.Table | None:
+        """Return all changes in order of their key; those of one key stay in the order in which they were made."""
+        if not deltas:
+            return None
+        with wide.explaining(self._version.name, partition):
+            return merge.in_order(kept.concat(deltas), self._schema.key, stable=True)
+
+    def _merged(self, partition: int, rows: pa.Table, changes: pa.Table, ordered: bool) -> pa.Table:
+        with wide.explaining(self._version.name, partition):
+            found = merge.apply(rows, changes, self._schema, self._version.name)
+            return merge.in_order(found, self._schema.key) if ordered else found
+
+    def _check_order(self, base: Artifact, last: pa.Table | None, rows: pa.Table) -> None:
+        """Refuse a snapshot whose pieces are not in order: changes would be put on top of the wrong ones."""
+        if last is not None and merge.first_beyond(rows.slice(0, 1), last, self._schema.key):
+            raise CorruptionError(f"{base.path}: expected rows in order of their key")
 
     async def changes(self, partition: int, artifacts: Sequence[Artifact]) -> pa.Table:
         """What some consecutive deltas of a partition do, as one change for each key."""
         deltas = await asyncio.gather(*(self._delta(artifact, partition) for artifact in artifacts))
-        return await self._host.run(
-            lambda: merge.consolidate(pa.concat_tables(deltas), self._schema, self._version.name)
-        )
+
+        def merged() -> pa.Table:
+            with wide.explaining(self._version.name, partition):
+                return merge.consolidate(kept.concat(deltas), self._schema, self._version.name)
+
+        return await self._host.run(merged)
 
     async def _base(self, artifact: Artifact, keys: pa.Table | None) -> pa.Table:
         if artifact.length == 0:
@@ -198,13 +267,13 @@ class Reader:
         """The changes of all partitions of this version in a pack, and maybe others."""
         async with self._turns if artifact.size >= HUGE_PACK else nullcontext():
             decode = await self._fetch_pack(artifact)
-            return await self._host.run(lambda: self._kept(decode()))
+            return await self._host.run(lambda: self._held(decode()))
 
-    def _kept(self, rows: pa.Table) -> _Pack:
+    def _held(self, rows: pa.Table) -> _Pack:
         numbers, counts = np.unique(rows[PARTITION].to_numpy(), return_counts=True)
         if self._keys is not None:
             rows = merge.matching(rows, self._keys, self._schema.key)
-        return _Pack(rows.combine_chunks(), dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+        return _Pack(wide.compact(rows), dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
 
     async def _fetch_pack(self, artifact: Artifact) -> Callable[[], pa.Table]:
         """What decodes the bytes that were fetched of a pack."""
@@ -225,5 +294,19 @@ def _narrow(version: Version, columns: Sequence[str]) -> TableSchema:
     """The schema with its key and the columns asked for: all that merging them needs."""
     schema = version.schema
     shown = schema.choose(version.name, columns)
-    kept = tuple(column for column in schema.columns if column.role == "key" or column in shown)
-    return TableSchema(kept, schema.next_id)
+    needed = tuple(column for column in schema.columns if column.role == "key" or column in shown)
+    return TableSchema(needed, schema.next_id)
+
+
+def _pieces(ranges: Sequence[tuple[int, int, str]]) -> Iterator[list[int]]:
+    """Part the row groups of a snapshot into those that are read together."""
+    piece: list[int] = []
+    size = 0
+    for group, (_, length, _) in enumerate(ranges):
+        if piece and (len(piece) == PIECE_GROUPS or size + length > PIECE_BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(group)
+        size += length
+    if piece:
+        yield piece

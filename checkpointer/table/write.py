@@ -1,6 +1,7 @@
 """Rows of a table as objects of an attempt: a snapshot for one partition, a pack for the deltas of several."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -11,18 +12,26 @@ from checkpointer.codecs.fold import fold_start
 from checkpointer.errors import InvalidStateError
 from checkpointer.host import Host
 from checkpointer.store.base import Store
-from checkpointer.table import parquet
+from checkpointer.table import kept, parquet, wide
 from checkpointer.table.merge import in_order
-from checkpointer.table.schema import CHANGE, DELETE, PARTITION, TableSchema
+from checkpointer.table.schema import CHANGE, DELETE, KEPT, PARTITION, TableSchema
 from checkpointer.table.version import Reader, Version, empty_base
 from manifests import layout
 from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId
 
 SMALL_PARTITION = 4096
-"""Rows below which a partition shares an object with others, even if it is whole."""
+SMALL_BYTES = 8 << 20
+"""Rows, and bytes of them in memory, below which a partition shares an object with others, even if it is whole."""
 
 COMPACT_ROWS = 65_536
-"""Changed rows of a partition below which merging them while reading costs less than a snapshot."""
+COMPACT_BYTES = 64 << 20
+"""Changed rows of a partition, and bytes of them, below which merging them while reading costs less than a snapshot."""
+
+MOST_BYTES = 512 << 20
+"""Bytes of changes that a partition has at most: whoever reads it has all of them in memory."""
+
+MAX_PARTITION = 4 << 30
+"""Bytes in memory of a partition's rows at most: as one object they still go to any store with one request."""
 
 
 class Writer:
@@ -36,38 +45,80 @@ class Writer:
         self._schema = schema
 
     async def in_order(self, rows: pa.Table) -> pa.Table:
-        return await self._host.run(lambda: in_order(rows, self._schema.key))
+        def work() -> pa.Table:
+            with wide.explaining(self._table):
+                return in_order(rows, self._schema.key)
+
+        return await self._host.run(work)
 
     async def snapshot(self, partition: int, rows: pa.Table) -> Artifact:
-        """All the rows of a partition, in order of their key; what else a delta has is left out."""
+        """Write all the rows of a partition, in order of their key; what else a delta has is left out."""
+        assert CHANGE not in rows.column_names or DELETE not in rows[CHANGE].to_numpy(), "a deletion in a snapshot"
+        self._check_size(partition, rows.nbytes)
 
         def encode() -> parquet.Encoded:
-            return parquet.encode(rows.select(self._schema.names).cast(self._schema.arrow()))
+            with wide.explaining(self._table, partition):
+                return parquet.encode(self._stored(rows))
 
-        encoded = await self._host.run(encode)
+        return await self._put_snapshot(partition, await self._host.run(encode), rows.num_rows)
+
+    async def snapshot_of(self, partition: int, pieces: AsyncIterator[pa.Table]) -> Chain:
+        """Write the rows of a partition as they come, in order of their key. Nothing where there are none."""
+        encoder = parquet.Encoder(self._schema.arrow())
+
+        def add(rows: pa.Table) -> None:
+            with wide.explaining(self._table, partition):
+                encoder.add(self._stored(rows))
+
+        async for rows in pieces:
+            await self._host.run(partial(add, rows))
+            self._check_size(partition, encoder.raw_size)
+        if encoder.num_rows == 0:
+            return ()
+        return (await self._put_snapshot(partition, await self._host.run(encoder.finish), encoder.num_rows),)
+
+    def _stored(self, rows: pa.Table) -> pa.Table:
+        return rows.select(self._schema.names).cast(self._schema.arrow())
+
+    def _check_size(self, partition: int, size: int) -> None:
+        """Refuse a partition that a later task might not be able to hold, while the last commit can still be read."""
+        if size > MAX_PARTITION:
+            raise InvalidStateError(
+                f"table {self._table!r}, partition {partition}: would have {size} bytes of rows or more, and at most "
+                f"{MAX_PARTITION} can be read again for sure: nothing of this batch was kept; open the table with more "
+                "partitions (num_partitions=), which spreads its rows anew"
+            )
+
+    async def _put_snapshot(self, partition: int, encoded: parquet.Encoded, records: int) -> Artifact:
         path = layout.artifact(self._table, partition, self._owner, SNAPSHOT, encoded.digest, layout.PARQUET)
         await objects.put(self._store, path, encoded.data)
         size = len(encoded.data)
-        return Artifact(path, SNAPSHOT, 0, size, size, encoded.raw_size, rows.num_rows, encoded.digest, encoded.tail)
+        return Artifact(path, SNAPSHOT, 0, size, size, encoded.raw_size, records, encoded.digest, encoded.tail)
 
     async def pack(self, rows: pa.Table) -> dict[int, Artifact]:
-        """Changes of any partitions, in order, as one object. For each partition that has some, where they are."""
+        """Write changes of any partitions, in order, as one object. Return for each partition its artifact.
 
-        def encode() -> tuple[parquet.Encoded, dict[int, int]]:
-            stored = self._schema.arrow_delta()
-            encoded = parquet.encode(rows.select(stored.names).cast(stored))
+        The raw size of an artifact is that of its own rows, not of the pack: what a partition holds does not change
+        when others stop naming the pack.
+        """
+
+        def encode() -> tuple[parquet.Encoded, dict[int, tuple[int, int]]]:
+            changes = kept.without_need(rows)
+            stored = self._schema.arrow_delta(kept=KEPT in changes.column_names)
+            with wide.explaining(self._table):
+                changes = changes.select(stored.names).cast(stored)
+                encoded = parquet.encode(changes)
             of_rows = rows[PARTITION].to_numpy()
             assert (of_rows[1:] >= of_rows[:-1]).all(), "changes that are not in order"
-            numbers, counts = np.unique(of_rows, return_counts=True)
-            return encoded, dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+            return encoded, {partition: (part.nbytes, part.num_rows) for partition, part in split(changes)}
 
-        encoded, counts = await self._host.run(encode)
+        encoded, parts = await self._host.run(encode)
         path = layout.pack(self._table, self._owner, encoded.digest, layout.PARQUET)
         await objects.put(self._store, path, encoded.data)
         size = len(encoded.data)
         return {
-            partition: Artifact(path, DELTA, 0, size, size, encoded.raw_size, records, encoded.digest, encoded.tail)
-            for partition, records in counts.items()
+            partition: Artifact(path, DELTA, 0, size, size, raw_size, records, encoded.digest, encoded.tail)
+            for partition, (raw_size, records) in parts.items()
         }
 
 
@@ -93,61 +144,82 @@ def rewrites(version: Version, max_chain: int, snapshots: int) -> dict[int, int]
 
     As everywhere, a chain that is too long ends in a snapshot if its deltas outweigh half of the old one, else its
     newest deltas become one. The limit is up to a third lower for some partitions than for others, as all of them would
-    reach it in the same batch. Deltas that outweigh the snapshot by many rows do not wait for the limit: of those
-    partitions at most `snapshots` are rewritten in a batch, the ones that are due most.
+    reach it in the same batch. Deltas that outweigh the snapshot by many rows, or bytes, do not wait for the limit: of
+    those partitions at most `snapshots` are rewritten in a batch, the ones that are due most. Those whose deltas are as
+    large as a task may have to hold are all rewritten, however large the snapshot is.
     """
     found, outweighed = {}, []
     steps = max(1, max_chain // 3)
     for partition, (base, *deltas) in version.chains.items():
         sizes = [artifact.records for artifact in deltas]
         changed = sum(sizes)
-        outweighs = 2 * changed > base.records
+        base_bytes, heavy = base.raw_size, sum(artifact.raw_size for artifact in deltas)
+        due = max(
+            changed / COMPACT_ROWS if 2 * changed > base.records else 0,
+            heavy / COMPACT_BYTES if 2 * heavy > base_bytes else 0,
+        )
         limit = max_chain - 1 - partition % steps
-        if len(deltas) > limit:
-            small = base.records + changed < SMALL_PARTITION  # such a one shares an object with others
+        if heavy >= MOST_BYTES:
+            found[partition] = 0
+        elif len(deltas) > limit:
+            outweighs = 2 * changed > base.records or due >= 1
+            small = is_small(base.records + changed, base_bytes + heavy)  # such a one shares an object with others
             found[partition] = 0 if outweighs and not small else 1 + fold_start(sizes, limit)
-        elif outweighs and changed >= COMPACT_ROWS:
-            outweighed.append((changed, partition))
+        elif due >= 1:
+            outweighed.append((due, partition))
     return found | {partition: 0 for _, partition in sorted(outweighed, reverse=True)[:snapshots]}
+
+
+def is_small(rows: int, size: int) -> bool:
+    """Say whether a partition is better kept in an object with others than in a snapshot of its own."""
+    return rows < SMALL_PARTITION and size < SMALL_BYTES
 
 
 async def rewrite(
     reader: Reader, writer: Writer, chains: Mapping[int, Chain], keep: Mapping[int, int]
 ) -> dict[int, Chain]:
-    """The shorter chains of some partitions: own snapshots, and one pack for all the deltas that were folded."""
+    """Return the shorter chains of some partitions: own snapshots, and one pack for all the deltas that were folded.
+
+    A chain without artifacts says that no row is left.
+    """
     written: dict[int, Chain] = {}
     folded: list[pa.Table] = []
-    for partition, kept in keep.items():
-        changes = await _fold(reader, partition, chains[partition], kept)
+    for partition, count in keep.items():
+        changes = await _fold(reader, partition, chains[partition], count)
         if changes is None:
-            rows = await writer.in_order(await reader.rows(partition))
-            written[partition] = (await writer.snapshot(partition, rows),) if rows.num_rows else ()
+            written[partition] = await writer.snapshot_of(partition, reader.pieces(partition, ordered=True))
             continue
-        if _is_whole(chains[partition], kept):
+        if _is_whole(chains[partition], count):
             changes = changes.filter(pc.not_equal(changes[CHANGE], DELETE))  # nothing is below that could be deleted
-        written[partition] = ()
+            if changes.num_rows == 0:
+                written[partition] = ()
         folded.append(changes)
     if any(changes.num_rows for changes in folded):
-        for partition, artifact in (await writer.pack(await writer.in_order(pa.concat_tables(folded)))).items():
-            chain, kept = chains[partition], keep[partition]
-            written[partition] = on_top(() if _is_whole(chain, kept) else chain[:kept], artifact)
+        for partition, artifact in (await writer.pack(await writer.in_order(kept.concat(folded)))).items():
+            chain, count = chains[partition], keep[partition]
+            written[partition] = on_top(() if _is_whole(chain, count) else chain[:count], artifact)
+    if lost := sorted(keep.keys() - written.keys()):
+        raise AssertionError(f"partitions {lost} were to be shortened, and nothing was written for them")
     return written
 
 
-async def _fold(reader: Reader, partition: int, chain: Chain, kept: int) -> pa.Table | None:
-    """What the artifacts above `kept` do together. None where all of the chain has to become a snapshot: because that
-    is asked for, or because a sum fits into its type only together with what is below."""
-    if kept == 0:
+async def _fold(reader: Reader, partition: int, chain: Chain, count: int) -> pa.Table | None:
+    """Return what the artifacts above the first `count` do together.
+
+    None where all of the chain has to become a snapshot: because that is asked for, or because a sum fits into its type
+    only together with what is below.
+    """
+    if count == 0:
         return None
     try:
-        return await reader.changes(partition, chain[kept:])
+        return await reader.changes(partition, chain[count:])
     except InvalidStateError:
         return None
 
 
-def _is_whole(chain: Chain, kept: int) -> bool:
-    """Whether the deltas above `kept` artifacts are all there is: the base is empty."""
-    return kept == 1 and chain[0].length == 0
+def _is_whole(chain: Chain, count: int) -> bool:
+    """Whether the deltas above the first `count` artifacts are all there is: the base is empty."""
+    return count == 1 and chain[0].length == 0
 
 
-__all__ = ["COMPACT_ROWS", "SMALL_PARTITION", "Writer", "on_top", "rewrite", "rewrites", "split"]
+__all__ = ["COMPACT_ROWS", "Writer", "is_small", "on_top", "rewrite", "rewrites", "split"]

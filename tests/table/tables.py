@@ -8,12 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from checkpointer.table.kept import text_of, without_need
 from checkpointer.table.schema import CHANGE, DELETE, PARTITION, RESET, TableSchema, first_schema
 from manifests.model import Json
 
 Row = tuple[Any, ...]
-Change = tuple[int, Row]
-"""What a row does, and its values in the order of the schema's columns."""
+Change = tuple[int, Row] | tuple[int, Row, frozenset[str]]
+"""What a row does, its values in the order of the schema's columns, and the columns that it leaves as they are."""
 
 NAN = math.nan
 
@@ -73,7 +74,12 @@ def snapshot_rows(schema: TableSchema, rows: Iterable[Row]) -> pa.Table:
 
 def changes_of(schema: TableSchema, changes: Iterable[Change], partition: int = 0) -> pa.Table:
     """Changes in the columns of a delta, all of one partition."""
-    return _table(schema.arrow_delta(), [(*row, partition, change) for change, row in changes])
+    ids = {column.name: column.id for column in schema.columns}
+    rows = [
+        (*row, partition, change, text_of(ids[name] for name in (kept[0] if kept else ())))
+        for change, row, *kept in changes
+    ]
+    return without_need(_table(schema.arrow_delta(kept=True), rows))
 
 
 def _table(schema: pa.Schema, rows: list[Row]) -> pa.Table:
@@ -138,7 +144,8 @@ class Model:
 
     def do(self, changes: Iterable[Change]) -> "Model":
         roles = [column.role for column in self._schema.values]
-        for change, row in changes:
+        names = [column.name for column in self._schema.values]
+        for change, row, *kept in changes:
             key = self.key(row)
             old = None if change == RESET else self.found.get(key)
             if change == DELETE:
@@ -147,7 +154,9 @@ class Model:
                 self.found[key] = row
             else:
                 values = map(_combined, roles, old[self._keys :], row[self._keys :])
-                self.found[key] = (*row[: self._keys], *values)
+                still = kept[0] if kept else ()
+                before = zip(names, old[self._keys :], values, strict=True)
+                self.found[key] = (*row[: self._keys], *(a if name in still else b for name, a, b in before))
         return self
 
     def rows(self) -> list[Row]:

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.table import kept
 from checkpointer.table.merge import apply, check_unique, consolidate, first_duplicate, in_order, matching
-from checkpointer.table.schema import CHANGE, DELETE, MERGE, PARTITION, RESET, TableSchema
+from checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, TableSchema
 from checkpointer.table.types import arrow_type
 from tests.table.tables import (
     NAN,
@@ -49,15 +50,25 @@ COMBINED = schema_of(
 )
 REPLACED = schema_of({"k": "double", "text": "string", "n": "long"}, ["k"])
 KEYS_ALONE = schema_of({"a": "long", "b": "string"}, ["a", "b"])
-SCHEMAS = {"mixed": MIXED, "combined": COMBINED, "replaced": REPLACED, "keys alone": KEYS_ALONE}
+WIDE = schema_of({"k": "long", **{f"v{number}": "long" for number in range(9)}}, ["k"], v4="sum")
+SCHEMAS = {"mixed": MIXED, "combined": COMBINED, "replaced": REPLACED, "keys alone": KEYS_ALONE, "wide": WIDE}
 
 
 def rows_of(schema: TableSchema) -> st.SearchStrategy[Row]:
     return st.tuples(*(VALUES[column.type] for column in schema.columns))
 
 
+@st.composite
+def change_of(draw: st.DrawFn, schema: TableSchema) -> Change:
+    """A change that may leave some columns as they are: of those it has no value."""
+    change, row = draw(st.sampled_from([MERGE, MERGE, MERGE, RESET, DELETE])), draw(rows_of(schema))
+    last = [column.name for column in schema.values if column.role == "last"]
+    kept = draw(st.frozensets(st.sampled_from(last))) if last and change == MERGE else frozenset()
+    return change, tuple(None if name in kept else v for name, v in zip(schema.names, row, strict=True)), kept
+
+
 def changes(schema: TableSchema) -> st.SearchStrategy[list[Change]]:
-    return st.lists(st.tuples(st.sampled_from([MERGE, MERGE, MERGE, RESET, DELETE]), rows_of(schema)), max_size=14)
+    return st.lists(change_of(schema), max_size=14)
 
 
 @st.composite
@@ -83,8 +94,8 @@ def test_changes_do_what_they_say_one_after_the_other(
 def test_one_change_for_each_key_does_what_all_did(history: tuple[TableSchema, list[Row], list[Change], int]) -> None:
     schema, below, above, _ = history
     folded = consolidate(changes_of(schema, above), schema, "t")
-    assert folded.num_rows == len({Model(schema).key(row) for _, row in above})
-    assert folded.schema.equals(schema.arrow_delta())
+    assert folded.num_rows == len({Model(schema).key(row) for _, row, *_ in above})
+    assert folded.schema.equals(schema.arrow_delta(kept=KEPT in folded.column_names))
     found = apply(snapshot_rows(schema, below), folded, schema, "t")
     assert rows_in(found) == Model(schema, below).do(above).rows()
 
@@ -97,11 +108,11 @@ def test_changes_may_be_folded_in_parts(history: tuple[TableSchema, list[Row], l
     wanted = Model(schema, below).do(above).rows()
     newer, older = consolidate(new, schema, "t"), consolidate(old, schema, "t")
     for parts in ([old, newer], [older, new], [older, newer]):
-        assert rows_in(apply(base, pa.concat_tables(parts), schema, "t")) == wanted
+        assert rows_in(apply(base, kept.concat(parts), schema, "t")) == wanted
     assert rows_in(apply(apply(base, old, schema, "t"), new, schema, "t")) == wanted
 
 
-@pytest.mark.parametrize("schema", [MIXED, COMBINED, REPLACED, KEYS_ALONE], ids=list(SCHEMAS))
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=list(SCHEMAS))
 def test_nothing_on_top_of_nothing(schema: TableSchema) -> None:
     base, none = snapshot_rows(schema, []), changes_of(schema, [])
     assert apply(base, none, schema, "t").num_rows == 0
@@ -121,6 +132,35 @@ def test_a_deletion_stays_while_something_may_be_below() -> None:
     folded = consolidate(changes_of(schema, [(MERGE, (1, 5)), (DELETE, (1, None))]), schema, "t")
     assert folded[CHANGE].to_pylist() == [DELETE]
     assert apply(snapshot_rows(schema, [(1, 100)]), folded, schema, "t").num_rows == 0
+
+
+@pytest.mark.parametrize("keys", [1, 2])
+def test_what_a_change_keeps_is_what_is_below(keys: int) -> None:
+    """Also where rows replace rows, and what is below a change is otherwise not looked at."""
+    names = ["k", "l"][:keys]
+    schema = schema_of({"k": "long", "l": "long", "a": "string", "b": "string"}, names)
+    key = (1,) * keys + (None,) * (2 - keys)
+    above: list[Change] = [(MERGE, (*key, None, "new"), frozenset(["a"] if keys == 2 else ["l", "a"]))]
+    base = snapshot_rows(schema, [(*key, "old", "old")])
+    assert rows_in(apply(base, changes_of(schema, above), schema, "t")) == [(*key, "old", "new")]
+    for first in (DELETE, RESET):
+        folded = consolidate(changes_of(schema, [(first, (*key, None, None)), *above]), schema, "t")
+        assert (folded[CHANGE].to_pylist(), folded[KEPT].null_count) == ([RESET], 1)
+        kept.check(folded)
+        assert rows_in(apply(base, folded, schema, "t")) == [(*key, None, "new")]
+
+
+def test_two_changes_that_keep_each_other_s_columns_give_both() -> None:
+    schema = schema_of({"k": "long", "a": "string", "b": "string", "c": "string"}, ["k"])
+    above: list[Change] = [
+        (MERGE, (1, "a", None, None), frozenset(["b", "c"])),
+        (MERGE, (1, None, "b", None), frozenset(["a", "c"])),
+    ]
+    folded = consolidate(changes_of(schema, above), schema, "t")
+    assert folded.select(["a", "b", "c", KEPT]).to_pylist() == [{"a": "a", "b": "b", "c": None, KEPT: "4"}]
+    assert apply(snapshot_rows(schema, []), folded, schema, "t").to_pylist() == [
+        {"k": 1, "a": "a", "b": "b", "c": None}
+    ]
 
 
 # ---- the values of one column ----------------------------------------------------------------------------------------

@@ -4,14 +4,18 @@ import json
 import math
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from checkpointer.errors import IllegalArgumentError, MalformedError
+from checkpointer.table import kept, parquet
 from checkpointer.table.schema import (
     CHANGE,
     FIELD_ID,
+    KEPT,
     PARTITION,
     TableSchema,
+    extended_schema,
     first_schema,
     needs_rescale,
     next_schema,
@@ -269,7 +273,9 @@ def test_another_way_to_combine_is_refused_with_both_schemas(before: str, after:
     new = schema_of({"k": "long", "a": "long"}, ["k"], a=after)
     with pytest.raises(IllegalArgumentError, match=f"'a' is combined as '{before}', not as '{after}'") as raised:
         evolve(old, {"k": "long", "a": "long"}, ["k"], a=after)
-    assert f"the state has {old}, the job has {new}: drop() it first" in str(raised.value)
+    message = str(raised.value)
+    assert f"the state has {old}, the job has {new}: restore(transform=" in message
+    assert message.index("restore(rename=") < message.index("drop() deletes")
 
 
 @pytest.mark.parametrize(("before", "after"), [("integer", "long"), ("float", "double")])
@@ -278,3 +284,70 @@ def test_a_wider_key_is_hashed_otherwise(before: str, after: str) -> None:
     new = evolve(old, {"k": after, "a": "long"}, ["k"])
     assert ids(new) == ids(old)
     assert needs_rescale(old, new)
+
+
+# ---- columns that an upsert does not have ----------------------------------------------------------------------------
+
+
+def test_an_upsert_extends_the_schema_and_changes_nothing_else() -> None:
+    old = schema_of({"k": "long", "n": "long", "title": "string"}, ["k"], n="sum")
+    same = extended_schema("t", old, fields({"title": "string", "k": "long"}), ["k"], {})
+    assert same == old
+    more = extended_schema("t", old, fields({"x": "date", "n": "long", "k": "long"}), ["k"], {"n": "sum"})
+    assert [(c.id, c.name) for c in more.columns] == [(1, "k"), (2, "n"), (3, "title"), (4, "x")]
+    assert extended_schema("t", old, fields({"k": "long"}), ["k"], {"n": "sum", "title": "last"}) == old
+
+
+@pytest.mark.parametrize(
+    ("kinds", "combine", "said"),
+    [
+        (
+            {"k": "long", "title": "string"},
+            {"n": "max"},
+            "is combined as 'sum', not as 'max'.*restore.*another name",
+        ),
+        ({"title": "string"}, {}, "column 'k' is missing"),
+        ({"k": "long"}, {"nothing": "sum"}, "column 'nothing' is missing"),
+        ({"k": "long", "Title": "string"}, {}, "differs from one of .* in its case alone"),
+        ({"k": "long", "__KEPT": "string"}, {}, "the name is taken"),
+    ],
+)
+def test_an_upsert_that_does_not_go_on_from_the_schema_is_refused(
+    kinds: dict[str, Any], combine: dict[str, str], said: str
+) -> None:
+    old = schema_of({"k": "long", "n": "long", "title": "string"}, ["k"], n="sum")
+    with pytest.raises(IllegalArgumentError, match=said):
+        extended_schema("t", old, fields(kinds), ["k"], combine)
+
+
+def test_the_id_of_a_dropped_column_is_never_given_again() -> None:
+    old = schema_of({"k": "long", "n": "long", "title": "string"}, ["k"])
+    less = old.without("t", ["title"])
+    assert (less.names, less.next_id) == (["k", "n"], 4)
+    again = extended_schema("t", less, fields({"k": "long", "title": "string"}), ["k"], {})
+    assert [c.id for c in again.columns] == [1, 2, 4]
+    assert less.without("t", ["title", "x"]) == less  # a callback drops them in every batch
+    for columns, said in ((["k"], "part of the key"), (["x", "k"], "part of the key"), ("n", "a list")):
+        with pytest.raises(IllegalArgumentError, match=said):
+            old.without("t", columns)
+
+
+@pytest.mark.parametrize("text", ["", "1,", "2,1", "1,1", "0", "-1", "+1", "01", " 1", "1_0", "\u0663", "1" * 5000])
+def test_what_a_change_keeps_is_written_in_one_way(text: str) -> None:
+    assert kept.ids_of(kept.text_of([12, 3])) == {3, 12}
+    assert kept.text_of([]) is None
+    with pytest.raises(ValueError, match=r"."):
+        kept.ids_of(text)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "change"), [(["x"], "string", 0), ([1], "int64", 0), (["2"], "string", 1), (["2"], "string", 2)]
+)
+def test_a_pack_that_keeps_otherwise_is_malformed(values: list[Any], kind: str, change: int) -> None:
+    schema = schema_of({"k": "long", "n": "long"}, ["k"])
+    rows = pa.table({"k": [1], "n": pa.nulls(1, pa.int64())}, schema=schema.arrow())
+    own = {PARTITION: pa.array([0], pa.int32()), CHANGE: pa.array([change], pa.int8()), KEPT: pa.array(values, kind)}
+    for name, column in own.items():
+        rows = rows.append_column(name, column)
+    with pytest.raises(MalformedError, match="the/pack"):
+        parquet.decode_pack("the/pack", parquet.encode(rows).data, schema, schema.names, [0])

@@ -18,8 +18,10 @@ from checkpointer import Checkpointer
 from checkpointer.errors import CorruptionError, DigestMismatchError, IllegalArgumentError, NotFoundError
 from checkpointer.runtime import run_sync
 from checkpointer.table import parquet, version
+from checkpointer.table import write as write_module
+from checkpointer.table.kept import ids_of
 from checkpointer.table.merge import consolidate, in_order
-from checkpointer.table.schema import CHANGE, DELETE, MERGE, RESET, TableSchema, next_schema
+from checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema, next_schema
 from checkpointer.table.version import PARTITIONER, Reader, Version, empty_base
 from checkpointer.table.write import COMPACT_ROWS, SMALL_PARTITION, Writer, on_top, rewrite, rewrites, split
 from manifests import layout
@@ -222,6 +224,19 @@ def test_of_shared_objects_each_partition_has_its_share() -> None:
     assert some[7] == 0
 
 
+def test_a_partition_does_not_grow_when_others_leave_its_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(SCHEMA)
+    rows: dict[int, list[Change]] = {p: [(MERGE, (n, "b", "text", n, [])) for n in range(20)] for p in range(8)}
+    rows[3] = [(MERGE, (n, "b", "x" * 5000, n, [])) for n in range(20)]
+    sizes = {partition: delta.raw_size for partition, delta in place.pack(rows).items()}
+    assert len({sizes[p] for p in range(8) if p != 3}) == 1
+    assert 20 * 5000 < sizes[3] < 20 * 6000, "of rows as wide as its own"
+    monkeypatch.setattr(write_module, "MOST_BYTES", 2 * sizes[0])
+    assert rewrites(place.version, 10, 0) == {3: 0}
+    place.rewrite(dict.fromkeys(range(1, 8), 0))
+    assert rewrites(place.version, 10, 0) == {}, "the last one in a large pack is as small as it was"
+
+
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> Place:
     """Two packs of eight partitions in many row groups, neither of them small."""
@@ -306,7 +321,7 @@ def test_a_version_is_what_its_operator_says() -> None:
     assert operator.partitioner == PARTITIONER
     other: list[Operator] = [replace(operator, codec=layout.MSGPACK), replace(operator, partitioner="python")]
     for wrong in other:
-        with pytest.raises(IllegalArgumentError, match="operator 't': was not saved from a table"):
+        with pytest.raises(IllegalArgumentError, match=r"operator 't': is .*, not a table"):
             Version.of("t", wrong)
 
 
@@ -375,7 +390,15 @@ def test_whatever_is_written_and_rewritten_the_rows_are_those_of_a_dict(steps: l
 def standing_alone(schema: TableSchema, changes: list[Change]) -> list[Change]:
     """One change for each key: within a pack nothing says which of two is the later one."""
     rows = consolidate(changes_of(schema, changes), schema, "t").to_pylist()
-    return [(row[CHANGE], tuple(row[name] for name in schema.names)) for row in rows]
+    names = {column.id: column.name for column in schema.columns}
+    return [
+        (
+            row[CHANGE],
+            tuple(row[name] for name in schema.names),
+            frozenset(names[column] for column in ids_of(row.get(KEPT))),
+        )
+        for row in rows
+    ]
 
 
 # ---- compaction ------------------------------------------------------------------------------------------------------
@@ -411,6 +434,22 @@ def test_folding_above_nothing_forgets_deletions_but_not_above_a_snapshot() -> N
     place.rewrite({0: 1, 1: 0})
     assert place.chains == {0: (), 1: ()}
     assert place.rows(0) == place.rows(1) == []
+
+
+@pytest.mark.parametrize("forgotten", [0, 1])
+def test_a_partition_that_was_not_written_is_never_dropped(monkeypatch: pytest.MonkeyPatch, forgotten: int) -> None:
+    place = Place(SIMPLE)
+    place.snapshot(0, [(n, n) for n in range(10)])
+    for turn in range(2):
+        place.pack({p: [(MERGE, (n, turn)) for n in range(3)] for p in (0, 1)})
+    pack = Writer.pack
+
+    async def forgets(writer: Writer, rows: pa.Table) -> dict[int, Artifact]:
+        return {p: artifact for p, artifact in (await pack(writer, rows)).items() if p != forgotten}
+
+    monkeypatch.setattr(Writer, "pack", forgets)
+    with pytest.raises(AssertionError, match=rf"partitions \[{forgotten}\] were to be shortened"):
+        place.rewrite({0: 1, 1: 1})
 
 
 def test_deltas_whose_sum_does_not_fit_alone_end_in_a_snapshot() -> None:

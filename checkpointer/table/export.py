@@ -1,0 +1,142 @@
+"""Writing the tables and maps of one checkpoint as plain Parquet files, for those who read without this library.
+
+    TARGET/<operator>/part-00000.parquet …    the rows of one partition each, merged; of a map `key` and `value`
+    TARGET/_checkpoint.json                   which checkpoint it is, and what is in it; written last
+
+The objects of a store itself are no table: they hold old rows, changes and deletions of many checkpoints. Here every
+row stands once, so that a glob over a folder is the table.
+"""
+
+import json
+import logging
+from collections.abc import AsyncIterator, Collection
+from dataclasses import asdict, dataclass
+from io import BytesIO
+
+import pyarrow as pa
+
+from checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
+from checkpointer.host import Progress, tell
+from checkpointer.lineage import find_target
+from checkpointer.pointer import reading
+from checkpointer.restore import Kind, Snapshot, kind_of
+from checkpointer.session import Session
+from checkpointer.store.base import ObjectExistsError, Store
+from checkpointer.table.parquet_file import PlainRows, open_writer
+from manifests import layout
+from manifests.model import CheckpointId
+
+logger = logging.getLogger("checkpointer")
+
+MARKER = "_checkpoint.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedOperator:
+    """A table or map as files."""
+
+    name: str
+    kind: Kind
+    folder: str
+    rows: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written."""
+
+    id: CheckpointId
+    epoch: int | None
+    target: str
+    operators: tuple[ExportedOperator, ...]
+    left_out: tuple[str, ...]
+    """Operators of a job's own bytes, which are no table."""
+
+
+async def export_parquet(
+    session: Session,
+    what: CheckpointId | str | None,
+    target: Store,
+    operators: Collection[str] | None,
+    progress: Progress | None,
+) -> Exported:
+    """Write a live checkpoint to an empty folder, one partition in memory at a time. Closes the target."""
+    try:
+        return await _export(session, what, target, operators, progress)
+    finally:
+        await target.close()
+
+
+async def _export(
+    session: Session,
+    what: CheckpointId | str | None,
+    target: Store,
+    operators: Collection[str] | None,
+    progress: Progress | None,
+) -> Exported:
+    ref, manifest = await reading(session.store, lambda head: find_target(session, head, what))
+    snapshot = Snapshot(session, manifest, None)
+    wanted = _choose(snapshot, operators)
+    if (await target.list_page("")).entries:
+        raise InvalidStateError(f"{target.url}: is not empty, and nothing is overwritten: give a new folder")
+    total = sum(len(snapshot.operator(name).chains) for name in wanted)
+    done = 0
+    written = []
+    for name, kind in wanted.items():
+        folder = layout.encode_name("operator", name)
+        rows = files = 0
+        async for partition, table in _partitions(snapshot, name, kind):
+            path = f"{folder}/part-{partition:05d}.parquet"
+            await _put(target, path, await session.host.run(lambda t=table: _encode(t)))  # type: ignore[misc]
+            rows, files, done = rows + table.num_rows, files + 1, done + 1
+            await tell(session.host, progress, min(done, total), total)
+        written.append(ExportedOperator(name, kind, folder, rows, files))
+    left = tuple(sorted(manifest.operators.keys() - wanted.keys())) if operators is None else ()
+    made = Exported(ref.id, manifest.epoch, target.url, tuple(written), left)
+    await _put(target, MARKER, json.dumps(asdict(made) | {"id": str(ref.id)}, indent=2).encode())
+    logger.info("%s: wrote %s as Parquet to %s", session.store.url, ref.id, target.url)
+    return made
+
+
+async def _put(target: Store, path: str, data: bytes) -> None:
+    try:
+        await target.put(path, data)
+    except ObjectExistsError:
+        raise ConflictError(f"{target.url}/{path}: was written meanwhile, and is kept: give a new folder") from None
+
+
+def _choose(snapshot: Snapshot, operators: Collection[str] | None) -> dict[str, Kind]:
+    """Return what to write: all that can be, or what was asked for."""
+    known = snapshot.manifest.operators if snapshot.manifest else {}
+    names = sorted(known) if operators is None else list(dict.fromkeys(operators))
+    kinds = {name: kind_of(snapshot.operator(name)) for name in names}
+    if operators is not None and (raw := [name for name, kind in kinds.items() if kind is None]):
+        raise IllegalArgumentError(f"operator {raw[0]!r}: holds bytes of the job's own, which are no table: use cat")
+    found: dict[str, Kind] = {name: kind for name, kind in kinds.items() if kind is not None}
+    if not found:
+        raise IllegalArgumentError(f"{snapshot.store.url}: the checkpoint has no table and no map to write as Parquet")
+    return found
+
+
+async def _partitions(snapshot: Snapshot, name: str, kind: Kind) -> AsyncIterator[tuple[int, pa.Table]]:
+    """Yield the rows of each partition that has some; of an empty operator one table without rows."""
+    numbers = sorted(snapshot.operator(name).chains)
+    rows = PlainRows(snapshot, name, kind, numbers)
+    empty, some = None, False
+    for partition in numbers or [0]:
+        table = await rows.read(partition)
+        if table.num_rows:
+            some = True
+            yield partition, table
+        else:
+            empty = table
+    if not some and empty is not None:
+        yield 0, empty
+
+
+def _encode(table: pa.Table) -> bytes:
+    buffer = BytesIO()
+    with open_writer(buffer, table.schema) as writer:
+        writer.write_table(table)
+    return buffer.getvalue()

@@ -1,0 +1,92 @@
+"""Which columns a change leaves as they are: the column `__kept` of a delta, as text in a file and as masks in memory.
+
+There are few distinct texts, one for each set of columns that some batch wrote. All work is done once for each text,
+and then for all rows at once.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
+
+
+def text_of(ids: Iterable[int]) -> str | None:
+    """Return the ids of kept columns as they are stored; None where no column is kept."""
+    return ",".join(map(str, sorted(ids))) or None
+
+
+def ids_of(text: str | None) -> frozenset[int]:
+    """Return the ids in a stored text; `ValueError` where it is not written as `text_of` writes it."""
+    if text is None:
+        return frozenset()
+    ids = [int(part) for part in text.split(",")] if text.isascii() and len(text) < 1 << 20 else []
+    if text_of(ids) != text or len(set(ids)) < len(ids) or min(ids) < 1:
+        raise ValueError(f"{KEPT}: expected ids of columns, found {text!r:.40}")
+    return frozenset(ids)
+
+
+def check(rows: pa.Table) -> None:
+    """Refuse changes of a file that say anything else than the format allows: `ValueError` or `TypeError`."""
+    values = rows[KEPT]
+    if values.type != pa.string():
+        raise TypeError(f"{KEPT}: expected text, found {values.type}")
+    for text in pc.unique(values).to_pylist():
+        ids_of(text)
+    if pc.any(pc.and_(values.is_valid(), pc.not_equal(rows[CHANGE], MERGE))).as_py():
+        raise ValueError(f"{KEPT}: a row that resets or deletes keeps a column")
+
+
+def concat(parts: Sequence[pa.Table]) -> pa.Table:
+    """Put changes one after the other, whether or not they say what they keep."""
+    saying = [part.schema.field(KEPT) for part in parts if KEPT in part.column_names]
+    if saying:
+        parts = [part if KEPT in part.column_names else _keeping_nothing(part, saying[0]) for part in parts]
+    return pa.concat_tables(parts)
+
+
+def _keeping_nothing(changes: pa.Table, field: pa.Field) -> pa.Table:
+    return changes.append_column(field, pa.nulls(changes.num_rows, field.type))
+
+
+def without_need(changes: pa.Table) -> pa.Table:
+    """Leave the column out where no row keeps anything: so it is stored, and merged faster."""
+    if KEPT in changes.column_names and changes[KEPT].null_count == changes.num_rows:
+        return changes.drop_columns([KEPT])
+    return changes
+
+
+class KeptColumns:
+    """Which columns of role `last` each of some changes keeps. Of other roles a null is neutral anyway."""
+
+    def __init__(self, changes: pa.Table, schema: TableSchema) -> None:
+        self._sets: list[frozenset[int]] = []
+        wanted = {column.id for column in schema.values if column.role == "last"}
+        if KEPT in changes.column_names:
+            encoded = changes[KEPT].combine_chunks().dictionary_encode()
+            self._sets = [ids_of(text) & wanted for text in encoded.dictionary.to_pylist()]
+            self._codes = encoded.indices.fill_null(len(self._sets)).to_numpy(zero_copy_only=False)
+        self.ids = frozenset[int]().union(*self._sets)
+        """All columns that some row keeps."""
+
+    def __bool__(self) -> bool:
+        return bool(self.ids)
+
+    def mask(self, column: int) -> Any:
+        """For each row whether it keeps this column."""
+        return np.array([column in ids for ids in self._sets] + [False])[self._codes]
+
+
+def texts(masks: dict[int, Any], count: int) -> pa.Array:
+    """Return for each of `count` rows the text of the columns whose mask has it."""
+    ids = sorted(masks)
+    if not ids or not count:
+        return pa.nulls(count, pa.string())
+    bits = np.packbits(np.stack([masks[column] for column in ids], axis=1), axis=1)
+    distinct, codes = np.unique(bits, axis=0, return_inverse=True)
+    found = np.unpackbits(distinct, axis=1, count=len(ids)).astype(bool)
+    named = [text_of(np.array(ids)[row].tolist()) for row in found]
+    return pa.array(named, pa.string()).take(pa.array(codes.reshape(-1)))

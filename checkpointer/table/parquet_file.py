@@ -1,0 +1,108 @@
+"""Rows of tables and entries of maps as plain Parquet files, for programs that read nothing else."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkpointer.codecs.tagged import to_json
+from checkpointer.codecs.values import unpack
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.restore import Kind, Snapshot
+from checkpointer.runtime import run_sync
+from checkpointer.store import files
+from checkpointer.table.opening import partition_reader
+from checkpointer.table.version import Version
+
+ENTRIES = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)])
+"""Of a map. Both are JSON text, in the form of `checkpointer cat`: their types never depend on what is in the map."""
+
+
+class PlainRows:
+    """Reads a table or map partition by partition, without what only this library knows of the columns."""
+
+    def __init__(self, snapshot: Snapshot, name: str, kind: Kind, partitions: Sequence[int]) -> None:
+        self._snapshot = snapshot
+        self._name = name
+        self._table = partition_reader(snapshot, name, partitions) if kind == "table" else None
+        columns = Version.of(name, snapshot.operator(name)).schema.arrow() if kind == "table" else ENTRIES
+        self.schema = pa.schema([field.remove_metadata() for field in columns])
+
+    async def read(self, partition: int, limit: int | None = None) -> pa.Table:
+        """Return the rows of a partition, or the first of them; no more entries of a map are decoded."""
+        if self._table is not None:
+            return (await self._table(partition)).slice(0, limit).cast(self.schema)
+        if partition not in self._snapshot.operator(self._name).chains:
+            return self.schema.empty_table()
+        entries = await self._snapshot.entries(self._name, partition)
+
+        def build() -> pa.Table:
+            some = list(islice(entries.items(), limit))
+            columns = [[_text(key) for key, _ in some], [_text(unpack(value)) for _, value in some]]
+            return pa.table(columns, schema=self.schema)
+
+        return await self._snapshot.session.host.run(build)
+
+
+def _text(value: object) -> str:
+    return json.dumps(to_json(value), ensure_ascii=False)
+
+
+def open_writer(sink: BinaryIO, schema: pa.Schema) -> pq.ParquetWriter:
+    """Begin a Parquet file."""
+    return pq.ParquetWriter(sink, schema, compression="zstd")
+
+
+def write_file(rows: PlainRows, partitions: Sequence[int], limit: int | None, output: Path) -> int:
+    """Write one file, partition by partition, and return how many rows it has. Where that fails, the old one stays."""
+    with _explaining(output):
+        temporary, fd = files.create_temporary(str(output))
+    written = 0
+    try:
+        with os.fdopen(fd, "wb") as file:
+            with _explaining(output):
+                writer = open_writer(file, rows.schema)
+            try:
+                for table in _tables(rows, partitions, limit):  # what the store raises is not about the output
+                    with _explaining(output):
+                        writer.write_table(table)
+                    written += table.num_rows
+            finally:
+                with _explaining(output):
+                    writer.close()
+            with _explaining(output):
+                file.flush()
+                os.fsync(file.fileno())
+        with _explaining(output):
+            os.replace(temporary, output)
+            files.sync_folder(str(output.absolute().parent))
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return written
+
+
+def _tables(rows: PlainRows, partitions: Sequence[int], limit: int | None) -> Iterator[pa.Table]:
+    left = limit
+    for partition in partitions:
+        if left == 0:
+            return
+        table = run_sync(rows.read(partition, left))
+        left = None if left is None else left - table.num_rows
+        yield table
+
+
+@contextmanager
+def _explaining(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise IllegalArgumentError(f"{output}: {why}: the file cannot be written there") from None

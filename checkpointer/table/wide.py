@@ -1,0 +1,107 @@
+"""Rows of any size in Arrow, whose texts, bytes and lists have 32-bit offsets: an array of them ends at 2 GiB.
+
+Where rows are brought together, so many bytes may meet that one array cannot hold them. They are then given 64-bit
+offsets for as long as that takes, and come back in parts that 32 bits can hold. Few bytes are left as they are.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from checkpointer.errors import InvalidStateError
+
+NARROW_BYTES = 1 << 30
+"""Bytes of rows up to which 32-bit offsets are sure to do."""
+
+
+def widen(*tables: pa.Table) -> tuple[pa.Table, ...]:
+    """Return the tables with 64-bit offsets, if they are large together."""
+    if sum(rows.nbytes for rows in tables) < NARROW_BYTES:
+        return tables
+    return tuple(_cast(rows, _wide) for rows in tables)
+
+
+def narrow(rows: pa.Table) -> pa.Table:
+    """Return what was made of widened tables with 32-bit offsets, in parts that these can hold."""
+    if all(_narrow(kind) == kind for kind in rows.schema.types):
+        return rows
+    parts = [_cast(part, _narrow) for part in slices(rows, max(rows.num_rows, 1), NARROW_BYTES)]
+    return pa.concat_tables(parts) if parts else _cast(rows, _narrow)
+
+
+def compact(rows: pa.Table) -> pa.Table:
+    """Bring the chunks of each column together, unless they are too large for that."""
+    return rows.combine_chunks() if rows.nbytes < NARROW_BYTES else rows
+
+
+def slices(rows: pa.Table, most_rows: int, most_bytes: int) -> Iterator[pa.Table]:
+    """Yield the rows in order, in parts of at most so many rows and bytes. One row may have more bytes."""
+    for start in range(0, rows.num_rows, most_rows):
+        yield from _halves(rows.slice(start, most_rows), most_bytes)
+
+
+def _halves(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
+    if rows.num_rows < 2 or rows.nbytes <= most_bytes:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _halves(rows.slice(0, half), most_bytes)
+    yield from _halves(rows.slice(half), most_bytes)
+
+
+def _cast(rows: pa.Table, change: Any) -> pa.Table:
+    fields = [field.with_type(change(field.type)) for field in rows.schema]
+    return rows.cast(pa.schema(fields, metadata=rows.schema.metadata))
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string(kind):
+        return pa.large_string()
+    if pa.types.is_binary(kind):
+        return pa.large_binary()
+    if pa.types.is_list(kind):
+        return pa.large_list(_field(kind.value_field, _wide))
+    return _inside(kind, _wide)
+
+
+def _narrow(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_large_list(kind):
+        return pa.list_(_field(kind.value_field, _narrow))
+    return _inside(kind, _narrow)
+
+
+def _inside(kind: pa.DataType, change: Any) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([_field(field, change) for field in kind])
+    if pa.types.is_map(kind):  # its entries are counted with 32 bits, whatever they hold
+        return pa.map_(_field(kind.key_field, change), _field(kind.item_field, change))
+    return kind
+
+
+def _field(field: pa.Field, change: Any) -> pa.Field:
+    return field.with_type(change(field.type))
+
+
+class explaining:  # noqa: N801  # used as a function is
+    """Whatever Arrow refuses, as an error of the tree that names the table and the partition."""
+
+    def __init__(self, table: str, partition: int | None = None) -> None:
+        self._where = f"table {table!r}" + ("" if partition is None else f", partition {partition}")
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, pa.ArrowException):
+            raise InvalidStateError(
+                f"{self._where}: Arrow cannot hold or convert its rows: {error}; where they are too large, open the "
+                "table with more partitions (num_partitions=), of which each then has fewer bytes"
+            ) from None
+
+
+__all__ = ["NARROW_BYTES", "compact", "explaining", "narrow", "slices", "widen"]

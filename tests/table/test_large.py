@@ -1,0 +1,215 @@
+"""Rows with many bytes: 64-bit offsets while they are brought together, pieces instead of wholes, bytes beside rows."""
+
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from checkpointer.errors import CorruptionError, InvalidStateError
+from checkpointer.runtime import run_sync
+from checkpointer.table import parquet, version, wide
+from checkpointer.table import write as write_module
+from checkpointer.table.merge import apply, consolidate, first_beyond, in_order
+from checkpointer.table.schema import MERGE, TableSchema
+from checkpointer.table.version import Reader, Version
+from checkpointer.table.write import COMPACT_BYTES, MAX_PARTITION, MOST_BYTES, SMALL_BYTES, rewrites
+from manifests.model import DELTA, SNAPSHOT, Artifact
+from tests.table.tables import (
+    NAN,
+    Change,
+    Model,
+    Row,
+    array,
+    changes_of,
+    keys_of,
+    mapping,
+    plain,
+    rows_in,
+    schema_of,
+    snapshot_rows,
+    struct,
+)
+from tests.table.test_merge import SCHEMAS, change_of, rows_of
+from tests.table.test_version import SIMPLE, Place, standing_alone
+
+NESTED = schema_of(
+    {
+        "k": "string",
+        "part": "binary",
+        "list": array(array("string")),
+        "map": mapping("string", struct(a="binary", b="long")),
+        "variant": "variant",
+        "top": "string",
+    },
+    ["k", "part"],
+    top="max",
+)
+NESTED_ROWS: list[Row] = [
+    (k, part, [["a" * 10], None, []], [("m", {"a": b"x", "b": 1})], {"value": b"1", "metadata": b"2"}, top)
+    for k, part, top in [("a", b"1", "x"), (None, b"2", None), ("c", None, "z"), ("b", b"", "y")]
+]
+
+
+@pytest.fixture
+def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide, "NARROW_BYTES", 1)
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_rows_with_64_bit_offsets_merge_alike_and_come_back_as_they_are_stored() -> None:
+    changed = [(MERGE, (*row[:2], [["new"]], None, None, "m")) for row in NESTED_ROWS[::2]] * 2
+    base, deltas = snapshot_rows(NESTED, NESTED_ROWS), changes_of(NESTED, changed)
+    found = apply(base, deltas, NESTED, "t")
+    assert found.schema.equals(NESTED.arrow(), check_metadata=True)
+    assert rows_in(found) == Model(NESTED, NESTED_ROWS).do(changed).rows()
+    folded = consolidate(deltas, NESTED, "t")
+    assert folded.schema.equals(NESTED.arrow_delta(), check_metadata=True)
+    ordered = in_order(found, NESTED.key)
+    assert ordered.schema.equals(NESTED.arrow(), check_metadata=True)
+    assert ordered["k"].to_pylist() == ["a", "b", "c", None]
+    ordered.validate(full=True)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[TableSchema, list[Row], list[list[Change]]]:
+    schema = SCHEMAS[draw(st.sampled_from(sorted(SCHEMAS)))]
+    below = list(Model(schema, draw(st.lists(rows_of(schema), max_size=12))).found.values())
+    return schema, below, draw(st.lists(st.lists(change_of(schema), max_size=6), max_size=3))
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(histories(), st.sampled_from([1, 1 << 30]), st.integers(1, 3), st.booleans())
+def test_in_pieces_a_partition_has_the_rows_that_it_has_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, history: tuple[Any, ...], narrow: int, group: int, narrowed: bool
+) -> None:
+    schema, below, steps = history
+    monkeypatch.setattr(wide, "NARROW_BYTES", narrow)
+    monkeypatch.setattr(version, "STREAM_BYTES", 0)
+    monkeypatch.setattr(version, "PIECE_GROUPS", 1)
+    monkeypatch.setattr(parquet, "ROW_GROUP", group)
+    place, model = Place(schema), Model(schema, below)
+    place.snapshot(0, below)
+    for changes in steps:
+        if changes:
+            place.pack({0: standing_alone(schema, changes)})
+            model.do(changes)
+    shown = [schema.names[-1], *schema.key[:1]] if narrowed and schema.values else None
+    pieces = run_sync(_pieces(place.reader(shown), ordered=False))
+    assert rows_in(pa.concat_tables(pieces)) == rows_in(run_sync(place.reader(shown).rows(0)))
+    whole = pa.concat_tables(run_sync(_pieces(place.reader(), ordered=True)))
+    assert rows_in(whole) == model.rows()
+    ordered = in_order(whole.select(schema.key), schema.key)
+    assert plain(whole.select(schema.key).to_pylist()) == plain(ordered.to_pylist())
+    place.rewrite({0: 0})
+    assert place.rows(0) == model.rows()
+    assert [a.kind for a in place.chains[0]] == ([SNAPSHOT] if model.found else [])
+
+
+async def _pieces(reader: Reader, *, ordered: bool) -> list[pa.Table]:
+    none = reader._schema.arrow().empty_table().select(reader._shown)
+    return [none, *[rows async for rows in reader.pieces(0, ordered=ordered)]]
+
+
+@given(st.lists(st.tuples(st.none() | st.integers(0, 3), st.sampled_from([0.0, 1.5, math.inf, NAN])), max_size=9))
+def test_what_is_not_above_a_key_is_what_comes_before_it_in_order(keys: list[Row]) -> None:
+    schema = schema_of({"a": "long", "b": "double"}, ["a", "b"])
+    rows = in_order(snapshot_rows(schema, keys), schema.key)
+    for at in range(rows.num_rows):
+        count = first_beyond(rows, rows.slice(at, 1), schema.key)
+        assert rows.slice(at, count - at).to_pylist() != []
+        same = keys_of(schema, [tuple(rows.slice(at, 1).to_pylist()[0].values())])
+        assert count == rows.num_rows or not in_order(rows.slice(count, 1), schema.key).equals(same)
+        assert first_beyond(rows.slice(count), rows.slice(at, 1), schema.key) == 0
+
+
+def test_a_snapshot_that_is_not_in_order_is_refused_where_that_would_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "STREAM_BYTES", 0)
+    monkeypatch.setattr(version, "PIECE_GROUPS", 1)
+    monkeypatch.setattr(parquet, "ROW_GROUP", 2)
+    place = Place(SIMPLE)
+    rows = snapshot_rows(SIMPLE, [(1, 1), (2, 1), (2, 1), (0, 1)])
+    place.chains[0] = (run_sync(place.writer.snapshot(0, rows)),)
+    with pytest.raises(CorruptionError, match="expected rows in order of their key"):
+        run_sync(_pieces(place.reader(), ordered=False))
+
+
+def test_row_groups_are_bounded_by_bytes_where_some_rows_are_wide() -> None:
+    schema = schema_of({"k": "long", "v": "string"}, ["k"])
+    rows = snapshot_rows(schema, [(n, "x" * (500_000 if n < 50 else 1)) for n in range(4000)])
+    groups = parquet.RowGroups("object", len(data := parquet.encode(rows).data), data[-(1 << 16) :], schema)
+    parts = [
+        groups.read({number: data[start : start + size]}, schema.names)
+        for number, (start, size, _) in enumerate(groups.ranges)
+    ]
+    assert pa.concat_tables(parts).equals(rows)
+    assert max(part.nbytes for part in parts) <= parquet.MOST_GROUP_BYTES
+
+
+def test_rows_are_cut_by_rows_and_bytes() -> None:
+    rows = pa.table({"v": ["x" * 1000] * 10 + ["x"] * 1000 + ["x" * 50_000]})
+    parts = list(wide.slices(rows, 300, 3000))
+    assert pa.concat_tables(parts).equals(rows)
+    assert all(part.num_rows == 1 or (part.num_rows <= 300 and part.nbytes <= 3000) for part in parts)
+    assert len(parts) < 30
+    assert list(wide.slices(rows.slice(0, 0), 300, 3000)) == []
+
+
+# ---- bytes beside rows -----------------------------------------------------------------------------------------------
+
+
+def version_of(base: int, *deltas: int, rows: int = 10) -> Version:
+    """A partition of so many bytes in memory, stored in next to none."""
+    chain = [
+        Artifact(f"p{n}", DELTA if n else SNAPSHOT, 0, 1, 1, size, rows, "0" * 64)
+        for n, size in enumerate([base, *deltas])
+    ]
+    return Version("t", SIMPLE, 1, {0: tuple(chain)})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "keep"),
+    [
+        ([COMPACT_BYTES, COMPACT_BYTES], {0: 0}),
+        ([COMPACT_BYTES, COMPACT_BYTES // 2], {}),
+        ([3 * COMPACT_BYTES, COMPACT_BYTES], {}),
+        ([8 * MOST_BYTES, MOST_BYTES], {0: 0}),
+        ([8 * MOST_BYTES, MOST_BYTES - 1], {}),
+        ([SMALL_BYTES, *[1] * 10], {0: 0}),
+        ([10, *[1] * 10], {0: 1}),
+    ],
+)
+def test_a_chain_is_shortened_for_its_bytes_too(sizes: list[int], keep: dict[int, int]) -> None:
+    assert rewrites(version_of(*sizes), 10, 1) == keep
+
+
+def test_changes_that_a_task_could_not_hold_wait_for_no_turn() -> None:
+    assert rewrites(version_of(1, MOST_BYTES), 10, 0) == {0: 0}
+    assert rewrites(version_of(1, COMPACT_BYTES), 10, 0) == {}
+
+
+def test_a_partition_that_is_too_large_is_refused_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_module, "MAX_PARTITION", 1000)
+    place = Place(SIMPLE)
+    rows = snapshot_rows(SIMPLE, [(n, n) for n in range(100)])
+    with pytest.raises(InvalidStateError, match=r"table 't', partition 3: would have \d+ bytes .* \(num_partitions=\)"):
+        run_sync(place.writer.snapshot(3, rows))
+    for _ in range(3):
+        place.pack({0: [(MERGE, (n, n)) for n in range(40)]})
+    place.pack({0: [(MERGE, (n, n)) for n in range(40, 80)]})
+    with pytest.raises(InvalidStateError, match=r"table 't', partition 0: would have"):
+        place.rewrite({0: 0})
+    assert run_sync(place.store.list("artifacts/t/0")) == []
+    assert MAX_PARTITION == 4 << 30
+
+
+def test_what_arrow_refuses_is_an_error_of_the_tree() -> None:
+    with (
+        pytest.raises(InvalidStateError, match=r"table 't', partition 5: .*offset overflow.*num_partitions="),
+        wide.explaining("t", 5),
+    ):
+        raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+    with pytest.raises(KeyError), wide.explaining("t"):
+        raise KeyError
