@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from checkpointer.host import SystemHost
 from checkpointer.progress.document import Space
-from checkpointer.store import Fencing, open_store
+from checkpointer.store import Fencing, absolute, open_store
 
 T = TypeVar("T")
 
@@ -26,6 +26,10 @@ class Root:
     concurrency: int = 16
     timeout: float = 60.0
     _opened: dict[int, Space] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Resolved once: each process opens it anew, perhaps in another working directory.
+        object.__setattr__(self, "url", absolute(self.url))
 
     def open(self) -> Space:
         """The space of this process."""

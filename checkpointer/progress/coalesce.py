@@ -1,6 +1,7 @@
 """Many small updates become few writes: the latest value for each key is held, and handed over in the background.
 
-There is no thread here: values are put from anywhere, timers and writes run on the library's loop.
+There is no thread here, and no lock: values are put into a queue from anywhere, even from a signal handler that
+interrupts a `put`. Everything else runs on the library's loop.
 
 What becomes of a value that was not written is the same for all who coalesce:
 
@@ -11,13 +12,18 @@ No key suffers from another: each is written, kept, given up and told by itself.
 """
 
 import asyncio
+import atexit
+import contextlib
 import logging
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import checkpointer.store.connection  # noqa: F401  # closes connections at exit, later than what is registered after
 from checkpointer import runtime
 from checkpointer.errors import IllegalArgumentError, InvalidStateError, ShutdownError
 
@@ -37,6 +43,9 @@ FINAL = (ShutdownError, IllegalArgumentError)
 
 LAST_TRY = 5
 """Tries in a row that may fail before values that nobody else refers to any more are given up."""
+
+EXIT_SECONDS = 10.0
+"""How long the end of the interpreter may wait for values that nobody wrote before."""
 
 _tasks: set["asyncio.Task[None]"] = set()
 """Writes in the background: the loop itself refers to them only weakly."""
@@ -62,15 +71,27 @@ def _every(_: object) -> bool:
     return True
 
 
+def _any(_key: object, _value: object) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Put(Generic[K, V]):
+    """One call of `put`; no two are equal."""
+
+    key: K
+    value: V
+
+
 class Coalescer(Generic[K, V]):
     """Holds the latest value for each key, and writes all of them once enough came or the first waited long enough.
 
     What could not be written is tried again after `interval`, with the next `max_updates` values, or by `flush()`. The
     first failure of a row is logged, for each key.
 
-    Dropped without `close()`, it lives until it has written what it holds, or has failed to often enough. Values
-    that are held when the process ends are lost: close it. A forked child starts with nothing held; what was held is
-    the parent's to write.
+    Dropped without `close()`, it lives until it has written what it holds, or has failed to often enough. What is held
+    when the interpreter ends is written then, for up to `EXIT_SECONDS`, or reported as lost; a process that is killed
+    loses it. A forked child starts with nothing held; what was held is the parent's to write.
     """
 
     def __init__(
@@ -80,6 +101,7 @@ class Coalescer(Generic[K, V]):
         max_updates: int,
         interval: float,
         name: str,
+        accept: Callable[[K, V], bool] = _any,
     ) -> None:
         """Hold nothing yet.
 
@@ -88,6 +110,8 @@ class Coalescer(Generic[K, V]):
             max_updates: Values after which they are written without waiting, several for one key counted each.
             interval: Seconds that a value may wait for others.
             name: What is written, for the log and for errors.
+            accept: Called on the library's loop with each value, in the order in which they were put. Whether it is
+                held; one that is not counts for nothing.
         """
         if isinstance(max_updates, bool) or not isinstance(max_updates, int) or max_updates < 1:
             raise IllegalArgumentError(f"max_updates={max_updates!r:.40}: expected an integer of at least 1")
@@ -98,16 +122,17 @@ class Coalescer(Generic[K, V]):
         self._max_updates = max_updates
         self._interval = float(interval)
         self._name = name
+        self._accept = accept
         self._closed = False
         self._start()
         _all.add(self)
 
     def _start(self) -> None:
-        self._lock = threading.Lock()  # for the values and their number; never held while anything is awaited
+        self._inbox: deque[_Put[K, V]] = deque()  # each operation on it is one step, which nothing can interrupt
+        # The rest belongs to the loop's thread.
         self._held: dict[K, V] = {}
         self._leaving: dict[K, V] = {}
         self._came = 0
-        # The rest belongs to the loop's thread.
         self._turn = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._tries: dict[K, int] = {}  # in a row that failed, of what is held
@@ -124,23 +149,29 @@ class Coalescer(Generic[K, V]):
     @property
     def pending(self) -> Mapping[K, V]:
         """The values that are not known to be written, the latest of each key."""
-        with self._lock:
-            return {**self._leaving, **self._held}
+        waiting = self.waiting()  # first: what leaves it is held by then
+        held = dict(self._held)
+        return {**self._leaving, **held, **dict(waiting)}
+
+    def waiting(self) -> Sequence[tuple[K, V]]:
+        """The values that were put and that `accept` was perhaps not called with yet, in order. From any thread."""
+        return [(put.key, put.value) for put in self._inbox.copy()]
 
     def put(self, key: K, value: V) -> None:
         """Hold `value` in place of what is held for `key`. From any thread or loop; never waits for a write.
 
         Raises `InvalidStateError` once `close()` was called.
         """
-        with self._lock:
+        self.check_open()
+        put = _Put(key, value)
+        self._inbox.append(put)
+        runtime.loop().call_soon_threadsafe(self._sort_in)
+        if self._closed:  # meanwhile: either `close()` found it, or it is taken back
+            try:
+                self._inbox.remove(put)
+            except ValueError:
+                return
             self.check_open()
-            self._held[key] = value
-            self._came += 1
-            came = self._came
-        if came == self._max_updates:
-            runtime.loop().call_soon_threadsafe(self._begin)
-        elif came == 1:
-            runtime.loop().call_soon_threadsafe(self._arm_anew)
 
     def check_open(self) -> None:
         """Raise `InvalidStateError` once `close()` was called."""
@@ -165,11 +196,29 @@ class Coalescer(Generic[K, V]):
         Raises what `flush()` raises. What is held stays held then, but is no longer tried in the background, where it
         could come after what the caller does next: call `close()` or `flush()` again.
         """
-        with self._lock:
-            self._closed = True
+        self._closed = True
         await self.flush()
 
     # --- on the loop ---
+
+    def _sort_in(self) -> None:
+        """Hold what was put, and see to it that it is written. After `close()` who flushes sees to that."""
+        if self._closed:
+            return
+        before = self._came
+        self._empty_inbox()
+        if before < self._max_updates <= self._came:
+            self._begin()
+        elif before == 0 < self._came:
+            self._arm_anew()
+
+    def _empty_inbox(self) -> None:
+        for put in self._inbox.copy():
+            if self._accept(put.key, put.value):
+                self._held[put.key] = put.value
+                self._came += 1
+            with contextlib.suppress(ValueError):  # it was taken back
+                self._inbox.remove(put)  # only now, so that it is always in one place at least
 
     def _begin(self) -> None:
         if self._closed:
@@ -219,17 +268,17 @@ class Coalescer(Generic[K, V]):
             return kept, given_up
 
     def _take(self, of: Callable[[K], bool]) -> Mapping[K, V]:
-        with self._lock:
-            self._leaving = {key: value for key, value in self._held.items() if of(key)}
-            self._held = {key: value for key, value in self._held.items() if key not in self._leaving}
-            if not self._held:
-                self._came = 0
-                self._disarm()
-            return self._leaving
+        self._sort_in()
+        self._empty_inbox()  # where that did nothing, since this is closed
+        self._leaving = {key: value for key, value in self._held.items() if of(key)}
+        self._held = {key: value for key, value in self._held.items() if key not in self._leaving}
+        if not self._held:
+            self._came = 0
+            self._disarm()
+        return self._leaving
 
     def _put_back(self, leaving: Mapping[K, V], kept: Collection[K]) -> None:
-        with self._lock:
-            self._held, self._leaving = {**{key: leaving[key] for key in kept}, **self._held}, {}
+        self._held, self._leaving = {**{key: leaving[key] for key in kept}, **self._held}, {}
         for key in leaving:
             tries = self._tries.pop(key, 0)
             if key in kept:
@@ -238,10 +287,9 @@ class Coalescer(Generic[K, V]):
 
     def _arm(self) -> None:
         """Write after `interval` at the latest, if there is anything to write by then."""
-        with self._lock:
-            if self._timer is not None or not self._held:
-                return
-            hopeless = all(self._tries.get(key, 0) >= LAST_TRY for key in self._held)
+        if self._timer is not None or not self._held:
+            return
+        hopeless = all(self._tries.get(key, 0) >= LAST_TRY for key in self._held)
         loop = asyncio.get_running_loop()
         if not hopeless:
             self._timer = loop.call_later(self._interval, self._fire)
@@ -277,6 +325,40 @@ def _after_fork() -> None:
         coalescer._start()
 
 
+def _at_exit() -> None:
+    """Write what is held when the interpreter ends, and report what cannot be written."""
+    left = [coalescer for coalescer in _all if not coalescer._closed and coalescer.pending]
+    if left:
+        runtime.run_sync(_write_for_the_last_time(left))
+
+
+async def _write_for_the_last_time(coalescers: Sequence["Coalescer[Any, Any]"]) -> None:
+    tries = {coalescer: asyncio.create_task(coalescer._hand_over(_every)) for coalescer in coalescers}
+    await asyncio.wait(tries.values(), timeout=EXIT_SECONDS)
+    for coalescer, last in tries.items():
+        reasons = {key: error for some in last.result() for key, error in some.items()} if last.done() else {}
+        if lost := coalescer.pending.keys() | reasons.keys():
+            logger.error(
+                "%s: the process ends, and what it recorded last of %d could not be written, so that it will be read "
+                "again: %s",
+                coalescer._name,
+                len(lost),
+                next(iter(reasons.values()), f"no answer within {EXIT_SECONDS:g} s"),
+            )
+
+
+def _arm_exit() -> None:
+    """Call `_at_exit` twice: while requests can still use threads, and for what other threads put after that.
+
+    The first is how the standard library's own pools learn of the end, before which cloud clients have to be done: they
+    look names up in a pool. A child of `multiprocessing` comes there too, though it runs no `atexit`.
+    """
+    atexit.register(_at_exit)
+    with contextlib.suppress(RuntimeError, AttributeError):  # imported while the interpreter ends
+        threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
+
+
+_arm_exit()
 os.register_at_fork(after_in_child=_after_fork)
 
 __all__ = ["Coalescer", "each"]

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from checkpointer.errors import MalformedError
+from checkpointer.errors import IllegalArgumentError, MalformedError
 from checkpointer.progress.document import Document, Form, Space
 from manifests import layout
 from manifests.progress import (
@@ -24,6 +24,13 @@ from manifests.progress import (
 
 _OWNERSHIP = Form(encode_ownership, decode_ownership, MAX_OWNERSHIP, empty=Ownership({}), large=True)
 _POSITION = Form(encode_position, decode_position, MAX_POSITION)
+
+
+MAX_NAME = MAX_OFFSET = 16 << 10
+"""Characters of a partition's name, and of an offset: a position has room for the longest of both, escaped as JSON.
+
+A position that cannot be written later is refused before its update is acknowledged.
+"""
 
 
 class Group:
@@ -86,11 +93,19 @@ class Group:
         return f"{self.space.store.url}/{self._path(partition)}"
 
     def _path(self, partition: str) -> str:
-        layout.encode_part(partition)  # refuses what is no text, before the key makes something else of it
+        check_name(partition)  # before the key makes something else of it
         return layout.position(self.folder, self._key(partition))
 
     def _at(self, path: str) -> Document[Position]:
         return self._positions.setdefault(path, Document(self.space, path, _POSITION))
+
+
+def check_name(partition: str) -> str:
+    """Return the name of a partition; `IllegalArgumentError` where no position could have it."""
+    layout.encode_part(partition)  # refuses what is no text
+    if len(partition) > MAX_NAME:
+        raise IllegalArgumentError(f"{partition!r:.60}…: {len(partition)} characters, at most {MAX_NAME} are kept")
+    return partition
 
 
 def _making(partition: str) -> Callable[[Position | None, datetime], Position | None]:

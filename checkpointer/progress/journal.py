@@ -1,8 +1,10 @@
 """Where the reading of event logs stands, in one YAML file: Winlogbeat's journal, made durable and fenced."""
 
+import logging
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -10,19 +12,24 @@ from checkpointer import runtime
 from checkpointer.errors import FencedError, IllegalArgumentError, InvalidStateError
 from checkpointer.progress.coalesce import Coalescer
 from checkpointer.progress.journal_file import JournalFile
-from checkpointer.progress.journal_format import LIMIT, Content, EventLogState, check_state, largest
+from checkpointer.progress.journal_format import LIMIT, EventLogState, check_state, largest
+from checkpointer.progress.live import Live
 from checkpointer.store import Fencing, open_store
 from checkpointer.store.url import parse
 from manifests.fields import show
 
+logger = logging.getLogger("checkpointer")
 
-class Journal:
+
+class Journal(Live):
     """The last event of each log that was dealt with, kept in a file for the next start.
 
     `persist` is cheap; the file is written in the background, after `max_updates` of them or `interval` after the
     first. What a failed write did not write is kept and tried again. Two journals on one file do not overwrite each
     other: the one opened last goes on, the other's writes, and then its `persist`, raise `FencedError`.
     """
+
+    _instead = "persist in that process, from what the others return to it; one journal writes a file"
 
     def __init__(
         self,
@@ -43,6 +50,9 @@ class Journal:
             fencing: "none" also takes a file on a store without conditions on writes; nothing then keeps two journals
                 from overwriting each other.
 
+        An entry that cannot be read, such as one with a time of the year 0, costs no other entry: a warning names it,
+        and so does `unreadable`.
+
         Raises:
             CorruptionError: Neither the file nor `<file>.previous` can be read. Where only the latter can, a warning
                 is logged and `recovered_from` names it.
@@ -52,10 +62,13 @@ class Journal:
         self._file = JournalFile(open_store(folder, storage_options, fencing=fencing), name)
         self._written = runtime.run_sync(self._file.open())
         self._states = dict(self._written.states)
-        self._size = self._file.size + sum(map(largest, self._states.values()))
-        self._lock = threading.Lock()
+        self._size = self._file.size
+        self._room = [(name, largest(state)) for name, state in self._states.items()]  # one may be there twice
+        self._warned: set[str] = set()  # event logs whose last update was passed over
         self._process = os.getpid()
-        self._updates = Coalescer(self._write, max_updates=updates, interval=seconds, name=self._file.url)
+        self._updates = Coalescer(
+            self._write, max_updates=updates, interval=seconds, name=self._file.url, accept=self._accept
+        )
 
     def __repr__(self) -> str:
         return f"Journal({self._file.url!r})"
@@ -65,11 +78,18 @@ class Journal:
         """The previous version that this journal began with, as the file itself was not there or could not be read."""
         return self._file.recovered_from
 
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Entries of the file that say no state, each with the reason. They stay there until their log is persisted."""
+        states = self.states()
+        return tuple(entry.why for entry in self._written.unreadable if entry.name not in states)
+
     def persist(self, name: str, record_number: int, timestamp: datetime) -> None:
         """Note the last event of the log `name` that was dealt with. From any thread; waits for no write.
 
         `timestamp` without a zone is taken to be in UTC. An event with a lower record number and no later time than
-        the one held is stale and changes nothing; after a log was cleared its numbers begin again at later times.
+        the one held is stale and changes nothing, which is logged once. After a log was cleared its numbers begin again
+        at later times.
         Fields that another writer added to the event before go with it.
 
         Raises:
@@ -84,22 +104,19 @@ class Journal:
         state = check_state(name, record_number, timestamp, {})
         if self._file.fenced is not None:
             raise FencedError(self._file.fenced)
-        with self._lock:
-            held = self._states.get(state.name)
-            size = self._size + (largest(state) if held is None else 0)
-            if held is None and size > LIMIT:
-                raise IllegalArgumentError(f"{self._file.url}: another event log might not fit into its {LIMIT} bytes")
-            if held is not None and _is_stale(state, held):
-                self._updates.check_open()
-                return
-            self._updates.put(state.name, state)
-            self._states[state.name], self._size = state, size
+        if state.name not in self._states:
+            self._make_room(state)
+        self._updates.put(state.name, state)
 
     def states(self) -> dict[str, EventLogState]:
         """The last event of each log, by its name: as read at the start, and as persisted since."""
         self._check_process()
-        with self._lock:
-            return dict(self._states)
+        waiting = self._updates.waiting()  # first: what leaves it is in the states by then
+        states = dict(self._states)
+        for name, state in waiting:
+            if name not in states or not _is_stale(state, states[name]):
+                states[name] = state
+        return states
 
     def flush(self) -> None:
         """Block until everything persisted before is in the file. Raises what writing it raised."""
@@ -119,8 +136,33 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
+    def _make_room(self, state: EventLogState) -> None:
+        mine = state.name, largest(state)
+        self._room.append(mine)  # before it is looked at: of two at once none is overlooked
+        if self._size + sum(dict(self._room.copy()).values()) > LIMIT:
+            self._room.remove(mine)  # one of its kind: what another thread took for the same log stays taken
+            raise IllegalArgumentError(f"{self._file.url}: another event log might not fit into its {LIMIT} bytes")
+
+    def _accept(self, name: str, state: EventLogState) -> bool:
+        """Whether this is news. On the loop, which decides of what several threads persisted in one order."""
+        held = self._states.get(name)
+        if held is not None and _is_stale(state, held):
+            if state.record_number != held.record_number and name not in self._warned:
+                self._warned.add(name)
+                logger.warning(
+                    "%s: event log %r: record %d of %s was persisted after record %d of %s and is passed over, as "
+                    "all are that are not newer, also those of a log that was cleared while the clock was behind",
+                    self._file.url,
+                    name,
+                    *(state.record_number, state.timestamp, held.record_number, held.timestamp),
+                )
+            return False
+        self._warned.discard(name)
+        self._states[name] = state
+        return True
+
     async def _write(self, batch: Mapping[str, EventLogState]) -> Mapping[str, Exception]:
-        content = Content({**self._written.states, **batch}, self._written.other)
+        content = replace(self._written, states={**self._written.states, **batch})
         await self._file.write(content)
         self._written = content
         return {}

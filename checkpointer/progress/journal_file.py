@@ -57,6 +57,7 @@ class JournalFile:
             content = await self._read()
             with suppress(FencedError):  # somebody else opened it just now, or wrote for the last time
                 await self.write(content)
+                self._warn(content)
                 return content
         raise ConflictError(f"{self.url}: others wrote it {ROUNDS} times in a row while it was opened; stop them")
 
@@ -97,6 +98,16 @@ class JournalFile:
             kept,
         )
         return content
+
+    def _warn(self, content: Content) -> None:
+        for entry in content.unreadable:
+            logger.warning(
+                "%s: %s: this entry is passed over, the other %d were read; it stays in the file until its event log "
+                "is persisted: correct it there while the journal is stopped",
+                self.url,
+                entry.why,
+                len(content.states),
+            )
 
     async def write(self, content: Content) -> None:
         """Replace the file, durably. Raises `FencedError` if it is not what this journal left there."""

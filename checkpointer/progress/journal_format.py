@@ -36,14 +36,39 @@ class EventLogState:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a file says: the states by name, and what else another writer put at its top."""
+    """What a file says: the states by name, what else another writer put at its top, and entries that say no state."""
 
     states: Mapping[str, EventLogState]
     other: Mapping[str, Any]
+    unreadable: tuple["Unreadable", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An entry of the file that says no state, and why. Its fields are written again as they were read."""
+
+    fields: Mapping[str, Any]
+    why: str = field(compare=False)
+    """It names the place in the file, which is another once the file was written again."""
+
+    @property
+    def name(self) -> str:
+        """The name of its event log; empty where that is what cannot be read."""
+        name = self.fields["name"]
+        return name if isinstance(name, str) else ""
 
 
 _SEAL = b"# sha256 %s of all below; take this line away when you edit the file\n"
 _SEALED = re.compile(_SEAL % rb"(?P<digest>[0-9a-f]{64})")
+
+
+_TEXT = "tag:yaml.org,2002:str"
+_MARKS = ("tag:yaml.org,2002:value", "tag:yaml.org,2002:merge")
+"""The tags of a plain `=` and `<<`."""
+
+_TIME = re.compile(r"-?[0-9]{4,}-[0-9]{2}-[0-9]{2}")
+
+_FIELDS = ("name", "record_number", "timestamp")
 
 
 class _Dumper(yaml.SafeDumper):
@@ -53,7 +78,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def represent_text(self, text: str) -> yaml.Node:
-        return self.represent_scalar("tag:yaml.org,2002:str", text, None if text.isprintable() else '"')
+        return self.represent_scalar(_TEXT, text, None if text.isprintable() else '"')
 
     def represent_time(self, at: datetime) -> yaml.Node:
         return self.represent_scalar("tag:yaml.org,2002:timestamp", format_time(at))
@@ -66,8 +91,9 @@ _Dumper.add_representer(datetime, _Dumper.represent_time)
 class _Loader(yaml.SafeLoader):
     """Plain data without aliases, which could grow without bound, and without keys that stand twice.
 
-    Nothing that could not be written again: no numbers longer than Python writes, no times that are none in UTC, and
-    no pairs, which come back as lists.
+    Nothing that could not be written again: no numbers longer than Python writes, and no pairs, which come back as
+    lists. A time that Python does not have (Go writes years 0 and above 9999), and a plain `=` or `<<`, which mean
+    something in old YAML only, are the text that stands there.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -86,14 +112,28 @@ class _Loader(yaml.SafeLoader):
             raise ValueError(f"a number of {len(node.value)} characters")
         return int(super().construct_yaml_int(node))
 
-    def construct_time(self, node: yaml.ScalarNode) -> date:
-        at: date = super().construct_yaml_timestamp(node)
-        return _in_utc(at) if isinstance(at, datetime) else at
+    def construct_time(self, node: yaml.ScalarNode) -> date | str:
+        try:
+            at: date = super().construct_yaml_timestamp(node)
+            return _in_utc(at) if isinstance(at, datetime) else at
+        except (ValueError, OverflowError):
+            return str(node.value)
+
+    def construct_mark(self, node: yaml.ScalarNode) -> str:
+        return str(node.value)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Leave the keys `=` and `<<` as text. There is nothing to merge: aliases are refused."""
+        for key, _ in node.value:
+            if key.tag in _MARKS:
+                key.tag = _TEXT
 
     def refuse(self, node: yaml.Node) -> NoReturn:
         raise ValueError(f"a value with the tag {node.tag}")
 
 
+for _mark in _MARKS:
+    _Loader.add_constructor(_mark, _Loader.construct_mark)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_time)
 _Loader.add_constructor("tag:yaml.org,2002:omap", _Loader.refuse)
@@ -111,6 +151,7 @@ def encode(content: Content, now: datetime, nonce: str) -> bytes:
         {"name": state.name, "record_number": state.record_number, "timestamp": state.timestamp, **state.other}
         for _, state in sorted(content.states.items())
     ]
+    logs += [dict(entry.fields) for entry in content.unreadable if entry.name not in content.states]
     document = {"update_time": now, "event_logs": logs, **content.other}
     text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=LIMIT)
     body = f"# write {nonce}\n{text}".encode()
@@ -121,37 +162,75 @@ def encode(content: Content, now: datetime, nonce: str) -> bytes:
 
 
 def decode(name: str, data: bytes) -> Content:
-    """What a file says. One with a digest is checked against it, others (Winlogbeat's own) are only parsed."""
+    """Parse a file. One with a digest is checked against it, others (Winlogbeat's own) are only parsed.
+
+    An entry that has all fields, and a value that no state can have, costs no other entry: `Content.unreadable` has
+    it. Where that may be a sign of a file that was cut off, or where no entry can be read, the file is malformed.
+    """
     if seal := _SEALED.match(data):
         check_digest(f"{name} below its first line", sha256(data[seal.end() :]), seal["digest"].decode())
     try:
         if len(data) > LIMIT:
             raise ValueError(f"{len(data)} bytes, at most {LIMIT} are read")
-        return _parse(data)
+        content = _parse(data)
+        if content.unreadable and (not content.states or not data.endswith(b"\n")):
+            raise ValueError(content.unreadable[0].why)
+        return content
     except Exception as error:  # PyYAML's constructors let errors of almost any type through
         why = " ".join(str(error).split())
         raise MalformedError(f"{name}: expected YAML with update_time and event_logs, found {why:.300}") from None
 
 
 def _parse(data: bytes) -> Content:
-    document = yaml.load(data, Loader=_Loader)  # noqa: S506  # a SafeLoader
+    document = _load(data)
     if not isinstance(document, dict):
         raise ValueError("an empty file" if document is None else show(document))
-    _time(document.pop("update_time", None))
+    updated = document.pop("update_time", None)
+    if not isinstance(updated, str) or not _TIME.match(updated):  # a time that Python does not have is text
+        _time(updated)
     logs = document.pop("event_logs", None)
     if not isinstance(logs, list):  # nothing at all would be a file cut off here
         raise ValueError(f"event_logs: {show(logs)}")
-    states = [_parse_state(log) for log in logs]
-    by_name = {state.name: state for state in states}
-    if len(by_name) != len(states):
+    entries = [_parse_entry(number, log) for number, log in enumerate(logs, 1)]
+    names = [entry.name for entry in entries if entry.name]
+    if len(set(names)) != len(names):
         raise ValueError("an event log that stands twice")
-    return Content(by_name, document)
+    states = {entry.name: entry for entry in entries if isinstance(entry, EventLogState)}
+    return Content(states, document, tuple(entry for entry in entries if isinstance(entry, Unreadable)))
 
 
-def _parse_state(log: Any) -> EventLogState:
-    fields = dict(log)
-    name, record_number, timestamp = (fields.pop(key, None) for key in ("name", "record_number", "timestamp"))
-    return check_state(name, record_number, timestamp, fields)
+def _load(data: bytes) -> Any:
+    """Construct the document. The name of an event log is the text that stands there, such as `yes`, as in Go."""
+    loader = _Loader(data)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        for key, logs in root.value if isinstance(root, yaml.MappingNode) else ():
+            if key.value == "event_logs" and isinstance(logs, yaml.SequenceNode):
+                for log in logs.value:
+                    _name_as_text(log)
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _name_as_text(log: yaml.Node) -> None:
+    for key, value in log.value if isinstance(log, yaml.MappingNode) else ():
+        if key.value == "name" and isinstance(value, yaml.ScalarNode) and value.tag != "tag:yaml.org,2002:null":
+            value.tag = _TEXT
+
+
+def _parse_entry(number: int, log: Any) -> EventLogState | Unreadable:
+    if not isinstance(log, dict):
+        raise ValueError(f"entry {number} of event_logs: {show(log)}")
+    if missing := [key for key in _FIELDS if key not in log]:
+        raise ValueError(f"entry {number} of event_logs without {missing[0]}")
+    rest = {key: value for key, value in log.items() if key not in _FIELDS}
+    try:
+        return check_state(log["name"], log["record_number"], log["timestamp"], rest)
+    except IllegalArgumentError as error:
+        return Unreadable(log, f"event log {show(log['name'])}, entry {number} of event_logs: {error}")
 
 
 def check_state(name: object, record_number: object, timestamp: object, other: Mapping[str, Any]) -> EventLogState:
@@ -177,7 +256,7 @@ def _time(value: object) -> datetime:
             return _in_utc(value)
     except (ValueError, OverflowError):
         pass
-    raise IllegalArgumentError(f"expected a time, found {show(value)}")
+    raise IllegalArgumentError(f"timestamp: expected a time in years 1 to 9999, found {show(value)}")
 
 
-__all__ = ["LIMIT", "Content", "EventLogState", "check_state", "decode", "encode", "largest"]
+__all__ = ["LIMIT", "Content", "EventLogState", "Unreadable", "check_state", "decode", "encode", "largest"]

@@ -8,17 +8,20 @@ from typing import Any
 
 from checkpointer.errors import LeaseLostError
 from checkpointer.progress.document import Document
+from checkpointer.progress.live import Live
 from manifests.model import Json
 from manifests.progress import Position
 
 Value = Mapping[str, Json]
 
 
-class Lease:
+class Lease(Live):
     """One worker's hold on one partition, until it is released or lost. `found` is the position as it was then.
 
     `token` was drawn for this lease, and stands in the position while nobody else has taken it.
     """
+
+    _instead = "write under it there, or take one here"
 
     def __init__(self, owner: str, partition: str, epoch: int, token: str, document: Document[Position]) -> None:
         self.owner, self.partition, self.epoch, self.token = owner, partition, epoch, token

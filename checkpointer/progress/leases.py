@@ -19,13 +19,17 @@ from typing import Any, TypeVar
 
 from checkpointer.errors import CheckpointError, ConflictError, DependencyError, IllegalArgumentError, LeaseLostError
 from checkpointer.progress.balance import Choice, Sight, choose
-from checkpointer.progress.group import Group
+from checkpointer.progress.group import Group, check_name
 from checkpointer.progress.lease import Lease
 from checkpointer.progress.watch import Watch
 from manifests import layout
+from manifests.fields import show
 from manifests.progress import Ownership, Position, Row
 
 T = TypeVar("T")
+
+LONGEST_LEASE = 1e9
+"""Seconds: some thirty years. Others read the length of a lease in milliseconds, as an integer of 64 bits."""
 
 LEAST_PATIENCE = 5.0
 """Seconds for one look at the ownership, or one change of it, however short leases are."""
@@ -58,9 +62,9 @@ class Leases:
     """The leases of one worker in one group. `worker` is a name that no other worker has; `duration` is in seconds."""
 
     def __init__(self, group: Group, worker: str, duration: float) -> None:
-        if isinstance(duration, bool) or not isinstance(duration, int | float) or not 0 < duration < float("inf"):
-            raise IllegalArgumentError(f"duration {duration!r:.60}: expected seconds, more than 0")
-        self.group, self.worker, self.duration = group, _checked(worker), duration
+        if isinstance(duration, bool) or not isinstance(duration, int | float) or not 0 < duration <= LONGEST_LEASE:
+            raise IllegalArgumentError(f"duration {show(duration)}: expected seconds, more than 0 and at most 10**9")
+        self.group, self.worker, self.duration = group, _check_worker(worker), duration
         self.held: dict[str, Lease] = {}
         self._lease_ms = math.ceil(duration * 1000)
         self._watch = Watch(group.space.host, worker, duration)
@@ -80,7 +84,7 @@ class Leases:
         """Make rows, without an owner, for those of the partitions that have none."""
         if isinstance(partitions, str) or not isinstance(partitions, Iterable):
             raise IllegalArgumentError(f"{partitions!r:.60}: expected a list of names of partitions")
-        wanted = {_checked(name): self._token() for name in partitions}
+        wanted = {check_name(name): self._token() for name in partitions}
 
         def change(rows: dict[str, Row], now: datetime) -> None:
             for name, token in wanted.items():
@@ -109,7 +113,7 @@ class Leases:
         return await self._take_where(seen.partition, allowed)
 
     async def _take_where(self, partition: str, allowed: Callable[[Row | None], bool]) -> Lease | None:
-        tokens = {_checked(partition): self._token()}
+        tokens = {check_name(partition): self._token()}
 
         def change(rows: dict[str, Row], now: datetime) -> None:
             if allowed(rows.get(partition)):
@@ -149,13 +153,24 @@ class Leases:
         finally:
             self.let_go(lease)
 
+    async def release_seen(self, seen: Row) -> None:
+        """Give a partition back that a row shows as this worker's, as one does that a process before this one took.
+
+        Where it was taken since, by this worker too, nothing changes.
+        """
+        held = self.held.get(seen.partition)
+        if held is not None and held.epoch == seen.epoch:
+            await self.release(held)
+        elif seen.owner == self.worker:
+            await self._give_back(seen, finished=False)
+
     def let_go(self, lease: Lease) -> None:
         """Hold a lease no more, and tell nobody: it is not renewed, and expires."""
         lease.lost = True
         if self.held.get(lease.partition) is lease:
             del self.held[lease.partition]
 
-    async def _give_back(self, lease: Lease, finished: bool) -> None:
+    async def _give_back(self, lease: Lease | Row, finished: bool) -> None:
         token = self._token()
 
         def change(rows: dict[str, Row], now: datetime) -> None:
@@ -339,16 +354,15 @@ class Leases:
     def _is_stale(self, row: Row) -> bool:
         return row.asked_by == self.worker and not self._watch.has_wish(row)
 
-    def _is_mine(self, row: Row, lease: Lease) -> bool:
+    def _is_mine(self, row: Row, lease: Lease | Row) -> bool:
         return (row.owner, row.epoch) == (self.worker, lease.epoch)
 
     def _token(self) -> str:
         return self.group.space.host.token(32)
 
 
-def _checked(name: str) -> str:
-    """A name that no path can have must not get into a row either: nobody could read the ownership any more."""
-    layout.encode_part(name)
+def _check_worker(name: str) -> str:
+    layout.encode_part(name)  # a name that is no text, in a row, would keep everybody from reading the ownership
     return name
 
 

@@ -43,6 +43,8 @@ class ModelShard:
 
     @staticmethod
     def deliver(checkpointer: "ModelCheckpointer", records: list[dict[str, Any]]) -> None:
+        if checkpointer.last_record is not None:
+            raise IllegalArgumentError("the shard has ended")
         for record in records:
             checkpointer.seen_place = max(checkpointer.seen_place, checkpointer.record(record))
 
@@ -119,27 +121,27 @@ class ModelCheckpointer:
         if self.shard.owner is not self:
             raise LeaseLostError("somebody else's")
 
-    def permit(self, place: Place, last: Place) -> Place:
+    def permit(self, place: Place) -> Place:
         self.fence()
         place = END if place == self.last_record else place
         handed_over = self.shard.prepared is not None and self.shard.prepared[0] == place
-        if place < last or (place > self.seen_place and not handed_over):
+        seen = (
+            self.seen_place if place == END or self.last_record is None else max(self.last_record, self.shard.committed)
+        )
+        if place < self.shard.committed or (place > seen and not handed_over):
             raise IllegalArgumentError("out of range")
         return place
 
     def commit(self, place: Place) -> None:
-        place = self.permit(place, self.shard.committed)
+        place = self.permit(place)
         self.shard.committed, self.shard.prepared = place, None
         self.seen_place = max(self.seen_place, place)
 
     def redeem(self, place: Place) -> None:
-        last = self.shard.committed
-        if self.shard.prepared is not None:
-            last = max(last, self.shard.prepared[0])
-        self.commit(self.permit(place, last))
+        self.commit(place)
 
     def prepare(self, place: Place, state: bytes | None) -> "ModelPrepared":
-        place = self.permit(place, self.shard.committed)
+        place = self.permit(place)
         needless = place == self.shard.committed and state is None
         self.shard.prepared = None if needless else (place, state)
         return ModelPrepared(self, place)

@@ -697,3 +697,52 @@ def test_what_is_no_list_of_partitions_is_refused_before_anything_is_written(roo
         with pytest.raises(IllegalArgumentError):
             call(0)  # type: ignore[arg-type]
     assert root.objects() == before
+
+
+@pytest.mark.parametrize("which", ["acquired", "seen", "seen by the next process"])
+def test_an_expired_lease_that_nobody_took_is_released(tmp_path: Path, which: str) -> None:
+    """What is given back by its row is given back for real: what waits under it is written, and others may take it."""
+    with CheckpointManager(tmp_path, max_updates=100, interval=3600) as manager:
+        leases, others = manager.leases("mine", lease_duration=0.05), manager.leases("other", lease_duration=3600)
+        leases.create_lease_store_if_not_exists()
+        manager.create_checkpoint_store_if_not_exists()
+        leases.create_all_leases_if_not_exists(["0"])
+        lease = leases.get_lease("0")
+        assert lease is not None
+        assert leases.acquire_lease(lease)
+        manager.update_checkpoint(lease, CheckpointInfo("0", "1", 1))
+        assert others.get_lease("0").is_owned  # type: ignore[union-attr]
+        time.sleep(0.1)
+        releasing = manager.leases("mine") if which == "seen by the next process" else leases
+        given = lease if which == "acquired" else releasing.get_lease("0")
+        assert given is not None
+        releasing.release_lease(given)
+        assert (given.owner, given.is_owned) == ("", False)
+        assert others.get_lease("0").owner == ""  # type: ignore[union-attr]
+        assert lease.is_owned == (which == "seen by the next process")  # it is told once it renews
+        assert not leases.renew_lease(lease)
+        taken = others.get_lease("0")
+        assert taken is not None
+        assert others.acquire_lease(taken)
+        if which == "seen by the next process":
+            with pytest.raises(LeaseLostError):
+                manager.flush()
+        else:
+            assert manager.get_checkpoint("0") == CheckpointInfo("0", "1", 1)
+
+
+def test_a_lease_that_somebody_took_since_is_not_released_by_its_row(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        mine, other = manager.leases("mine"), manager.leases("other")
+        mine.create_lease_store_if_not_exists()
+        mine.create_all_leases_if_not_exists(["0"])
+        lease, seen = mine.get_lease("0"), None
+        assert lease is not None
+        assert mine.acquire_lease(lease)
+        seen, theirs = mine.get_lease("0"), other.get_lease("0")
+        assert seen is not None
+        assert theirs is not None
+        assert other.acquire_lease(theirs)
+        mine.release_lease(seen)
+        assert other.renew_lease(theirs)
+        assert mine.get_lease("0").owner == "other"  # type: ignore[union-attr]

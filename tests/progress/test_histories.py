@@ -4,6 +4,7 @@ Whatever the order and the faults, a position is written by the lease that was m
 never moved back, and can be taken again once a lease of quiet time has passed.
 """
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -14,10 +15,12 @@ import pytest
 from checkpointer.errors import CheckpointError, LeaseLostError
 from checkpointer.progress import leases
 from checkpointer.progress.lease import Lease, Value
+from checkpointer.progress.leases import Balance
 from checkpointer.store import memory
 from checkpointer.testing.orders import play_in_every_order
 from checkpointer.testing.simulation import Effect, Simulation
 from manifests.progress import Position, decode_position
+from tests.progress.history import Fields, History
 from tests.progress.world import FOLDER, LEASE, Worker
 from tests.proof.planted import Planted
 
@@ -211,30 +214,31 @@ class Walk(Scene):
         self.names = [f"w{number}" for number in range(self.chance.choice((2, 3)))]
         self.died = 0
         self.done: Counter[str] = Counter()
+        self.history = History()
 
-    def verb(self, worker: Worker) -> tuple[str, Coroutine[Any, Any, Any]]:
+    def verb(self, worker: Worker) -> tuple[Fields, Coroutine[Any, Any, Any]]:
         chance, leases = self.chance, worker.leases
         lease = chance.choice([*leases.held.values(), None])
         partition = chance.choice(PARTITIONS)
         if lease is not None and chance.random() < 0.6:
-            return "write", lease.write(lambda value: {"at": number(value) + 1})
+            return {"f": "write", **held(lease)}, lease.write(lambda value: {"at": number(value) + 1})
         match chance.randrange(12):
             case 0 | 1 | 2 | 3:
-                return "balance", leases.balance()
+                return {"f": "balance"}, leases.balance()
             case 4:
-                return "take", leases.take(partition)
+                return {"f": "take", "partition": partition}, leases.take(partition)
             case 5:
-                return "force", leases.take(partition, force=True)
+                return {"f": "force", "partition": partition}, leases.take(partition, force=True)
             case 6:
-                return "ask", leases.ask(partition)
+                return {"f": "ask", "partition": partition}, leases.ask(partition)
             case 7 if lease is not None:
-                return "release", leases.release(lease)
+                return {"f": "release", **held(lease)}, leases.release(lease)
             case 8:
-                return "forget", leases.forget(partition)
+                return {"f": "forget", "partition": partition}, leases.forget(partition)
             case 9:
-                return "create", leases.create(PARTITIONS)
+                return {"f": "create", "partitions": PARTITIONS}, leases.create(PARTITIONS)
             case _:
-                return "renew", leases.renew()
+                return {"f": "renew"}, leases.renew()
 
     def run(self) -> None:
         try:
@@ -250,13 +254,18 @@ class Walk(Scene):
 
     async def live(self, worker: Worker) -> None:
         while self.simulation.steps < self.steps:
-            what, work = self.verb(worker)
+            op, work = self.verb(worker)
+            operation = self.history.call(worker.leases.worker, op)
             became = "well"
             try:
-                await work
-            except CheckpointError as error:
+                self.history.answer(operation, told(await work))
+            except LeaseLostError as error:  # and nothing was written
+                self.history.answer(operation, {"error": type(error).__name__})
                 became = type(error).__name__
-            self.done[f"{what} {became}"] += 1
+            except CheckpointError as error:
+                self.history.unknown(worker.leases.worker)
+                became = type(error).__name__
+            self.done[f"{op['f']} {became}"] += 1
 
     def step(self) -> None:
         self.disturb()
@@ -282,6 +291,7 @@ class Walk(Scene):
         elif luck < 0.105:
             name = self.chance.choice(self.names)
             self.simulation.kill(name)
+            self.history.unknown(name)
             self.names.remove(name)
             self.died += 1
             self.names.append(f"{name}'" if self.chance.random() < 0.5 else f"v{self.died}")
@@ -301,6 +311,59 @@ class Walk(Scene):
         assert set(newcomer.leases.held) == set(PARTITIONS)
         for lease in newcomer.leases.held.values():
             self.play("newcomer", lease.write(lambda value: {"at": number(value) + 1}))
+
+
+def held(lease: Lease) -> Fields:
+    return {"partition": lease.partition, "epoch": lease.epoch}
+
+
+def told(result: object) -> Fields:
+    """What a client was told, as JSON. A position is the number of its last write, -1 before the first."""
+    if isinstance(result, Balance):
+        return {
+            "gained": [told(lease) for lease in result.gained],
+            "lost": [held(lease) for lease in result.lost],
+            "asked": [held(lease) for lease in result.asked],
+            "failed": sorted(result.failed),
+        }
+    if isinstance(result, Lease):
+        return {**held(result), "at": number(result.found)}
+    if isinstance(result, tuple):
+        return {"lost": [held(lease) for lease in result]}
+    if isinstance(result, dict):
+        return {"at": number(result)}
+    return {"answer": result}
+
+
+def lease_history(seed: int, steps: int = 600) -> str:
+    """Play one random history of leases and positions, and return what its clients saw, as JSON lines."""
+    walk = Walk(seed, steps)
+    walk.run()
+    return walk.history.json_lines()
+
+
+def test_a_history_can_be_judged_by_others() -> None:
+    seen = Counter[str]()
+    for seed in range(3):
+        operations = [json.loads(line) for line in lease_history(seed).splitlines()]
+        last: dict[int, Any] = {}
+        written: set[tuple[str, int]] = set()
+        for one in operations:
+            assert set(one) == {"process", "call", "return", "op", "result"}
+            assert (one["return"] is None) == (one["result"] is None)
+            assert one["return"] is None or one["return"] > one["call"]
+            assert one["process"] not in last or last[one["process"]]["return"] is not None, "it had not ended"
+            assert one["process"] not in last or last[one["process"]]["return"] < one["call"], "two at once"
+            last[one["process"]] = one
+            seen[f"{one['op']['f']} {'unknown' if one['return'] is None else 'known'}"] += 1
+            if one["op"]["f"] == "write" and "at" in (one["result"] or {}):
+                place = (one["op"]["partition"], one["result"]["at"])
+                assert place not in written, "two writes were told the same place"
+                written.add(place)
+        events = [one[key] for one in operations for key in ("call", "return") if one[key] is not None]
+        assert sorted(events) == [*range(len(events))]
+    for what in ("write known", "write unknown", "force known", "balance known", "release known", "renew known"):
+        assert seen[what], f"nobody saw {what}: {seen}"
 
 
 def test_any_history_leaves_positions_with_whoever_was_marked_last(

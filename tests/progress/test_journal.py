@@ -190,6 +190,23 @@ def test_a_stale_update_changes_nothing(local: Place, number: int, at: datetime,
     assert local.numbers() == {"a": number if taken else 5}
 
 
+def test_updates_that_are_passed_over_are_told_once(local: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """A log that was cleared while the clock was behind is not recorded for as long: nobody else would say so."""
+    with caplog.at_level("WARNING", "checkpointer"), local.open() as journal:
+        journal.persist("a", 5000, LATER)
+        for number in (5000, 1, 2, 3):
+            journal.persist("a", number, LATER if number == 5000 else AT)
+            journal.persist("b", 7, AT)
+        journal.flush()
+        (record,) = caplog.records
+        assert "event log 'a': record 1 of" in record.getMessage()
+        assert "after record 5000" in record.getMessage()
+        journal.persist("a", 4, LATER + timedelta(seconds=1))
+        journal.persist("a", 1, AT)
+        journal.flush()
+        assert len(caplog.records) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "number", "at"),
     [

@@ -150,16 +150,19 @@ BOMB = "a: &a [x, x]\n" + "".join(
         GOOD[: GOOD.index("- {")],
         GOOD.replace("update_time", "date"),
         GOOD.replace("2026-01-01T00:00:00Z\ne", "yesterday\ne"),
-        GOOD.replace("2026-01-01T00:00:00Z\ne", "2026-13-01T00:00:00Z\ne"),
         GOOD.replace("record_number: 1", "record_number: -1"),
         GOOD.replace("record_number: 1", "record_number: 18446744073709551616"),
         GOOD.replace("record_number: 1", "record_number: true"),
         GOOD.replace("record_number: 1", "record_number: 1.0"),
         GOOD.replace("record_number: 1", "record_number: '1'"),
         GOOD.replace("record_number: 1, ", ""),
-        GOOD.replace("name: a", "name: 1"),
         GOOD.replace("name: a", "name: ''"),
         GOOD.replace("name: a, ", ""),
+        GOOD.replace("name: a", "name: ~"),
+        GOOD + "- {name: b, timestamp: 2026-01-01T00:00:00Z}\n",
+        GOOD + "- {name: b, record_number: 1}\n",
+        GOOD + "- {name: a, record_number: -1, timestamp: 2026-01-01T00:00:00Z}\n",
+        (GOOD + "- name: b\n  record_number: 1\n  timestamp: 2026-01-0"),
         GOOD.replace("timestamp: 2026-01-01T00:00:00Z", "timestamp: 2026-01-01"),
         GOOD.replace("timestamp: 2026-01-01T00:00:00Z", "timestamp: 0001-01-01T00:00:00+01:00"),
         GOOD.replace("name: a", "name: a, name: b"),
@@ -179,11 +182,10 @@ BOMB = "a: &a [x, x]\n" + "".join(
         GOOD + "more: 1" + ":1" * 100_000 + "\n",
         GOOD + "more: !!omap [a: 1]\n",
         GOOD + "more: !!pairs [a: 1]\n",
-        GOOD + "more: 9999-12-31T23:59:59-23:59\n",
         GOOD + "more: \0\n",
         GOOD + "#" * LIMIT,
     ],
-    ids=range(40),
+    ids=range(42),
 )
 def test_what_is_no_journal_is_refused(text: str) -> None:
     with pytest.raises(MalformedError, match=r"^journal\.yml: expected YAML with update_time and event_logs") as caught:
@@ -200,6 +202,76 @@ def test_times_as_go_and_people_write_them() -> None:
     }.items():
         data = GOOD.replace("timestamp: 2026-01-01T00:00:00Z", f"timestamp: {text}").encode()
         assert decode("x", data).states["a"].timestamp == at
+
+
+@pytest.mark.parametrize("text", ["=", "<<", "yes", "1", "1:30", "0x1f", "2026-01-01", "1.5", "null and void"])
+def test_a_name_is_the_text_that_stands_there(text: str) -> None:
+    """Go writes some of these without quotes, and reads all of them so: the field is text there."""
+    content = decode("x", GOOD.replace("name: a", f"name: {text}").encode())
+    assert [*content.states] == [text]
+    assert decode("x", encode(content, AT, "0" * 16)) == content
+
+
+def test_marks_of_old_yaml_are_text() -> None:
+    more = "more: [=, <<, {<<: {a: 1}, =: 2}]\n"
+    content = decode("x", (GOOD + more).encode())
+    assert content.other == {"more": ["=", "<<", {"<<": {"a": 1}, "=": 2}]}
+    assert decode("x", encode(content, AT, "0" * 16)) == content
+
+
+TIMES = ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "-0001-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59"]
+"""Times that Go has, and Python has not, in UTC."""
+
+
+@pytest.mark.parametrize("time", [*TIMES, "2026-13-01T00:00:00Z"])
+def test_a_time_that_python_does_not_have_is_kept_where_nobody_needs_it(time: str) -> None:
+    content = decode("x", (GOOD.replace("2026-01-01T00:00:00Z\ne", f"{time}\ne") + f"more: {time}\n").encode())
+    assert content.states["a"].timestamp == datetime(2026, 1, 1, tzinfo=UTC)
+    assert content.other == {"more": time}
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "time"),
+    [
+        *(("b", "7", time) for time in [*TIMES, "soon", "2026-13-01T00:00:00Z", "2026-01-01"]),
+        *(("b", number, "2026-01-01T00:00:00Z") for number in ["-1", "18446744073709551616", "true", "1.0", "'1'"]),
+        *((name, "7", "2026-01-01T00:00:00Z") for name in ["''", "~", "[b]"]),
+    ],
+)
+@pytest.mark.parametrize("first", [False, True])
+def test_an_entry_that_cannot_be_read_costs_no_other(
+    tmp_path: Path, name: str, number: str, time: str, first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place(str(tmp_path))
+    bad = f"- {{name: {name}, record_number: {number}, timestamp: {time}, bookmark: mine}}\n"
+    head, _, entry = GOOD.rpartition("- ")
+    place.write((head + bad + "- " + entry if first else GOOD + bad).encode())
+    for number_of_opening in range(2):  # what was read is written, and read again
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "checkpointer"), place.open() as journal:
+            assert [*journal.states()] == ["a"]
+            assert journal.recovered_from is None
+            (why,) = journal.unreadable
+            journal.persist("a", 2 + number_of_opening, AT)
+        (record,) = caplog.records
+        assert why in record.getMessage()
+        assert place.file in record.getMessage()
+        assert ("event log 'b'" if name == "b" else "name: expected text") in why
+        assert [log["bookmark"] for log in place.document()["event_logs"] if "bookmark" in log] == ["mine"]
+    with place.open() as journal:
+        journal.persist("b", 8, AT)
+        if name == "b":
+            assert journal.unreadable == ()
+    with place.open() as journal:
+        assert {log: state.record_number for log, state in journal.states().items()} == {"a": 3, "b": 8}
+        assert len(journal.unreadable) == (name != "b")
+
+
+def test_a_file_without_any_entry_that_can_be_read_gives_way_to_the_version_before(place: Place) -> None:
+    place.write(GOOD.replace("record_number: 1", "record_number: -1").encode())
+    with place.open() as journal:
+        assert journal.states() == {"a": EventLogState("a", 1, AT)}
+        assert journal.recovered_from == f"{place.file}.previous"
 
 
 # --- round trips ---

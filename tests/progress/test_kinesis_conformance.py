@@ -200,14 +200,21 @@ class Contract:
         prepared.checkpoint()
         assert owner().position == number("8")
 
-    def test_redeeming_does_not_give_up_what_was_prepared_since(self, one: Checkpointer, owner: Owner) -> None:
+    def test_prepared_checkpoints_are_redeemed_in_their_order(self, one: Checkpointer, owner: Owner) -> None:
         first = one.prepare_checkpoint_by_sequence_number("7")
         second = one.prepare_checkpoint_by_sequence_number("8")
+        first.checkpoint()
+        assert (one.position, one.pending) == (number("7"), None)
+        second.checkpoint()
+        two = owner()
+        assert (two.position, two.pending) == (number("8"), None)
+
+    def test_what_was_prepared_first_is_refused_after_what_was_prepared_since(self, one: Checkpointer) -> None:
+        first = one.prepare_checkpoint_by_sequence_number("7")
+        one.prepare_checkpoint_by_sequence_number("8").checkpoint()
         with pytest.raises(IllegalArgumentError):
             first.checkpoint()
-        assert one.pending is not None
-        second.checkpoint()
-        assert owner().position == number("8")
+        assert one.position == number("8")
 
     def test_what_is_checkpointed_needs_no_preparing(self, one: Checkpointer, owner: Owner) -> None:
         one.checkpoint_by_sequence_number("7")
@@ -279,6 +286,39 @@ class Contract:
         leases.end(one)
         one.checkpoint_by_sequence_number("9")
         assert owner().position == number("9")
+
+    @pytest.mark.parametrize("text", ["11", "99999999999999999999"])
+    def test_the_end_permits_no_number_above_the_last_record(
+        self, one: Checkpointer, owner: Owner, leases: Any, text: str
+    ) -> None:
+        leases.end(one)
+        for form in (one.checkpoint_by_sequence_number, one.prepare_checkpoint_by_sequence_number):
+            with pytest.raises(IllegalArgumentError):
+                form(text)
+        with pytest.raises(IllegalArgumentError):
+            one.checkpoint_by_sequence_number_ex("10", 1)
+        assert (one.position, one.pending) == (TRIM_HORIZON, None)
+        one.checkpoint_by_sequence_number("10")
+        assert owner().position == SHARD_END
+
+    def test_the_end_permits_what_an_earlier_owner_prepared(self, one: Checkpointer, owner: Owner, leases: Any) -> None:
+        one.prepare_checkpoint_by_sequence_number("8")
+        two = owner()
+        leases.end(two)
+        for _ in range(2):
+            two.checkpoint_by_sequence_number("8")
+        with pytest.raises(IllegalArgumentError):
+            two.checkpoint_by_sequence_number("9")
+        two.checkpoint()
+        assert owner().position == SHARD_END
+
+    @pytest.mark.parametrize("name", ["SHARD_END", "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"])
+    def test_a_name_has_no_sub_sequence_numbers(self, one: Checkpointer, leases: Any, name: str) -> None:
+        leases.end(one)
+        for form in (one.checkpoint_by_sequence_number_ex, one.prepare_checkpoint_by_sequence_number_ex):
+            with pytest.raises(IllegalArgumentError):
+                form(name, 42)
+        assert one.position == TRIM_HORIZON
 
     def test_nothing_follows_the_end(self, one: Checkpointer, leases: Any) -> None:
         leases.end(one)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointer.errors import IllegalArgumentError
+from checkpointer.errors import IllegalArgumentError, MalformedError
 from checkpointer.progress.kinesis import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from checkpointer.progress.kinesis.sequence import MAX_DIGITS, number_of
+from checkpointer.progress.kinesis.state import decode
 
 INTEGERS = st.one_of(st.integers(0, 200), st.integers(0, 10**MAX_DIGITS - 1))
 SUBS = st.integers(0, 3) | st.integers(0, 2**63 - 1)
@@ -55,6 +56,20 @@ def test_the_text_says_it_all(number: ExtendedSequenceNumber) -> None:
 def test_what_is_no_sequence_number(number: Any) -> None:
     with pytest.raises(IllegalArgumentError, match=r"sequence number .*: expected text"):
         ExtendedSequenceNumber(number)
+
+
+@pytest.mark.parametrize("name", ["AT_TIMESTAMP", "TRIM_HORIZON", "LATEST", "SHARD_END"])
+def test_a_name_has_no_sub_sequence_number(name: str) -> None:
+    with pytest.raises(IllegalArgumentError, match=f"sequence number {name} with sub-sequence number 42: expected 0"):
+        ExtendedSequenceNumber(name, 42)
+
+
+@pytest.mark.parametrize("place", ["checkpoint", "pending"])
+def test_an_end_with_a_sub_sequence_number_is_damage(place: str) -> None:
+    """Such an end would equal no other, and the shard would be read for good."""
+    found = {"sequence_number": "SHARD_END", "sub_sequence_number": 42, "state": None}
+    with pytest.raises(MalformedError, match=r"shard 's'.*SHARD_END with sub-sequence number 42"):
+        decode("s", {"checkpoint": None, "pending": None, place: found}, TRIM_HORIZON)
 
 
 @pytest.mark.parametrize("sub", [-1, None, "1", 1.0, True, 2**63])

@@ -15,13 +15,10 @@ from typing import Any, NamedTuple
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.progress.coalesce import Coalescer, each
 from checkpointer.progress.document import Space
-from checkpointer.progress.group import Group
+from checkpointer.progress.group import MAX_OFFSET, Group, check_name
 from manifests import layout
 from manifests.fields import Fields, check_json
 from manifests.progress import Ownership, Position, Row
-
-MAX_OFFSET = 16 << 10
-"""Characters of an offset, which is a number, or some short text."""
 
 
 class Names(NamedTuple):
@@ -129,7 +126,7 @@ class Consumers:
         return _Key(group, group.name(_text(given, "partition_id")))
 
     def _claim(self, given: Mapping[str, Any]) -> _Claim:
-        partition = _text(given, "partition_id")
+        partition = check_name(_text(given, "partition_id"))
         owner = given.get("owner_id")
         if not isinstance(owner, str):
             raise IllegalArgumentError(f"owner_id {owner!r:.60}: expected text; an empty one releases the partition")

@@ -225,7 +225,11 @@ class LeaseManager(Client[HostLeases], Closing):
         return run_sync(self._core.renew(lease))
 
     def release_lease(self, lease: CompleteLease) -> None:
-        """Give it up, once what was updated under it is written. What is lost or was never held is given up already."""
+        """Give it up, once what was updated under it is written.
+
+        One that has expired and that nobody took is given up too, and so is one that `get_lease` shows as this host's,
+        such as that of a process before this one. What is lost, or another host's, is given up already.
+        """
         run_sync(self._core.release(lease))
 
     def update_lease(self, lease: CompleteLease) -> bool:

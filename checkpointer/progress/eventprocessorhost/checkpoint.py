@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from checkpointer.errors import IllegalArgumentError
+from checkpointer.progress.group import MAX_OFFSET
 from checkpointer.progress.lease import Value
 from manifests import layout
 from manifests.fields import Fields, check_json
@@ -22,6 +23,8 @@ class CheckpointInfo:
 
     def __post_init__(self) -> None:
         layout.encode_part(self.partition_id)
+        if isinstance(self.offset, str) and len(self.offset) > MAX_OFFSET:
+            raise IllegalArgumentError(f"offset: {len(self.offset)} characters, at most {MAX_OFFSET} are kept")
         if not isinstance(self.offset, str) or not self.offset:
             raise IllegalArgumentError(f"offset {self.offset!r:.60}: expected text of at least one character")
         check_json("offset", self.offset)
@@ -52,7 +55,8 @@ def is_news(found: CheckpointInfo | None, new: CheckpointInfo) -> bool:
     if new.sequence_number < found.sequence_number:
         raise IllegalArgumentError(
             f"partition {new.partition_id!r}: sequence number {new.sequence_number} comes before "
-            f"{found.sequence_number}, which is checkpointed already: delete the checkpoint to go back"
+            f"{found.sequence_number}, which is checkpointed already: "
+            "to go back all the same, note that position, then delete the checkpoint"
         )
     return False
 

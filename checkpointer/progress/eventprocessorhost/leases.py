@@ -10,6 +10,7 @@ from checkpointer.progress.eventprocessorhost.checkpoint import CheckpointInfo, 
 from checkpointer.progress.group import Group
 from checkpointer.progress.lease import Lease
 from checkpointer.progress.leases import Leases
+from checkpointer.progress.live import Live
 from manifests import layout
 from manifests.progress import Ownership, Row
 
@@ -17,12 +18,14 @@ RENEWALS = 3
 """Renewals in the length of a lease, where its owner does nothing but update checkpoints."""
 
 
-class CompleteLease:
+class CompleteLease(Live):
     """The lease of a partition, as its `LeaseManager` saw it last; once acquired, the right to update its checkpoint.
 
     Only a `LeaseManager` makes one. It belongs to the process that it was made in. Once it was lost it stays lost,
     also where the same host acquires the partition again: that is another lease, of another object.
     """
+
+    _instead = "get_lease() in the other process, from a LeaseManager, which may be pickled"
 
     def __init__(self, host: "HostLeases", row: Row) -> None:
         self._host, self._row = host, row
@@ -161,10 +164,16 @@ class HostLeases:
     async def release(self, lease: CompleteLease) -> None:
         hold = self._checked(lease)._hold
         self._used.discard(lease)
-        if hold is not None and not hold.lost:
+        if hold is not None and hold.lost:
+            return
+        if hold is not None:
             await self.leases.release(hold)
-            lease._hold, lease._live = None, False
-            lease._row = replace(lease._row, owner="")
+        elif lease.owner == self.leases.worker:
+            await self.leases.release_seen(lease._row)
+        else:
+            return
+        lease._hold, lease._live = None, False
+        lease._row = replace(lease._row, owner="")
 
     def _checked(self, lease: CompleteLease) -> CompleteLease:
         if not isinstance(lease, CompleteLease) or lease._host is not self:

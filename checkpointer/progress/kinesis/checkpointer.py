@@ -18,8 +18,9 @@ from checkpointer.errors import (
 )
 from checkpointer.progress.coalesce import Coalescer, each
 from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber, number_of
-from checkpointer.progress.kinesis.state import Recorded, checkpointed, coalesced, decode, encode, prepared, redeemed
+from checkpointer.progress.kinesis.state import Recorded, checkpointed, coalesced, decode, encode, prepared
 from checkpointer.progress.lease import Lease, Value
+from checkpointer.progress.live import Live
 from checkpointer.runtime import run_sync
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ T = TypeVar("T")
 Step = Callable[[Recorded], Recorded]
 
 
-class RecordCheckpointer:
+class RecordCheckpointer(Live):
     """Records how far one shard is, for as long as its lease is held. Any thread may call it.
 
     A checkpoint is taken from the last one up to the largest record delivered; it is durable on return, unless
@@ -41,13 +42,15 @@ class RecordCheckpointer:
         InvalidStateError: What the store holds does not allow it.
     """
 
+    _instead = "checkpoint where its lease is held, at the sequence numbers that the others return"
+
     def __init__(
         self, lease: Lease, initial: ExtendedSequenceNumber, waiting: Coalescer["RecordCheckpointer", Recorded]
     ) -> None:
         self._lease, self._initial, self._waiting = lease, initial, waiting
         self._recorded = self._decode(lease.found)
         self._delivered = initial
-        self._last: ExtendedSequenceNumber | None = None
+        self._last: ExtendedSequenceNumber | None = None  # what was seen when the shard ended
         self._known = True
         self._turn = asyncio.Lock()
         lease.flush = self._flush
@@ -73,8 +76,8 @@ class RecordCheckpointer:
 
     @property
     def seen(self) -> ExtendedSequenceNumber:
-        """The largest sequence number delivered: records after it are next."""
-        return max(self._delivered, self._recorded.checkpoint)  # what an earlier owner prepared may be checkpointed
+        """The largest sequence number delivered: records after it are next. SHARD_END once the shard has ended."""
+        return self._largest_record if self._last is None else SHARD_END
 
     @property
     def pending(self) -> "PreparedCheckpointer | None":
@@ -90,13 +93,17 @@ class RecordCheckpointer:
     # ---- what it is told -----------------------------------------------------------------------------------------
 
     def _deliver(self, records: Iterable[Any]) -> None:
-        """These records are about to be handed to the record processor, and may be checkpointed from now on."""
+        """Let these records be checkpointed from now on: they are about to be handed to the record processor."""
+        if self._last is not None:
+            raise IllegalArgumentError(
+                f"shard {self.shard_id!r:.60}: records were delivered after its end was announced: deliver them before"
+            )
         self._delivered = max([self.seen, *map(number_of, records)])
 
     def _end(self) -> None:
         """Everything in the shard was delivered: from now on, the last record stands for the end of the shard."""
         if self._last is None:
-            self._delivered, self._last = SHARD_END, self.seen  # in this order: others compare meanwhile
+            self._last = self.seen  # one assignment: other threads compare meanwhile
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -146,22 +153,30 @@ class RecordCheckpointer:
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     def _checkpoint(self, number: ExtendedSequenceNumber) -> None:
-        new, seen = self._target(number), self.seen
+        new, seen = self._target(number), self._permitted(number)
         self._record(lambda recorded: checkpointed(recorded, new, seen), at_once=new == SHARD_END)
 
     def _redeem(self, number: ExtendedSequenceNumber) -> None:
-        new, seen = self._target(number), self.seen
-        self._record(lambda recorded: redeemed(recorded, new, seen), at_once=True)
+        new, seen = self._target(number), self._permitted(number)
+        self._record(lambda recorded: checkpointed(recorded, new, seen), at_once=True)
 
     def _prepare(self, number: ExtendedSequenceNumber, state: bytes | None) -> "PreparedCheckpointer":
         if state is not None and not isinstance(state, bytes):
             raise IllegalArgumentError(f"application_state: expected bytes, got {type(state).__name__}")
-        new, seen = self._target(number), self.seen
+        new, seen = self._target(number), self._permitted(number)
         self._record(lambda recorded: prepared(recorded, new, seen, state), at_once=True)
         return PreparedCheckpointer(new, self)
 
     def _target(self, number: ExtendedSequenceNumber) -> ExtendedSequenceNumber:
         return SHARD_END if number == self._last else number
+
+    def _permitted(self, number: ExtendedSequenceNumber) -> ExtendedSequenceNumber:
+        """Return the largest number that may be recorded. The end of a shard permits no number above its records."""
+        return self.seen if self._target(number) == SHARD_END else self._largest_record
+
+    @property
+    def _largest_record(self) -> ExtendedSequenceNumber:
+        return max(self._delivered, self._recorded.checkpoint)  # what an earlier owner prepared may be checkpointed
 
     def _of_record(self, record: Any) -> ExtendedSequenceNumber:
         self._lease.check()
@@ -218,14 +233,20 @@ class RecordCheckpointer:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedCheckpointer:
+class PreparedCheckpointer(Live):
     """A checkpoint that was prepared, for whoever has the shard now."""
+
+    _instead = "redeem it there; the next owner of the shard finds it as `checkpointer.pending`"
 
     pending_checkpoint: ExtendedSequenceNumber
     _checkpointer: RecordCheckpointer = field(repr=False)
 
     def checkpoint(self) -> None:
-        """Make it the checkpoint. It is checked again: what was checkpointed or prepared since may be above it."""
+        """Make it the checkpoint, as `checkpoint_by_sequence_number()` would; this ends whatever is pending.
+
+        One that was prepared before others may be redeemed before them: they stay redeemable in this process. It is
+        refused once a checkpoint stands above it.
+        """
         self._checkpointer._redeem(self.pending_checkpoint)
 
 

@@ -37,6 +37,11 @@ class ExtendedSequenceNumber:
             )
         if isinstance(sub, bool) or not isinstance(sub, int) or not 0 <= sub < 2**63:
             raise IllegalArgumentError(f"sub-sequence number {sub!r:.60}: expected an integer from 0 to {2**63 - 1}")
+        if sub and number in _RANKS:
+            raise IllegalArgumentError(
+                f"sequence number {number} with sub-sequence number {sub}: expected 0, since {number} is no record: "
+                f"leave the sub-sequence number out"
+            )
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, ExtendedSequenceNumber):

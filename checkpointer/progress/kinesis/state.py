@@ -7,7 +7,7 @@ This is the `value` of the shard's position. `checkpoint` is the record after wh
 shard's end; null where nothing was checkpointed yet. `pending` is what was prepared since; null where nothing was, or
 what was is checkpointed or given up. Its `state` is the application's, in base64, or null. Sequence numbers are text:
 1 to 129 decimal digits, none of them a leading zero, or `SHARD_END`; of what is pending also `AT_TIMESTAMP`,
-`TRIM_HORIZON` and `LATEST`. Sub-sequence numbers are integers from 0. Other fields are kept.
+`TRIM_HORIZON` and `LATEST`. Sub-sequence numbers are integers from 0, and 0 beside such a name. Other fields are kept.
 """
 
 import base64
@@ -42,14 +42,7 @@ class Recorded:
 
 def checkpointed(recorded: Recorded, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber) -> Recorded:
     """A checkpoint at `new`, whatever is pending, which it ends. `seen` is the largest delivered to this owner."""
-    _check(recorded, new, seen, recorded.checkpoint)
-    return replace(recorded, checkpoint=new, pending=None)
-
-
-def redeemed(recorded: Recorded, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber) -> Recorded:
-    """A checkpoint at what was prepared: below one that was prepared since it would give that one up unasked."""
-    last = recorded.checkpoint if recorded.pending is None else max(recorded.checkpoint, recorded.pending.number)
-    _check(recorded, new, seen, last)
+    _check(recorded, new, seen)
     return replace(recorded, checkpoint=new, pending=None)
 
 
@@ -57,22 +50,22 @@ def prepared(
     recorded: Recorded, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber, state: bytes | None
 ) -> Recorded:
     """`new` pending in place of what is. What is checkpointed already needs no preparing, unless to keep a state."""
-    _check(recorded, new, seen, recorded.checkpoint)
+    _check(recorded, new, seen)
     nothing = new == recorded.checkpoint and state is None
     return replace(recorded, pending=None if nothing else Pending(new, state))
 
 
 def coalesced(recorded: Recorded, new: Recorded) -> Recorded:
     """The outcome of steps that were not written one by one. Who has the same lease may have gone on: never back."""
-    _check(recorded, new.checkpoint, new.checkpoint, recorded.checkpoint)
+    _check(recorded, new.checkpoint, new.checkpoint)
     return new
 
 
-def _check(
-    recorded: Recorded, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber, last: ExtendedSequenceNumber
-) -> None:
-    if new < last:
-        raise IllegalArgumentError(f"shard {recorded.shard!r:.60}: {new} is below the last checkpoint, {last}")
+def _check(recorded: Recorded, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber) -> None:
+    if new < recorded.checkpoint:
+        raise IllegalArgumentError(
+            f"shard {recorded.shard!r:.60}: {new} is below the last checkpoint, {recorded.checkpoint}"
+        )
     # What is pending was seen, if only by an earlier owner.
     if new > seen and (recorded.pending is None or new != recorded.pending.number):
         raise IllegalArgumentError(

@@ -1,9 +1,10 @@
 """A loop that leads record processors through their life, for the shards that this worker has."""
 
 import logging
+import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from checkpointer.progress.kinesis.processor import (
     ShutdownRequestedInput,
 )
 from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
+from checkpointer.progress.live import Live
 
 logger = logging.getLogger("checkpointer")
 
@@ -35,7 +37,34 @@ class _Reader:
     processor: RecordProcessor
 
 
-class Worker:
+class _Flag:
+    """A flag that a signal handler may set while its own thread waits for it; a `threading.Event` may lock up then."""
+
+    def __init__(self) -> None:
+        self._set = False
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        self._wakes.put(None)
+
+    def clear(self) -> None:
+        self._set = False
+        with suppress(queue.Empty):
+            while True:
+                self._wakes.get_nowait()
+
+    def wait(self, seconds: float) -> None:
+        """Return once it is set, or after `seconds`."""
+        if not self._set:
+            with suppress(queue.Empty):
+                self._wakes.get(timeout=seconds)
+
+
+class Worker(Live):
     """Reads the shards that it gets a lease on, one after the other, in the thread that calls `run()`.
 
         leases.create(shard_ids)
@@ -46,6 +75,8 @@ class Worker:
     who gets them. Only a `ShutdownError` ends no more than the reading of its shard, where the lease is found lost.
     """
 
+    _instead = "make one in each process; the ShardLeases that it takes may be pickled"
+
     def __init__(
         self, leases: ShardLeases, fetch: Fetch, make_processor: Callable[[], RecordProcessor], *, idle: float = 1.0
     ) -> None:
@@ -55,7 +86,8 @@ class Worker:
         self._leases, self._fetch, self._make_processor, self._idle = leases, fetch, make_processor, idle
         self._readers: dict[str, _Reader] = {}
         self._balanced: float | None = None
-        self._stop = threading.Event()
+        self._stop = _Flag()
+        self._running = threading.Lock()
 
     def run(self) -> None:
         """Read until `stop()` is called; then ask the processors to shut down, and release what is held."""
@@ -86,13 +118,21 @@ class Worker:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        with self._leases.renewing():
-            try:
-                yield
-                self._stop.clear()
-            except BaseException:
-                self._abandon()
-                raise
+        if not self._running.acquire(blocking=False):
+            raise InvalidStateError(
+                f"worker {self._leases.worker}: is running already, in another thread or in a call of a processor that "
+                "has not returned: make another Worker, on ShardLeases of its own"
+            )
+        try:
+            with self._leases.renewing():
+                try:
+                    yield
+                    self._stop.clear()
+                except BaseException:
+                    self._abandon()
+                    raise
+        finally:
+            self._running.release()
 
     def _round(self) -> bool:
         self._balance()
