@@ -9,7 +9,10 @@ from manifests.model import Job
 
 Step = Literal["next", "repeated"]
 
-CONTINUE = 'on_reset="continue" starts a new line of batch ids on the old state'
+CONTINUE = (
+    'on_reset="continue" keeps the state as it is and starts a new line of batch ids on it: what Spark then reads '
+    "again is counted twice, and what it no longer reads is left out"
+)
 
 
 def compare(root: str, last: Job, job: Job) -> Step:
@@ -29,7 +32,9 @@ def compare(root: str, last: Job, job: Job) -> Step:
         back = rewind_command(root, job, f"epoch={job.batch_id - 1}")
         raise BatchResetError(
             f"{sides}, Spark went back to batch {job.batch_id}"
-            + (f": take the state back too, with `{back}`; {CONTINUE}" if job.batch_id else f"; {CONTINUE}")
+            + (f": take the state back too, with `{back}`" if job.batch_id else "")
+            + f"; `{rewind_command(root, job, 'latest')}` takes Spark to where the state is, and reads nothing again; "
+            + CONTINUE
         )
     if job.batch_id > last.batch_id + 1:
         raise BatchGapError(
@@ -45,7 +50,7 @@ def compare(root: str, last: Job, job: Job) -> Step:
             + (
                 f"`{back}`, or to an older one, takes the state back, to read them all"
                 if last.batch_id
-                else "start with an empty root and a new checkpointLocation"
+                else "keep this root as it is, and start another, empty one with a new checkpointLocation"
             )
         )
     if not _same_input(last, job, step):

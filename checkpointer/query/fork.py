@@ -22,7 +22,7 @@ from checkpointer.query.file_lists import check_lists
 from checkpointer.query.log_change import put_new, remove
 from checkpointer.query.log_plan import commit_of, recorded_offsets
 from checkpointer.query.records import read_records
-from checkpointer.query.running import this_driver
+from checkpointer.query.running import this_copier
 from checkpointer.query.spark_log import (
     COMMITS,
     METADATA,
@@ -38,6 +38,8 @@ from checkpointer.query.where import To, Where, job_of, resolve
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError, Store
 from manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress
+from manifests.notebook import facts
+from manifests.words import cut
 
 logger = logging.getLogger("checkpointer")
 
@@ -56,6 +58,22 @@ class Fork:
     """Its first checkpoint."""
     batch: int
     """The batch that it ends with: the query goes on with the next one."""
+
+    def __repr__(self) -> str:
+        where = f"{cut(repr(self.root), 200)}: {self.id}, query {self.query_id} after batch {self.batch}"
+        return f"Fork({where}, in {cut(repr(self.spark_checkpoint), 200)})"
+
+    def _repr_html_(self) -> str:
+        return facts(
+            "Fork",
+            {
+                "root": self.root,
+                "checkpoint": self.id,
+                "query": self.query_id,
+                "batch": self.batch,
+                "checkpointLocation": self.spark_checkpoint,
+            },
+        )
 
 
 async def fork(
@@ -112,13 +130,13 @@ async def _fork(
 
 
 def _renamed(session: Session, job: Job, files: dict[str, bytes], target_log: Store) -> Job:
-    """The batch as the new query's own. Its driver is this process, until it has one."""
+    """The batch as the new query's own. It has no driver yet, but who copied it."""
     query_id = str(uuid.UUID(hex=session.host.token(32), version=4))
     before = files.get(f"{OFFSETS}{job.batch_id - 1}")
     sources = () if before is None else Offsets.parse(before.decode()).sources
     offsets, lists = files[f"{OFFSETS}{job.batch_id}"].decode(), job.spark.lists if job.spark else {}
     spark = SparkProgress(target_log.url, offsets, sources, lists)
-    return replace(job, query_id=query_id, driver=this_driver(), spark=spark)
+    return replace(job, query_id=query_id, driver=this_copier(), spark=spark)
 
 
 async def _progress(spark: Store, log: SparkLog, job: Job) -> dict[str, bytes]:
@@ -176,7 +194,8 @@ async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str
     another id, and is refused. What such a one left goes first; what an earlier call wrote is the same, and stays."""
     if await query_id_of(target_log) not in (None, copy.query_id):
         raise InvalidStateError(
-            f"{target_log.url}: a query was started here before the copy was whole: empty it, then call again"
+            f"{target_log.url}: a query was started here before the copy was whole: keep what it holds by "
+            "giving another, new checkpointLocation and root; or empty both, then call again"
         )
     await remove(target_log, METADATA)
     for folder in (COMMITS, OFFSETS):

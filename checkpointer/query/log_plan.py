@@ -52,6 +52,8 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: Before | None)
     else:
         wanted = dict.fromkeys(here & {*before.names})
         wanted |= {**recorded, **before.cut}
+        if not _can_start(wanted):  # Spark has deleted since what it needs below what would come back
+            wanted = await _after(store, log, job, recorded)
     cut: list[str] = []
     for folder, files in ((COMMITS, log.commits), (OFFSETS, log.offsets)):
         for n in sorted(files, reverse=True):  # newest first: a log that is cut half way is ahead of the state
@@ -66,6 +68,12 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: Before | None)
     if before is not None and not write and cut == [following] and await _is_whole(store, following, job):
         cut = []  # all is as it was, and the query has begun the next batch since
     return LogPlan(tuple(cut), write, tuple(sorted(here)))
+
+
+def _can_start(paths: Collection[str]) -> bool:
+    """Whether Spark finds the offsets of the newest batch and of the one before, without which it does not start."""
+    numbers = {int(path.removeprefix(OFFSETS)) for path in paths if path.startswith(OFFSETS)}
+    return not numbers or max(numbers) == 0 or max(numbers) - 1 in numbers
 
 
 async def _after(

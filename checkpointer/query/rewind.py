@@ -16,10 +16,14 @@ from checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     ConflictError,
+    CorruptionError,
     InvalidStateError,
     NotFoundError,
+    RetiredError,
+    StoreRefusedError,
 )
 from checkpointer.history import is_live
+from checkpointer.host import Progress
 from checkpointer.lineage import delete_savepoint, find_target, rollback, savepoint
 from checkpointer.overview import find
 from checkpointer.pointer import Head, reading
@@ -29,9 +33,12 @@ from checkpointer.query.records import Record, next_number, read_before, read_re
 from checkpointer.query.running import is_running
 from checkpointer.query.spark_log import read_log
 from checkpointer.query.where import To, Where, job_of, resolve
+from checkpointer.retention.whole import refuse_damaged
 from checkpointer.session import Base, Session
 from checkpointer.store.base import Store
-from manifests.model import CheckpointId, Job, Ref
+from manifests.model import CheckpointId, Job, Manifest, Ref
+from manifests.notebook import facts
+from manifests.words import count, cut
 
 logger = logging.getLogger("checkpointer")
 
@@ -61,20 +68,58 @@ class Rewind:
     """The folder of Spark's checkpoint that has what was cut; None where nothing was to be done."""
     new: CheckpointId | None = None
     """The new commit; None where nothing was done."""
+    refused: str | None = None
+    """Of a dry run: why the same call would be refused now without it, such as that the query runs; None where not."""
+
+    def __repr__(self) -> str:
+        return f"Rewind({', '.join(f'{name} {value}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return facts("Rewind", self._facts())
+
+    def _facts(self) -> dict[str, object]:
+        """What there is to say, in few words."""
+        if not self.changes:
+            return {"query": self.query_id, "at batch": self.batch, "changes": "nothing"}
+        said: dict[str, object] = {
+            "query": self.query_id,
+            "batch": f"{self.left_batch} → {self.batch}",
+            "state": f"{self.left} → {self.to}",
+            "in": cut(self.spark_checkpoint, 200),
+            "cut": count(len(self.cut), "file"),
+            "written": count(len(self.written), "file"),
+            "committed as": self.new or "nothing yet",
+        }
+        if self.refused is not None:
+            said["refused"] = cut(self.refused, 200)
+        return said | ({"savepoint": repr(self.savepoint)} if self.savepoint else {})
 
 
-async def rewind(session: Session, to: To, where: Where, *, stopped: bool = False, dry_run: bool = False) -> Rewind:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a rewind is to be done, besides where to."""
+
+    stopped: bool = False
+    """Somebody says that the query does not run. What can be seen running is refused all the same."""
+    dry_run: bool = False
+    verify: bool = True
+    """Whether a dry run reads the target too. Before a rewind that reads it in any case, its plan need not."""
+    progress: Progress | None = None
+    """Told bytes while the target is read."""
+
+
+async def rewind(session: Session, to: To, where: Where, options: Options) -> Rewind:
     """Take state and Spark's progress back to a live checkpoint. See `Checkpointer.rewind`."""
     target = await resolve(session, to)
     async with _opened(session, where) as query:
-        return await (await query.attempt(target)).run(stopped=stopped, dry_run=dry_run)
+        return await (await query.attempt(target)).run(options)
 
 
-async def undo(session: Session, where: Where, *, stopped: bool = False, dry_run: bool = False) -> Rewind:
+async def undo(session: Session, where: Where, options: Options) -> Rewind:
     """Put back what the last rewind took away. See `Checkpointer.undo_rewind`."""
     async with _opened(session, where) as query:
         attempt = await query.undoing()
-        return query.as_it_is() if attempt is None else await attempt.run(stopped=stopped, dry_run=dry_run)
+        return query.as_it_is() if attempt is None else await attempt.run(options)
 
 
 @asynccontextmanager
@@ -109,14 +154,15 @@ class _Query:
 
     async def attempt(self, to: CheckpointId) -> "_Attempt":
         """A rewind to a checkpoint: a new one, or the last one where that led there and may not have ended."""
-        ref, job = await self._find(to)
+        ref, manifest = await self._find(to)
+        job = job_of(self.session, manifest)
         begun = next((record for record in self.records if record.goes(self.committed.id, to)), None)
         if job.spark is None and begun is None and any([await self._happened(record) for record in self.records]):
             raise InvalidStateError(
                 f"{self.session.store.url}: {to} did not record the offsets of its batch, and those of Spark may be of "
                 "another one since it was rewound: only undo goes back there"
             )
-        return _Attempt(self, ref, job, begun, None, None)
+        return _Attempt(self, ref, manifest, job, begun, None, None)
 
     async def undoing(self) -> "_Attempt | None":
         """What undoes the last rewind, or finishes that; None where the last one was an undo, and is done."""
@@ -125,19 +171,20 @@ class _Query:
                 continue  # it changed nothing
             if record.undoes is None:
                 to = record.to if record.savepoint is None else await self._left_by(record, record.savepoint)
-                ref, job = await self._find(to)
-                return _Attempt(self, ref, job, None, record, await read_before(self.spark, record))
+                ref, manifest = await self._find(to)
+                job, before = job_of(self.session, manifest), await read_before(self.spark, record)
+                return _Attempt(self, ref, manifest, job, None, record, before)
             undone = await read_record(self.spark, record.undoes)
             if record.new != self.committed.id or undone is None:
                 return None
-            ref, job = await self._find(record.new)
-            unfinished = _Attempt(self, ref, job, record, undone, await read_before(self.spark, undone))
+            ref, manifest = await self._find(record.new)
+            job, before = job_of(self.session, manifest), await read_before(self.spark, undone)
+            unfinished = _Attempt(self, ref, manifest, job, record, undone, before)
             return unfinished if await unfinished.plan() else None
         raise InvalidStateError(f"{self.spark.url}: no rewind was done here: there is nothing to undo")
 
-    async def _find(self, to: CheckpointId) -> tuple[Ref, Job]:
-        ref, manifest = await reading(self.session.store, lambda head: find_target(self.session, head, to))
-        return ref, job_of(self.session, manifest)
+    async def _find(self, to: CheckpointId) -> tuple[Ref, Manifest]:
+        return await reading(self.session.store, lambda head: find_target(self.session, head, to))
 
     async def _left_by(self, record: Record, savepoint: str) -> CheckpointId:
         try:
@@ -167,6 +214,7 @@ class _Query:
 class _Attempt:
     query: _Query
     target: Ref
+    manifest: Manifest
     job: Job
     begun: Record | None
     """What an earlier call noted that got at least as far as its commit."""
@@ -180,7 +228,7 @@ class _Attempt:
         log.check_stateless("rewound")
         return await plan_log(self.query.spark, log, self.job, self.before)
 
-    async def run(self, *, stopped: bool, dry_run: bool) -> Rewind:
+    async def run(self, options: Options) -> Rewind:
         plan, committed, url = await self.plan(), self.query.committed, self.query.session.store.url
         moves = self.begun is None and committed != self.target
         result = replace(
@@ -191,24 +239,42 @@ class _Attempt:
             written=tuple(plan.write),
             changes=bool(plan) or moves,
         )
-        if dry_run or not result.changes:
+        if not result.changes:
             return result
-        self._refuse_running(stopped)
+        refused = self._why_running(options.stopped)
+        if options.dry_run:
+            return replace(result, refused=refused or (await self._damage(options) if options.verify else None))
+        if refused is not None:
+            raise InvalidStateError(refused)
+        if self.begun is None:
+            await refuse_damaged(self.query.session, self.target, self.manifest, options.progress)
         record = self.begun or await self._commit(moves, plan)
         await self._cut(record, plan)
         logger.info("%s: rewound to %s, batch %d, as %s", url, result.to, result.batch, record.new)
         return replace(result, new=record.new, kept_in=record.folder, savepoint=record.savepoint)
 
-    def _refuse_running(self, stopped: bool) -> None:
+    async def _damage(self, options: Options) -> str | None:
+        """Return why the checkpoint cannot be the state again. Once that is committed, nothing asks.
+
+        A store that does not answer is another matter: then nobody knows, and its error is raised.
+        """
+        try:
+            if self.begun is None:
+                await refuse_damaged(self.query.session, self.target, self.manifest, options.progress)
+        except (CorruptionError, RetiredError, StoreRefusedError) as error:
+            return str(error)
+        return None
+
+    def _why_running(self, stopped: bool) -> str | None:
+        """Why the query cannot be rewound now, as it runs or may run. What can be seen is not for the caller to say."""
         last = self.query.last
         running, why = is_running(last)
         query = f"{self.query.session.store.url}: query {last.query_id}"
         if running == "yes":
-            raise InvalidStateError(f"{query} runs ({why}): stop it first")
+            return f"{query} runs: {why}; stop it first"
         if running == "unknown" and not stopped:
-            raise InvalidStateError(
-                f"{query} may still run: {why}; stop it, then say so: stopped=True, or --stopped on the command line"
-            )
+            return f"{query} may still run: {why}; stop it, then say so: stopped=True, or --stopped on the command line"
+        return None
 
     async def _commit(self, moves: bool, plan: LogPlan) -> Record:
         """The state's part: one swap. Before it nothing has changed."""
@@ -229,7 +295,7 @@ class _Attempt:
             await savepoint(session, record.savepoint, committed)
         session.stand_on(self.query.base)
         try:
-            await rollback(session, self.target.id, new, job)
+            await rollback(session, self.target.id, new, job, verified=self.target)
         except ConflictError as error:
             await self._withdraw(record)
             raise ConflictError(f"{error}; the query may run: stop it first, then call again") from None

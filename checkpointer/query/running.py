@@ -25,8 +25,22 @@ _askers: list[Callable[[str], bool]] = []
 
 
 def this_driver() -> str:
-    """This process, so that another one can tell whether it is still there: `pid@host/machine`."""
+    """Return this process as text, so that another one can tell whether it is still there: `pid.start@host/machine`.
+
+    A process number is used again; with the time at which the process started it is not.
+    """
+    return f"{os.getpid()}.{_started(os.getpid())}@{_here()}"
+
+
+def this_copier() -> str:
+    """Return this process as the one that copied a query, which need not end before the copy is started or stopped."""
     return f"{os.getpid()}@{_here()}"
+
+
+def show_driver(driver: str) -> str:
+    """Write the process that a job names as a person would: number and host."""
+    process, _, where = driver.partition("@")
+    return f"process {process.partition('.')[0]:.20} on {where.partition('/')[0]:.80}"
 
 
 def ask(is_active: Callable[[str], bool]) -> None:
@@ -40,15 +54,23 @@ def is_running(job: Job) -> tuple[Running, str]:
         return "yes", "it is active in this process"
     if job.driver is None:
         return "unknown", "its last checkpoint does not say which process wrote it"
-    text, _, where = job.driver.partition("@")
+    process, _, where = job.driver.partition("@")
+    text, _, started = process.partition(".")
     pid = int(text) if text.isdecimal() and len(text) < _DIGITS else 0
     if where != _here() or not pid:
-        return "unknown", f"its driver, process {pid} on {where.partition('/')[0]:.80}, cannot be seen from here"
-    if pid == os.getpid():
+        return "unknown", f"its driver, {show_driver(job.driver)}, cannot be seen from here"
+    now = _started(pid)
+    another = bool(started and now and started != now)  # a process number that is used again
+    if pid == os.getpid() and not another:
         return "no", "it has ended"
-    if _is_alive(pid):
-        return "unknown", f"its driver, process {pid} of this machine, is still there"
-    return "no", f"its driver, process {pid} of this machine, has ended"
+    if another or not _is_alive(pid):
+        return "no", f"its driver, process {pid} of this machine, has ended"
+    if started and now:
+        return "yes", (
+            f"its driver, process {pid} of this machine, is alive; where only its query has ended, end the process "
+            "too, or call rewind() within it, where that can be seen"
+        )
+    return "unknown", f"its driver, process {pid} of this machine, is still there"
 
 
 def _is_alive(pid: int) -> bool:
@@ -59,8 +81,20 @@ def _is_alive(pid: int) -> bool:
     except OSError:
         return True  # somebody else's
     with suppress(OSError, IndexError):  # one that ended and was not waited for yet has a number, and does nothing
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return _stat(pid)[0] not in "ZX"
     return True
+
+
+def _started(pid: int) -> str:
+    """Return when a process started, in ticks since the machine did; nothing where the system does not tell."""
+    with suppress(OSError, IndexError):
+        return _stat(pid)[19]
+    return ""
+
+
+def _stat(pid: int) -> list[str]:
+    """Return what Linux says of a process, from its state on. What stands before may hold blanks."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _here() -> str:

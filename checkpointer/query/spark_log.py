@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.store import CLOUD, Fencing, open_store, parse
+from checkpointer.store import Fencing, open_files
 from checkpointer.store.base import ObjectNotFoundError, Store
 from manifests.model import Job
 
@@ -125,8 +125,7 @@ def open_log(
 
     With `fencing="required"` only new files are put, where the store can refuse others.
     """
-    conditions = fencing if parse(location).protocol in CLOUD else "none"
-    return open_store(location, storage_options, fencing=conditions)
+    return open_files(location, storage_options, fencing)
 
 
 async def read_log(store: Store) -> SparkLog:

@@ -82,7 +82,7 @@ def time_chart(checkpoints: Sequence[CheckpointRow]) -> Chart | None:
         return row.cost.blocked_us, max(row.cost.elapsed_us - row.cost.blocked_us, 0)
 
     told = [(str(row.id.sequence), values) for row in checkpoints if (values := split(row)) is not None]
-    legend = (("blocked", "the job was held up"), ("other", "beside the job"))
+    legend = (("blocked", "the job was held up"), ("other", "the job itself went on"))
     return _chart("Time of each checkpoint", _columns(told, max), legend, duration, "the longest")
 
 

@@ -188,6 +188,9 @@ def _operators(manifest: Manifest) -> tuple[OperatorRow, ...]:
         OperatorRow(
             name,
             operator.codec,
+            operator.partitioner,
+            operator.partitions,
+            operator.schema,
             measures.operator_size(operator),
             tuple(sorted(Counter(map(len, operator.chains.values())).items())),
             Spread.of(measures.partition_bytes(operator).values()),

@@ -40,6 +40,9 @@ class OperatorRow:
 
     name: str
     codec: str
+    partitioner: str
+    declared_partitions: int
+    schema: Json
     size: OperatorSize
     lengths: tuple[tuple[int, int], ...]
     """Lengths of chains, and how many partitions have one of that length."""

@@ -1,10 +1,7 @@
-"""A report as one HTML file that needs nothing else, and as a JSON value."""
+"""Make one HTML file of a report, which needs nothing else."""
 
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from datetime import datetime
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -12,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from checkpointer.report import charts
 from checkpointer.report.model import Report
 from manifests import words
-from manifests.model import CheckpointId, Json
+from manifests.model import Json
 
 MOST_ROWS = 50
 """Rows of a table that can be long."""
@@ -33,11 +30,6 @@ def render(report: Report) -> str:
         looked_at=looked_at(report),
         next_step=next_step(report),
     )
-
-
-def document(report: Report) -> dict[str, Json]:
-    """The report as what JSON can carry, with its verdict."""
-    return {"verdict": report.verdict} | {field.name: _plain(getattr(report, field.name)) for field in fields(report)}
 
 
 def age_of_newest(report: Report) -> str:
@@ -114,17 +106,3 @@ def _cut(value: Json) -> str:
     """A value of a user's as text of bounded length."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}… ({len(text):,} characters)"
-
-
-def _plain(value: object) -> Json:
-    if isinstance(value, CheckpointId):
-        return str(value)
-    if isinstance(value, datetime):
-        return words.moment(value)
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(inner) for inner in value]
-    return value

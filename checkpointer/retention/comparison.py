@@ -44,6 +44,11 @@ class Comparison:
         self._open = [part for part in self._open if part.end > end]
         self._size = end
 
+    def compare(self, data: bytes) -> None:
+        """Compare a whole object at once."""
+        self.update(data)
+        self.finish()
+
     def finish(self) -> None:
         """Raise `DigestMismatchError` unless everything was as expected. The object itself comes first."""
         check_size(self._path, self._size, self._expected)

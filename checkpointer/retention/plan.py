@@ -24,7 +24,7 @@ from manifests import layout
 from manifests.fields import show
 from manifests.model import CheckpointId, Ref
 from manifests.notebook import note, table
-from manifests.words import count, size
+from manifests.words import count, cut, size
 
 PLAN_VERSION = 1
 
@@ -122,6 +122,15 @@ class Plan:
     from_file: bool = False
     """Whether it was loaded, and may therefore say anything."""
     _file: str | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        sums = [f"{action} {count(t.objects, 'object')} with {size(t.bytes)}" for action, t in self._sums().items()]
+        gone = sum(not checkpoint.keep for checkpoint in self.checkpoints)
+        said = [f"retire {gone} of {count(len(self.checkpoints), 'checkpoint')}", *sums]
+        return f"Plan({self.root!r}: {', '.join(said)}{f'; {cut(self.note, 200)}' if self.note else ''})"
+
+    def _sums(self) -> dict[Action, Total]:
+        return {action: self.total(action) for action in (DELETE, LATER, KEEP)}
 
     def __iter__(self) -> Iterator[PlanRow]:
         """The rows, in the order of the listing, as often as wanted."""

@@ -22,6 +22,8 @@ from checkpointer.session import Session
 from checkpointer.store.base import Leftover, pages
 from manifests import layout
 from manifests.model import CheckpointId, Ref
+from manifests.notebook import note, table
+from manifests.words import count, cut, size, some
 
 logger = logging.getLogger("checkpointer")
 
@@ -41,6 +43,22 @@ class Cleaned:
     later: Total
     """What goes once the grace period for readers is over."""
     note: str | None = None
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{count(len(self.retired), 'checkpoint')} retired",
+            f"{count(self.deleted.objects, 'object')} with {size(self.deleted.bytes)} deleted",
+            f"{count(self.later.objects, 'object')} with {size(self.later.bytes)} to go after the grace period",
+        ]
+        return f"Cleaned({', '.join(parts)}{f'; {cut(self.note, 200)}' if self.note else ''})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("retired", count(len(self.retired), "checkpoint"), some(self.retired)),
+            ("deleted", count(self.deleted.objects, "object"), size(self.deleted.bytes)),
+            ("later", count(self.later.objects, "object"), size(self.later.bytes)),
+        ]
+        return table("Cleaned", ("what", "how many", ""), rows) + (note(self.note) if self.note else "")
 
     def __str__(self) -> str:
         text = (

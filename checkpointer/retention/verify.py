@@ -21,9 +21,14 @@ from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
 from manifests.digest import sha256
 from manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment
+from manifests.notebook import note, table
+from manifests.words import count, cut, size, some
 
 AT_ONCE = 16
 """Objects that are read at the same time."""
+
+_SHOWN, _ROWS = 5, 50
+"""Findings that a text, and a notebook, shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,15 @@ class Finding:
     missing: bool = False
     and_older: bool = False
     """Whether all older ones of the history are out of reach too, but for savepoints."""
+
+    def __repr__(self) -> str:
+        return f"Finding({'missing' if self.missing else 'damaged'}: {cut(self.problem, 300)}; hurts {self._hurt})"
+
+    @property
+    def _hurt(self) -> str:
+        """Whom it hurts, the newest first, in few words."""
+        older = " and all older ones but savepoints" if self.and_older else ""
+        return f"{some(reversed(self.checkpoints), 3) or 'no checkpoint'}{older}"
 
     def __str__(self) -> str:
         hurt = ", ".join(map(str, self.checkpoints)) or "no checkpoint"
@@ -57,6 +71,27 @@ class Verification:
 
     def __bool__(self) -> bool:
         return not self.findings
+
+    def __repr__(self) -> str:
+        lines = list(map(repr, self.findings[:_SHOWN]))
+        if len(self.findings) > _SHOWN:
+            lines.append(f"and {count(len(self.findings) - _SHOWN, 'more finding')}")
+        return "".join([f"Verification({self._summary})", *(f"\n  {line}" for line in lines)])
+
+    @property
+    def _summary(self) -> str:
+        seen = (
+            f"{count(self.checkpoints, 'checkpoint')}, {count(self.objects, 'object')} with {size(self.bytes)} compared"
+        )
+        left = f", {count(self.skipped, 'object')} left out" if self.skipped else ""
+        return f"{seen}{left}: {count(len(self.findings), 'finding') if self.findings else 'all is well'}"
+
+    def _repr_html_(self) -> str:
+        if not self.findings:
+            return note(self._summary)
+        rows = [("missing" if f.missing else "damaged", f.path, f.problem, f._hurt) for f in self.findings[:_ROWS]]
+        more = f"; the first {_ROWS}" if len(self.findings) > _ROWS else ""
+        return table(f"{self._summary}{more}", ("finding", "object", "problem", "hurts"), rows)
 
     def __str__(self) -> str:
         left = f", {self.skipped} left out" if self.skipped else ""
@@ -113,6 +148,8 @@ class Check:
         self.manifests: dict[Ref, Manifest] = {}
         self.catalog: Catalog | None = None
         self.findings: list[Finding] = []
+        self.refusals: list[StoreRefusedError] = []
+        """Of the findings, what the store would not show: whether that is damaged nobody knows."""
         self.objects = self.bytes = self.skipped = 0
 
     @contextmanager
@@ -129,6 +166,8 @@ class Check:
         except (CorruptionError, StoreRefusedError) as error:  # such as a disk that fails, or a right that is missing
             if path == layout.LATEST and isinstance(error, StoreRefusedError):
                 raise
+            if isinstance(error, StoreRefusedError):
+                self.refusals.append(error)
             hurt = tuple(sorted(known or self._naming(path)))
             self.findings.append(Finding(path, str(error), hurt, False, and_older))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkpointer import Checkpointer, RetentionPolicy, runtime
+from checkpointer.cli import report_document
 from checkpointer.errors import IllegalArgumentError, StoreRefusedError
 from checkpointer.pointer import read_head
 from checkpointer.report import gather, page
@@ -130,7 +131,7 @@ def test_damage_to_any_object_is_named_on_a_page_that_has_the_rest(
         assert path in shown
         assert report.verdict in shown
         assert "finding" in report.verdict
-        json.dumps(page.document(report))
+        json.dumps(report_document.report(report))
         if path == layout.LATEST:
             assert report.pointer is None
             assert report.candidates

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpointer.cli import report_document
 from checkpointer.report import charts, page
 from checkpointer.report.model import OperatorRow, Report
 from checkpointer.retention.verify import Finding
@@ -43,7 +44,7 @@ def test_a_large_store_makes_a_page_of_bounded_size_that_says_what_it_leaves_out
         assert f"{page.MOST_ROWS} of 1,000 {what} shown" in shown
     assert "and 995 older ones" in shown
     assert "A bar is the average of several" in shown
-    assert len(page.document(large)["checkpoints"]) == 1000
+    assert len(report_document.report(large)["checkpoints"]) == 1000
 
 
 def test_everything_from_the_store_is_escaped(report: Report) -> None:
@@ -57,10 +58,10 @@ def test_everything_from_the_store_is_escaped(report: Report) -> None:
 
 
 def test_the_document_is_json_with_what_the_page_says(report: Report) -> None:
-    document = json.loads(json.dumps(page.document(report)))
+    document = json.loads(json.dumps(report_document.report(report)))
     assert document["verdict"] == "Nothing is wrong"
     assert document["checkpoints"][-1]["state"] == "prepared"
-    assert document["operators"][0]["lengths"]
+    assert document["operators"][0]["chain_counts"]
     assert document["committed"]["properties"][SCRIPT] == SCRIPT
     assert document["verification"]["findings"] == []
     assert document["made"].endswith("Z")
@@ -85,7 +86,7 @@ def test_bars_stand_for_what_they_say(report: Report) -> None:
     chart = charts.time_chart(slow)
     assert chart is not None
     assert [part.style for part in chart.bars[0].parts] == ["blocked", "other"]
-    assert chart.bars[0].label == "1: 1 ms the job was held up, 3 ms beside the job"
+    assert chart.bars[0].label == "1: 1 ms the job was held up, 3 ms the job itself went on"
 
 
 def test_many_values_share_bars_without_losing_the_peak(report: Report) -> None:
@@ -123,7 +124,7 @@ def test_times_as_people_say_them(microseconds: int | None, said: str) -> None:
 
 
 def test_a_store_that_says_little_still_has_a_page(report: Report) -> None:
-    bare = OperatorRow("bare", "raw", replace(report.operators[0].size, chain=None), (), None)
+    bare = OperatorRow("bare", "raw", "explicit", 1, None, replace(report.operators[0].size, chain=None), (), None)
     row = replace(report.checkpoints[0], epoch=None, created=None, cost=None, bytes=None, own_bytes=None)
     little = replace(report, operators=(bare,), biggest=(), checkpoints=(row,), committed=None, savepoints=())
     assert "of unknown age" in page.render(little)
