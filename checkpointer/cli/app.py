@@ -1,5 +1,6 @@
 """The command itself: its verbs, and what becomes of everything that goes wrong."""
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -12,6 +13,7 @@ from checkpointer.cli import (
     diff,
     export,
     lists,
+    nouns,
     progress,
     repair,
     report,
@@ -23,7 +25,8 @@ from checkpointer.cli import (
     tree,
     verify,
 )
-from checkpointer.cli.screen import complain
+from checkpointer.cli.screen import complain, print_error
+from checkpointer.cli.verb import MISTYPED, ROOT_VARIABLE, Failed
 
 VERBS = (
     lists.command,
@@ -57,42 +60,72 @@ class Verbs(click.Group):
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]
         extra.pop("standalone_mode", None)
+        typed = sys.argv[1:] if args is None else list(args)
         try:
-            status = super().main(args, prog_name or "checkpointer", standalone_mode=False, **extra)
-        except click.UsageError as error:
-            path = error.ctx.command_path if error.ctx else "checkpointer"
-            complain(path, f"{error.format_message().rstrip('.')}; see `{path} --help`".replace("?;", "?"))
-            sys.exit(error.exit_code)
+            status = super().main(typed, prog_name or "checkpointer", standalone_mode=False, **extra)
         except click.ClickException as error:
-            complain("checkpointer", error.format_message())
-            sys.exit(error.exit_code)
+            status = error.exit_code
+            if "--json" in typed:
+                print_error(_document(error))
+            else:
+                complain(*_sentence(error))
         except click.Abort:
-            sys.exit(INTERRUPTED)
+            status = INTERRUPTED
         sys.exit(status or 0)
+
+
+def _sentence(error: click.ClickException) -> tuple[str, str]:
+    """Who says it, and what."""
+    if not isinstance(error, click.UsageError):
+        return "checkpointer", error.format_message()
+    path = error.ctx.command_path if error.ctx else "checkpointer"
+    message = error.format_message().rstrip(".")
+    if isinstance(error, click.MissingParameter) and os.environ.get(ROOT_VARIABLE):
+        message += f"; the first argument is ROOT, `-` for the one in {ROOT_VARIABLE}"
+    return path, f"{message}; see `{path} --help`".replace("?;", "?")
+
+
+def _document(error: click.ClickException) -> nouns.Error:
+    _, message = _sentence(error)
+    kind, retryable = (error.kind, error.retryable) if isinstance(error, Failed) else ("UsageError", False)
+    return {
+        "error": {
+            "type": kind,
+            "message": " ".join(message.split()),
+            "retryable": retryable,
+            "status": error.exit_code,
+        }
+    }
 
 
 @click.group(
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    no_args_is_help=False,
+    invoke_without_command=True,
     epilog="""\b
 Examples:
   checkpointer list /data/orders
   checkpointer show s3://bucket/jobs/orders 42
   checkpointer verify abfs://container/jobs/orders --json
 
-ROOT is a folder, s3://bucket/path, abfs://container/path, or any other URL that fsspec knows. Credentials come from
-the environment, as s3fs and adlfs find them, or from CHECKPOINTER_STORAGE_OPTIONS.
+ROOT is a folder, s3://bucket/path, abfs://container/path, or any other URL that fsspec knows. With CHECKPOINTER_ROOT it
+may be left out where nothing else is given; before other arguments `-` stands for it. Credentials come from the
+environment, as s3fs and adlfs find them, or from CHECKPOINTER_STORAGE_OPTIONS.
 
-Exit status: 0; 1 for findings, for what is not there, and for what failed; 2 for what was typed wrong.""",
+Exit status: 0; 1 for findings, for what is not there, and for what is refused; 2 for what was typed wrong; 3 where the
+store is damaged; 75 where it does not answer, and waiting can help.""",
 )
 @click.version_option(package_name="spark-state-checkpointer", prog_name="checkpointer")
-def checkpointer() -> None:
+@click.pass_context
+def checkpointer(context: click.Context) -> None:
     """Look at the checkpoints of a Spark job, verify them, keep them, and go back to them.
 
     Every verb takes the ROOT of a store, and --json for scripts. Only `rollback`, `rewind` and `repair` stop a running
     job, and `rewind` refuses one that it sees running.
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(MISTYPED)
 
 
 for verb in VERBS:

@@ -1,22 +1,18 @@
 """`checkpointer cat`."""
 
-from base64 import b64encode
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 import click
 
-from checkpointer.cli.screen import to_text
-from checkpointer.cli.verb import CHECKPOINT, Opened, verb
-from checkpointer.codecs import keyed_codec
-from checkpointer.codecs.tagged import to_json
-from checkpointer.codecs.values import unpack
+from checkpointer.cli import nouns
+from checkpointer.cli.records import records, require_arrow
+from checkpointer.cli.screen import print_json, print_line, to_text
+from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
 from checkpointer.overview import LATEST, read_listed
-from checkpointer.restore import Snapshot
-from checkpointer.runtime import run_sync
-from checkpointer.store.connection import require
-from manifests import layout
-from manifests.model import Json
+from checkpointer.restore import Snapshot, kind_of
+from manifests.words import count
 
 NOTE = """A keyed state gives {"partition", "key", "value"}, a table {"partition", "row"}, and bytes of a job's own
 format {"partition", "kind", "text"} for each artifact, or "base64" where they are no text. A value that JSON does not
@@ -29,14 +25,18 @@ have is an object with one name that begins with `$`: {"$tuple": [1, 2]}, {"$dec
     "cat /data/orders totals",
     "cat /data/orders seen 3 --id 41 --limit 10",
     "cat s3://bucket/jobs/orders totals --savepoint before-migration | jq .row",
+    "cat /data/orders totals -o totals.parquet",
     note=NOTE,
 )
-@click.argument("operator")
+@click.argument("operator", type=OPERATOR)
 @click.argument("partition", type=click.IntRange(min=0), required=False)
 @click.option("--id", "checkpoint", type=CHECKPOINT, metavar="CHECKPOINT", help="Of this checkpoint, not the latest.")
 @click.option("--savepoint", metavar="NAME", help="Of this savepoint.")
 @click.option("--epoch", type=int, help="Of the checkpoint of this epoch.")
 @click.option("--limit", type=click.IntRange(min=0), help="No more than so many records.")
+@click.option(
+    "-o", "--output", metavar="FILE.parquet", type=click.Path(dir_okay=False, path_type=Path), help="Write Parquet."
+)
 def command(
     store: Opened,
     operator: str,
@@ -45,71 +45,67 @@ def command(
     savepoint: str | None,
     epoch: int | None,
     limit: int | None,
+    output: Path | None,
 ) -> None:
     """Print an operator's records as JSON lines.
 
     Those of all its partitions or of one, in the committed checkpoint unless another is named. With --json they are one
-    array. Every byte is verified before it is shown. Partitions are read one after the other.
+    array. Every byte is verified before it is shown. Partitions are read one after the other. With --output a table, or
+    the keys and values of a map, as JSON text, are written as a Parquet file.
     """
+    if output is not None and output.suffix != ".parquet":
+        raise click.BadParameter(f"{output}: give a name that ends in .parquet", param_hint="--output")
     wanted = [text for text in (checkpoint, savepoint and f"savepoint={savepoint}") if text]
     wanted += [] if epoch is None else [f"epoch={epoch}"]
     if len(wanted) > 1:
         raise click.UsageError("give one of --id, --savepoint and --epoch, not several")
     listed = store.read(lambda session: read_listed(session, wanted[0] if wanted else LATEST))
     snapshot = Snapshot(store.ck._session, listed.manifest, None)
-    records = islice(_records(snapshot, operator, partition, store.ck.root), limit)
+    numbers = _partitions(snapshot, operator, partition)
+    if output is not None:
+        _write(store, snapshot, operator, numbers, limit, output)
+        return
+    found = islice(records(snapshot, operator, numbers), limit)
     if store.json:
-        _print_array(records)
+        _print_array(found)
     else:
-        for record in records:
+        for record in found:
             print(to_text(record))
 
 
-def _print_array(records: Iterator[Json]) -> None:
+def _partitions(snapshot: Snapshot, name: str, partition: int | None) -> list[int]:
+    operator = snapshot.operator(name)
+    if partition is None:
+        return sorted(operator.chains)
+    if partition not in operator.chains:
+        raise click.BadParameter(f"operator {name!r} has no state in partition {partition}", param_hint="PARTITION")
+    return [partition]
+
+
+def _write(
+    store: Opened, snapshot: Snapshot, name: str, partitions: list[int], limit: int | None, output: Path
+) -> None:
+    kind = kind_of(snapshot.operator(name))
+    if kind is None:
+        raise click.BadParameter(
+            f"operator {name!r} holds bytes of the job's own format: only tables and maps can be written as Parquet",
+            param_hint="--output",
+        )
+    require_arrow(store.ck.root)
+    from checkpointer.table.parquet_file import PlainRows, write_file  # pyarrow, only for those who use tables
+
+    written = write_file(PlainRows(snapshot, name, kind, partitions), partitions, limit, output)
+    document: nouns.File = {"file": str(output), "records": written, "bytes": output.stat().st_size}
+    if store.json:
+        print_json(document)
+    else:
+        print_line(f"{output}: {count(written, 'record')}")
+
+
+def _print_array(found: Iterator[nouns.Record]) -> None:
     """One array, written while it is read."""
     mark = "["
-    for record in records:
+    for record in found:
         print(f"{mark}\n  {to_text(record)}", end="")
         mark = ","
     print("[]" if mark == "[" else "\n]")
-
-
-def _records(snapshot: Snapshot, name: str, partition: int | None, root: str) -> Iterator[Json]:
-    operator = snapshot.operator(name)
-    if partition is not None and partition not in operator.chains:
-        raise click.BadParameter(f"operator {name!r} has no state in partition {partition}", param_hint="PARTITION")
-    numbers = sorted(operator.chains) if partition is None else [partition]
-    if operator.codec == layout.PARQUET:
-        require("pyarrow", "spark", root)
-        yield from _rows(snapshot, name, numbers)
-    elif operator.partitioner == keyed_codec.PARTITIONER:
-        yield from _entries(snapshot, name, numbers)
-    else:
-        yield from _artifacts(snapshot, name, numbers)
-
-
-def _rows(snapshot: Snapshot, name: str, partitions: list[int]) -> Iterator[Json]:
-    from checkpointer.table.opening import partition_reader  # pyarrow, only for tables
-
-    read = partition_reader(snapshot, name, partitions)
-    for partition in partitions:
-        for batch in run_sync(read(partition)).to_batches(max_chunksize=1024):
-            for row in batch.to_pylist():
-                yield {"partition": partition, "row": {column: to_json(value) for column, value in row.items()}}
-
-
-def _entries(snapshot: Snapshot, name: str, partitions: list[int]) -> Iterator[Json]:
-    for partition in partitions:
-        for key, value in run_sync(snapshot.entries(name, partition)).items():
-            yield {"partition": partition, "key": to_json(key), "value": to_json(unpack(value))}
-
-
-def _artifacts(snapshot: Snapshot, name: str, partitions: list[int]) -> Iterator[Json]:
-    for partition in partitions:
-        chain = snapshot.operator(name).chains[partition]
-        for artifact, data in zip(chain, run_sync(snapshot.partition(name, partition)), strict=True):
-            try:
-                content = {"text": data.decode()}
-            except UnicodeDecodeError:
-                content = {"base64": b64encode(data).decode()}
-            yield {"partition": partition, "kind": artifact.kind} | content

@@ -1,6 +1,5 @@
 """`checkpointer plan` and `checkpointer clean`."""
 
-import json
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,23 +9,24 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from checkpointer.cli.screen import Column, print_json, print_line, print_table, progress
-from checkpointer.cli.verb import Opened, verb
-from checkpointer.errors import IllegalArgumentError
+from checkpointer.cli import documents, nouns
+from checkpointer.cli.screen import print_json, print_line, print_table, progress, to_text
+from checkpointer.cli.table import Column
+from checkpointer.cli.verb import Failed, Opened, verb
+from checkpointer.errors import CorruptionError, IllegalArgumentError
 from checkpointer.retention.plan import Plan
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import Cleaned
-from manifests.model import Json
 from manifests.words import count, size
 
-_TOTALS = (Column("ACTION"), Column("OBJECTS", right=True), Column("SIZE", right=True), Column("REASON"))
-_CHECKPOINTS = (Column("ID", whole=True), Column("ACTION"), Column("REASON"))
+_TOTALS = (Column("ACTION"), Column("OBJECTS", right=True), Column("SIZE", right=True), Column("REASON", prose=True))
+_CHECKPOINTS = (Column("ID"), Column("ACTION"), Column("REASON", prose=True))
 _ROWS = (
     Column("ACTION"),
     Column("SIZE", right=True),
-    Column("PATH", whole=True),
-    Column("REASON"),
-    Column("NAMED BY", whole=True),
+    Column("PATH"),
+    Column("REASON", prose=True),
+    Column("NAMED BY"),
 )
 
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -126,7 +126,7 @@ def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
         given = [name for name, value in policy.items() if value is not None and name != "grace"]
         if given or source is not ParameterSource.DEFAULT:
             raise click.UsageError("--plan says already what to keep: leave the rules out")
-        made = Plan.load(file)
+        made = _load(file)
         if made.root != store.ck.root:
             raise IllegalArgumentError(f"{file}: was made for {made.root}, not for {store.ck.root}")
     elif yes:
@@ -147,6 +147,14 @@ def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
         _print_done(store, store.ck.apply(made, progress=told))
 
 
+def _load(file: Path) -> Plan:
+    """A saved plan. One that is damaged says nothing about the store."""
+    try:
+        return Plan.load(file)
+    except CorruptionError as error:
+        raise Failed(str(error), type(error).__name__) from None
+
+
 def _print(plan: Plan) -> None:
     if gone := [c for c in plan.checkpoints if not c.keep]:
         print_table(_CHECKPOINTS, [(c.id, "retire", c.reason) for c in gone])
@@ -163,11 +171,11 @@ def _print_rows(plan: Plan, as_json: bool) -> None:
         return
     print("[", end="")
     for number, row in enumerate(plan):  # one by one: there may be millions
-        print("," * (number > 0) + "\n  " + json.dumps(row._asdict()), end="")
+        print("," * (number > 0) + "\n  " + to_text(documents.plan_row(row)), end="")
     print("\n]")
 
 
-def _document(plan: Plan) -> dict[str, Json]:
+def _document(plan: Plan) -> nouns.Plan:
     return {
         "root": plan.root,
         "grace_seconds": plan.grace.total_seconds(),
@@ -184,14 +192,7 @@ def _document(plan: Plan) -> dict[str, Json]:
 
 def _print_done(store: Opened, done: Cleaned) -> None:
     if store.json:
-        print_json(
-            {
-                "retired": [str(checkpoint) for checkpoint in done.retired],
-                "deleted": {"objects": done.deleted.objects, "bytes": done.deleted.bytes},
-                "later": {"objects": done.later.objects, "bytes": done.later.bytes},
-                "note": done.note,
-            }
-        )
+        print_json(_done(done))
         return
     print_line(
         f"{count(len(done.retired), 'checkpoint')} retired, {count(done.deleted.objects, 'object')} with "
@@ -201,3 +202,12 @@ def _print_done(store: Opened, done: Cleaned) -> None:
         print_line(f"{count(done.later.objects, 'object')} with {size(done.later.bytes)} go after the grace period")
     if done.note:
         print_line(done.note)
+
+
+def _done(done: Cleaned) -> nouns.Cleaned:
+    return {
+        "retired": documents.ids(done.retired),
+        "deleted": documents.amount(done.deleted),
+        "later": documents.amount(done.later),
+        "note": done.note,
+    }

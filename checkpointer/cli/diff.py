@@ -5,27 +5,51 @@ from dataclasses import asdict
 
 import click
 
-from checkpointer.cli.screen import Column, print_json, print_line, print_table, to_text
-from checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from checkpointer.cli import keys, nouns
+from checkpointer.cli.screen import print_json, print_line, print_table, to_text
+from checkpointer.cli.table import Column
+from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
 from checkpointer.difference import Difference, OperatorDifference, ValueDifference, compare
 from checkpointer.overview import LATEST, Listed, read_listed
+from checkpointer.restore import Snapshot
 from checkpointer.session import Session
-from manifests.words import ranges, size
+from manifests.words import count, ranges, size
 
-_COLUMNS = (Column("WHAT"), Column("NAME"), Column("CHANGE"), Column("DETAIL"))
+_KEYS = (Column("CHANGE"), Column("KEY"))
+_COLUMNS = (Column("WHAT"), Column("NAME"), Column("CHANGE"), Column("DETAIL", prose=True))
 
 
-@verb("diff", "diff /data/orders 41 42", "diff /data/orders before-migration")
+@verb(
+    "diff",
+    "diff /data/orders 41 42",
+    "diff /data/orders before-migration",
+    "diff /data/orders before-migration latest totals --limit 1000 --json",
+)
 @click.argument("before", type=CHECKPOINT, metavar="CHECKPOINT")
 @click.argument("after", type=CHECKPOINT, metavar="[CHECKPOINT]", default=LATEST)
-def command(store: Opened, before: str, after: str) -> None:
+@click.argument("operator", type=OPERATOR, required=False)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="Name no more than so many keys of OPERATOR; all are counted.",
+)
+def command(store: Opened, before: str, after: str, operator: str | None, limit: int) -> None:
     """Show what differs between two checkpoints.
 
     From one CHECKPOINT to another, the committed one unless a second is given: operators and their partitions,
-    positions, properties, the watermark, and the bytes of objects that only one of the two has. A difference is no
-    finding: the exit status is 0.
+    positions, properties, the watermark, and the bytes of objects that only one of the two has. With OPERATOR, a map or
+    a table, the keys that were inserted, updated or deleted. A difference is no finding: the exit status is 0.
     """
     old, new = store.read(lambda session: _read_both(session, before, after))
+    if operator is not None:
+        session = store.ck._session
+        _show_keys(
+            keys.compare(Snapshot(session, old.manifest, None), Snapshot(session, new.manifest, None), operator, limit),
+            store.json,
+        )
+        return
     difference = compare(old.manifest, new.manifest)
     if store.json:
         print_json(asdict(difference) | {"before": str(difference.before), "after": str(difference.after)})
@@ -36,6 +60,18 @@ def command(store: Opened, before: str, after: str) -> None:
     else:
         print_line("nothing is different")
     print_line(f"{size(difference.bytes_added)} of objects added, {size(difference.bytes_removed)} removed")
+
+
+def _show_keys(found: nouns.KeyDifference, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    print_line(f"{found['before']} → {found['after']}, {found['operator']}")
+    if found["keys"]:
+        print_table(_KEYS, [(key["change"], to_text(key["key"])) for key in found["keys"]])
+    if found["left_out"]:
+        print_line(f"and {count(found['left_out'], 'more key')}: raise --limit")
+    print_line(f"{found['inserted']:,} inserted, {found['updated']:,} updated, {found['deleted']:,} deleted")
 
 
 async def _read_both(session: Session, before: str, after: str) -> tuple[Listed, Listed]:

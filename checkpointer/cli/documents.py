@@ -1,20 +1,43 @@
-"""Checkpoints as JSON, alike in every verb."""
+"""Make the nouns of `nouns.py` from what the core returns, alike in every verb."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING
 
+from checkpointer.candidates import Candidate
+from checkpointer.cli import nouns
+from checkpointer.lineage import Savepoint
+from checkpointer.losses import Loss, Older, RepairPlan
 from checkpointer.overview import Listed
-from manifests import measures
-from manifests.model import Json, Operator
+from checkpointer.retention.plan import PlanRow, Total
+from checkpointer.retention.verify import Finding, Verification
+from manifests import layout, measures
+from manifests.measures import OperatorSize, PartitionSize, Spread
+from manifests.model import Artifact, CheckpointId, Cost, Job, Operator
 from manifests.words import moment
 
+if TYPE_CHECKING:
+    from checkpointer.table.export import Exported  # it takes pyarrow, which not all have
 
-def listed_document(listed: Listed) -> dict[str, Json]:
+
+def id_or_none(checkpoint: CheckpointId | None) -> str | None:
+    """The text of an id."""
+    return None if checkpoint is None else str(checkpoint)
+
+
+def ids(checkpoints: Iterable[CheckpointId]) -> list[str]:
+    """The texts of ids."""
+    return list(map(str, checkpoints))
+
+
+def checkpoint(listed: Listed) -> nouns.Checkpoint:
     """What a list says of a checkpoint."""
     manifest, sizes = listed.manifest, measures.checkpoint_bytes(listed.manifest)
     return {
         "id": str(manifest.id),
         "sequence": manifest.id.sequence,
-        "parent": str(manifest.parent.id) if manifest.parent else None,
+        "parent": id_or_none(manifest.parent.id if manifest.parent else None),
         "epoch": manifest.epoch,
         "created": moment(manifest.created),
         "state": listed.state,
@@ -26,12 +49,209 @@ def listed_document(listed: Listed) -> dict[str, Json]:
     }
 
 
-def operator_document(operator: Operator) -> dict[str, Json]:
-    """What one operator of a checkpoint is, and holds."""
+def operator(name: str, found: Operator) -> nouns.Operator:
+    """One operator of a checkpoint, and what it holds."""
+    return operator_of(
+        name, found.codec, found.partitioner, found.partitions, measures.operator_size(found), found.schema
+    )
+
+
+def operator_of(
+    name: str, codec: str, partitioner: str, declared: int, size: OperatorSize, schema: object
+) -> nouns.Operator:
+    """The same, of its parts."""
     return {
-        "codec": operator.codec,
-        "partitioner": operator.partitioner,
-        "declared_partitions": operator.partitions,
-        **asdict(measures.operator_size(operator)),
-        "schema": operator.schema,
+        "name": name,
+        "codec": codec,
+        "partitioner": partitioner,
+        "declared_partitions": declared,
+        "partitions": size.partitions,
+        "chain_lengths": spread(size.chain),
+        "snapshot_bytes": size.snapshot_bytes,
+        "delta_bytes": size.delta_bytes,
+        "records": size.records,
+        "objects": size.objects,
+        "object_bytes": size.object_bytes,
+        "schema": schema,
     }
+
+
+def exported(made: "Exported") -> nouns.Exported:
+    """Tell what was written as Parquet."""
+    return {
+        "id": str(made.id),
+        "epoch": made.epoch,
+        "target": made.target,
+        "operators": [
+            {"name": one.name, "kind": one.kind, "folder": one.folder, "rows": one.rows, "files": one.files}
+            for one in made.operators
+        ],
+        "left_out": list(made.left_out),
+    }
+
+
+def spread(found: Spread | None) -> nouns.Spread | None:
+    """The smallest, the middle and the largest."""
+    if found is None:
+        return None
+    return {"minimum": found.minimum, "median": found.median, "maximum": found.maximum}
+
+
+def partition(found: PartitionSize) -> nouns.Partition:
+    """One of the biggest partitions."""
+    return {
+        "operator": found.operator,
+        "partition": found.partition,
+        "bytes": found.bytes,
+        "chain_length": found.chain,
+        "records": found.records,
+    }
+
+
+def artifact(found: Artifact) -> nouns.Artifact:
+    """One artifact of a chain."""
+    return {
+        "kind": found.kind,
+        "path": found.path,
+        "offset": found.offset,
+        "bytes": found.length,
+        "object_bytes": found.size,
+        "raw_bytes": found.raw_size,
+        "records": found.records,
+        "digest": found.digest,
+        "written_by": str(layout.owner(found.path)),
+    }
+
+
+def job(found: Job | None) -> nouns.Job | None:
+    """What Spark called the batch."""
+    if found is None:
+        return None
+    spark = found.spark
+    return {
+        "query_id": found.query_id,
+        "run_id": found.run_id,
+        "batch_id": found.batch_id,
+        "driver": found.driver,
+        "spark": None
+        if spark is None
+        else {
+            "location": spark.location,
+            "offsets": spark.offsets,
+            "before": list(spark.before),
+            "lists": dict(spark.lists),
+        },
+    }
+
+
+def cost(found: Cost | None) -> nouns.Cost | None:
+    """What a checkpoint cost."""
+    if found is None:
+        return None
+    return {
+        "requests": found.requests,
+        "objects": found.objects,
+        "bytes": found.bytes,
+        "elapsed_seconds": found.elapsed_us / 1_000_000,
+        "blocked_seconds": found.blocked_us / 1_000_000,
+    }
+
+
+def savepoint(found: Savepoint) -> nouns.Savepoint:
+    """A name, and what it keeps."""
+    return {"name": found.name, "id": str(found.id), "created": time(found.created)}
+
+
+def time(at: datetime) -> str:
+    """A time that is known."""
+    text = moment(at)
+    assert text is not None
+    return text
+
+
+def finding(found: Finding) -> nouns.Finding:
+    """One finding of a verification."""
+    return {
+        "path": found.path,
+        "problem": found.problem,
+        "missing": found.missing,
+        "checkpoints": ids(found.checkpoints),
+        "and_older": found.and_older,
+    }
+
+
+def verification(found: Verification) -> nouns.Verification:
+    """All findings, and what they rest on."""
+    return {
+        "checkpoints": found.checkpoints,
+        "objects": found.objects,
+        "bytes": found.bytes,
+        "skipped": found.skipped,
+        "findings": list(map(finding, found.findings)),
+    }
+
+
+def amount(total: Total) -> nouns.Amount:
+    """So many objects, and bytes."""
+    return {"objects": total.objects, "bytes": total.bytes}
+
+
+def plan_row(row: PlanRow) -> nouns.PlanRow:
+    """One object of a plan."""
+    return {
+        "path": row.path,
+        "bytes": row.size,
+        "action": row.action,
+        "reason": row.reason,
+        "named_by": row.named_by,
+        "namers": row.namers,
+        "leftover": row.leftover,
+    }
+
+
+def candidate(found: Candidate) -> nouns.Candidate:
+    """What a store could be repaired to."""
+    return asdict(found) | {  # type: ignore[return-value]  # the fields that are not named here are as they are
+        "id": str(found.id),
+        "created": moment(found.created),
+        "job": job(found.job),
+        "problems": list(found.problems),
+        "savepoints": list(found.savepoints),
+        "proven": found.proven,
+    }
+
+
+def commit(new: CheckpointId, root: str, content_of: CheckpointId) -> nouns.Commit:
+    """A commit with the content of another checkpoint."""
+    return {"id": str(new), "root": root, "content_of": str(content_of)}
+
+
+def repair_plan(plan: RepairPlan) -> nouns.RepairPlan:
+    """What a repair would keep and miss."""
+    return {
+        "content_of": str(plan.id),
+        "epoch": plan.epoch,
+        "whole": plan.kept,
+        "losses": [_loss(loss) for loss in plan.losses],
+        "lost_savepoints": list(plan.savepoints),
+    }
+
+
+def _loss(found: Loss) -> nouns.Loss:
+    return {
+        "operator": found.operator,
+        "partition": found.partition,
+        "problem": found.problem,
+        "records": found.records,
+        "older": None if found.older is None else _older(found.older),
+    }
+
+
+def _older(found: Older) -> nouns.OlderState:
+    return {"id": id_or_none(found.id), "epoch": found.epoch, "records": found.records}
+
+
+def repaired(new: CheckpointId, root: str, content_of: CheckpointId, plan: RepairPlan) -> nouns.Repair:
+    """A commit that a repair made. A plan is true where nothing is missing."""
+    lost = None if plan else repair_plan(plan)
+    return {"id": str(new), "root": root, "content_of": str(content_of), "lost": lost}

@@ -4,30 +4,79 @@ from typing import Any
 
 import click
 
+from checkpointer.cli import documents
 from checkpointer.cli.screen import print_json, print_line, progress
 from checkpointer.cli.verb import CHECKPOINT, Opened, Options, into_target, options_for, verb
 from checkpointer.overview import find
+from manifests.model import CheckpointId
+from manifests.words import count
 
 
 @verb(
     "export",
     "export /data/orders before-migration s3://bucket/exports/orders",
     "export s3://bucket/jobs/orders latest /data/orders-copy",
+    "export /data/orders latest /data/orders-tables --format parquet",
+    note="With --format parquet, TARGET/<operator>/*.parquet has each row of a table once; of a map the columns are "
+    "`key` and `value`, both JSON text.",
 )
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("target")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["store", "parquet"]),
+    default="store",
+    show_default=True,
+    help="`parquet`: tables and maps as plain files, for DuckDB, Polars, pandas, Spark.",
+)
+@click.option(
+    "--operator", "operators", metavar="NAME", multiple=True, help="Only this one, as Parquet. May be repeated."
+)
 @into_target
-def command(store: Opened, checkpoint: str, target: str, target_storage_options: Options, target_fencing: Any) -> None:
+def command(
+    store: Opened,
+    checkpoint: str,
+    target: str,
+    form: str,
+    operators: tuple[str, ...],
+    target_storage_options: Options,
+    target_fencing: Any,
+) -> None:
     """Copy a checkpoint with all it needs to an empty root.
 
-    Every object is verified on the way. In TARGET the copy is the first checkpoint of a history of its own; restoring
-    there gives the same state. Nothing is written to ROOT, and a running job goes on undisturbed.
+    Or, as Parquet, its tables and maps to plain files. Every object is verified on the way. In TARGET the copy is the
+    first checkpoint of a history of its own; restoring there gives the same state. Nothing is written to ROOT, and a
+    running job goes on undisturbed. Nothing that is in TARGET is overwritten.
     """
+    if operators and form != "parquet":
+        raise click.UsageError("--operator goes with --format parquet: a copy has all of them")
     wanted = store.read(lambda session: find(session, checkpoint))
     options = options_for(target, target_storage_options, "target_storage_options")
+    if form == "parquet":
+        _parquet(store, wanted, target, options, operators, target_fencing)
+        return
     with progress("copying", "bytes") as told:
         copied = store.ck.export(wanted, target, options, fencing=target_fencing, progress=told)
     if store.json:
-        print_json({"id": str(copied), "root": target, "content_of": str(wanted)})
+        print_json(documents.commit(copied, target, wanted))
     else:
         print_line(f"{copied} of {target} is committed, with the content of {wanted}")
+
+
+def _parquet(
+    store: Opened, wanted: CheckpointId, target: str, options: Options, operators: tuple[str, ...], fencing: Any
+) -> None:
+    with progress("writing", "items") as told:
+        made = store.ck.export_parquet(
+            wanted, target, options, operators=operators or None, fencing=fencing, progress=told
+        )
+    if store.json:
+        print_json(documents.exported(made))
+        return
+    for one in made.operators:
+        print_line(
+            f"{made.target}/{one.folder}: {one.kind} {one.name!r}, {count(one.rows, 'row')}, {count(one.files, 'file')}"
+        )
+    if made.left_out:
+        print_line(f"left out, as they hold bytes of the job's own: {', '.join(made.left_out)}")

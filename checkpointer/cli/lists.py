@@ -2,16 +2,17 @@
 
 import click
 
-from checkpointer.cli.documents import listed_document
-from checkpointer.cli.screen import Column, print_json, print_table
+from checkpointer.cli import documents
+from checkpointer.cli.screen import print_json, print_table
+from checkpointer.cli.table import Column
 from checkpointer.cli.verb import Opened, verb
 from checkpointer.overview import read_overview
 from manifests.words import age, size
 
 _COLUMNS = (
-    Column("ID", whole=True),
+    Column("ID"),
     Column("EPOCH", right=True),
-    Column("CREATED", whole=True),
+    Column("CREATED"),
     Column("AGE", right=True, extra=True),
     Column("OPERATORS", right=True, extra=True),
     Column("PARTITIONS", right=True, extra=True),
@@ -33,9 +34,9 @@ def command(store: Opened, sizes: bool) -> None:
     or retention keeps.
     """
     overview = store.read(lambda session: read_overview(session, chains=sizes))
-    documents = [listed_document(listed) for listed in overview.checkpoints]
+    found = list(map(documents.checkpoint, overview.checkpoints))
     if store.json:
-        print_json(documents)
+        print_json(found)
         return
     rows = [
         (
@@ -50,6 +51,6 @@ def command(store: Opened, sizes: bool) -> None:
             document["state"],
             ", ".join(document["savepoints"]),
         )
-        for listed, document in zip(overview.checkpoints, documents, strict=True)
+        for listed, document in zip(overview.checkpoints, found, strict=True)
     ]
     print_table(_COLUMNS, rows)

@@ -2,21 +2,22 @@
 
 import click
 
+from checkpointer.cli import nouns
 from checkpointer.cli.root import require_store
-from checkpointer.cli.screen import Column, complain, print_json, print_table, to_text
-from checkpointer.cli.verb import Opened, verb
+from checkpointer.cli.screen import complain, print_error, print_json, print_table, to_text
+from checkpointer.cli.table import Column
+from checkpointer.cli.verb import FAILED, Opened, verb
 from checkpointer.progress.survey import Partition, Survey, survey
-from manifests.model import Json
 from manifests.words import age, moment
 
 _COLUMNS = (
     Column("INTERFACE"),
     Column("GROUP"),
-    Column("PARTITION", whole=True),
+    Column("PARTITION"),
     Column("OWNER"),
     Column("RENEWED", right=True, extra=True),
     Column("RECORDED", right=True, extra=True),
-    Column("POSITION"),
+    Column("POSITION", prose=True),
 )
 
 
@@ -37,7 +38,10 @@ def command(store: Opened, owner: str | None) -> int:
     else:
         print_table(_COLUMNS, [_line(partition, store) for partition in partitions])
     for damage in found.damage:
-        complain("checkpointer progress", damage)
+        if store.json:
+            print_error(_damage(damage))
+        else:
+            complain("checkpointer progress", damage)
     return 1 if found.damage else 0
 
 
@@ -62,18 +66,22 @@ def _line(partition: Partition, store: Opened) -> tuple[str | None, ...]:
     )
 
 
-def _document(partition: Partition) -> Json:
+def _document(partition: Partition) -> nouns.Consumer:
     row, position = partition.row, partition.position
     interface, *group = partition.group
     return {
-        "interface": interface,
-        "group": group,
+        "interface": interface,  # type: ignore[typeddict-item]  # one of the three
+        "group": list(group),
         "partition": partition.name,
-        "owner": _owner(partition),
-        "asked_by": "" if row is None else row.asked_by,
+        "owner": _owner(partition) or None,
+        "asked_by": None if row is None else row.asked_by or None,
         "finished": row is not None and row.finished,
-        "epoch": None if row is None else row.epoch,
+        "owner_changes": None if row is None else row.epoch,
         "renewed": None if row is None else moment(row.modified),
         "recorded": None if position is None else moment(position.modified),
         "position": None if position is None or position.value is None else dict(position.value),
     }
+
+
+def _damage(message: str) -> nouns.Error:
+    return {"error": {"type": "CorruptionError", "message": message, "retryable": False, "status": FAILED}}

@@ -1,24 +1,25 @@
 """`checkpointer repair`."""
 
-from dataclasses import asdict
-
 import click
 
 from checkpointer.candidates import Candidate
-from checkpointer.cli.screen import Column, print_json, print_line, print_table
+from checkpointer.cli import documents
+from checkpointer.cli.screen import print_json, print_line, print_table, progress
+from checkpointer.cli.table import Column
 from checkpointer.cli.verb import Opened, verb
 from checkpointer.client import as_id
+from checkpointer.losses import RepairPlan
 from checkpointer.store import options_near
-from manifests.model import Json
-from manifests.words import moment, size
+from manifests.model import CheckpointId
+from manifests.words import count, moment, size
 
 _COLUMNS = (
-    Column("ID", whole=True),
+    Column("ID"),
     Column("EPOCH", right=True),
-    Column("CREATED", whole=True),
+    Column("CREATED"),
     Column("SIZE", right=True),
-    Column("EVIDENCE"),
-    Column("PROBLEMS"),
+    Column("EVIDENCE", prose=True),
+    Column("PROBLEMS", prose=True),
 )
 
 
@@ -27,38 +28,89 @@ _COLUMNS = (
     "repair /data/orders",
     "repair /data/orders --spark-checkpoint /data/orders-spark",
     "repair /data/orders --to 0000000041-1a2b3c4d",
+    "repair /data/orders --to 0000000041-1a2b3c4d --accept-loss",
     writes=True,
     lost=True,
-    note="Stop every writer first. Without a terminal to ask on, --yes is needed with --to.",
+    note="Stop every writer first. Without a terminal to ask on, --yes is needed with --to. Exit status 1 where "
+    "something would be missing, and nobody accepted that.",
 )
 @click.option("--to", metavar="ID", help="Commit a copy of this candidate.")
+@click.option("--accept-loss", is_flag=True, help="Of a damaged one, commit what is whole.")
+@click.option(
+    "--older-partitions",
+    is_flag=True,
+    help="Take damaged partitions back to an older state, where there is one: a mix of batches.",
+)
 @click.option("--spark-checkpoint", metavar="PATH", help="The query's checkpointLocation.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
-def command(store: Opened, to: str | None, spark_checkpoint: str | None, yes: bool) -> None:
+def command(
+    store: Opened,
+    to: str | None,
+    accept_loss: bool,
+    older_partitions: bool,
+    spark_checkpoint: str | None,
+    yes: bool,
+) -> int:
     """Repair a store whose `_latest` is lost or damaged.
 
-    Nothing proves which commit was the last. Without --to this lists the candidates, the best first, each with the
-    evidence that it was committed and with what is missing of it, and changes nothing. With --to a copy of that one is
-    committed, above everything in the store; savepoints are kept as far as they can be read. Where the history can be
-    read it is refused: `rollback` goes back to an older checkpoint.
+    Or one of which no checkpoint is whole. Nothing proves which commit was the last. Without --to this lists the
+    candidates, the best first, each with the evidence that it was committed and with what is missing of it, and changes
+    nothing. With --to a copy of that one is committed, above everything in the store; savepoints are kept as far as
+    they can be read. Where the history can be read and something in it is whole it is refused: `rollback` goes back to
+    an older checkpoint.
+
+    Every object of the one that is chosen is read and compared. Where some are damaged this says what would be missing,
+    partition by partition, and changes nothing. With --accept-loss the partitions that are whole are committed and the
+    others left out; with --older-partitions too, those are taken back to the newest older state of them that is whole.
     """
+    if to is None and (accept_loss or older_partitions):
+        raise click.UsageError("--accept-loss and --older-partitions go with --to")
+    if older_partitions and not accept_loss:
+        raise click.UsageError("--older-partitions makes a mix of batches: it goes with --accept-loss")
     if to is not None:
-        chosen = as_id(to)
-        store.confirm(f"Repair {store.ck.root} to {chosen}? Nothing older is kept but savepoints", yes)
-        new = store.ck.repair(chosen)
-        if store.json:
-            print_json({"id": str(new), "content_of": str(chosen)})
-        else:
-            print_line(f"{new} is committed, with the content of {chosen}: start the job again")
-        return
+        return _repair(store, as_id(to), accept_loss, older_partitions, yes)
     options = None if spark_checkpoint is None else options_near(spark_checkpoint, store.ck.root, store.options)
     found = store.ck.repair_candidates(spark_checkpoint, options)
     if store.json:
-        print_json(list(map(_document, found)))
+        print_json(list(map(documents.candidate, found)))
     elif found:
         print_table(_COLUMNS, [_row(candidate) for candidate in found])
     else:
         print_line(f"{store.ck.root} holds no manifest: there is nothing to repair to")
+    return 0
+
+
+def _repair(store: Opened, chosen: CheckpointId, accept_loss: bool, older_partitions: bool, yes: bool) -> int:
+    with progress("verifying", "bytes") as told:
+        plan = store.ck.repair_plan(chosen, progress=told)
+    if not plan and not accept_loss:
+        if store.json:
+            print_json(documents.repair_plan(plan))
+        else:
+            _print_plan(plan)
+            print_line("Nothing was changed. --accept-loss commits what is whole.")
+        return 1
+    if not plan and not store.json:
+        _print_plan(plan)
+    loss = "" if plan else f", with the loss of {count(len(plan.losses), 'partition')}"
+    store.confirm(f"Repair {store.ck.root} to {chosen}{loss}? Nothing older is kept but savepoints", yes)
+    with progress("verifying", "bytes") as told:
+        new = store.ck.repair(chosen, accept_loss=accept_loss, older_partitions=older_partitions, progress=told)
+    if store.json:
+        print_json(documents.repaired(new, store.ck.root, chosen, plan))
+    else:
+        print_line(f"{new} is committed, with the content of {chosen}: start the job again")
+    return 0
+
+
+def _print_plan(plan: RepairPlan) -> None:
+    """Say what would be missing, each partition on lines of its own."""
+    print_line(f"{plan.id}, epoch {plan.epoch}: {count(plan.kept, 'partition')} whole. Missing would be:")
+    for loss in plan.losses:
+        print_line(f"  {loss}")
+    for name in plan.savepoints:
+        print_line(f"  savepoint {name!r}: is damaged")
+    print_line()
 
 
 def _row(candidate: Candidate) -> tuple[object, ...]:
@@ -71,13 +123,3 @@ def _row(candidate: Candidate) -> tuple[object, ...]:
         ", ".join(evidence) or "none: may never have been committed",
         "; ".join(candidate.problems),
     )
-
-
-def _document(candidate: Candidate) -> dict[str, Json]:
-    job = candidate.job
-    return asdict(candidate) | {
-        "id": str(candidate.id),
-        "created": moment(candidate.created),
-        "job": asdict(job) if job else None,
-        "proven": candidate.proven,
-    }

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from checkpointer.cli import report_document
 from checkpointer.cli.cleanup import rules
 from checkpointer.cli.root import require_store
 from checkpointer.cli.screen import print_json, print_line, progress
@@ -56,7 +57,7 @@ def command(store: Opened, output: str | None, share: float | None, **policy: An
         else:
             _write(target, data)
     if store.json:
-        print_json(page.document(report))
+        print_json(report_document.report(report))
     elif target is not None:
         print_line(f"{output}: {report.verdict}; {page.age_of_newest(report)}")
     return 1 if report.verification.findings else 0

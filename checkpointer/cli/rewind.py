@@ -5,10 +5,13 @@ from typing import Any
 
 import click
 
+from checkpointer.cli import documents
+from checkpointer.cli import verb as shared
 from checkpointer.cli.screen import print_facts, print_json, print_line, progress
-from checkpointer.cli.verb import CHECKPOINT, Opened, Options, into_target, options_for, verb
+from checkpointer.cli.verb import CHECKPOINT, Failed, Opened, into_target, options_for, verb
 from checkpointer.overview import find
-from checkpointer.query.rewind import Rewind
+from checkpointer.query import rewind as query
+from checkpointer.query.rewind import Options, Rewind
 from manifests.model import CheckpointId, Json
 
 SPARK_CHECKPOINT = click.option(
@@ -29,7 +32,11 @@ SPARK_CHECKPOINT = click.option(
 @click.option("--undo", is_flag=True, help="Put back what the last rewind took away.")
 @SPARK_CHECKPOINT
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--stopped", is_flag=True, help="The query does not run, where that cannot be seen from here.")
+@click.option(
+    "--stopped",
+    is_flag=True,
+    help="The query does not run, where that cannot be seen from here; one that is seen running is refused.",
+)
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 def rewind(
     store: Opened,
@@ -39,28 +46,37 @@ def rewind(
     dry_run: bool,
     stopped: bool,
     yes: bool,
-) -> None:
+) -> int:
     """Take a whole streaming query back to CHECKPOINT.
 
-    The state of CHECKPOINT is committed anew, on top of the history. Spark's own checkpoint is cut, so that the next
-    start reads again what came after. What is cut is kept beside it, what is left as a savepoint, and --undo puts both
-    back. If a rewind was interrupted, the same command finishes it.
+    Every object of CHECKPOINT is read and compared first; where one is damaged, nothing is changed. Then its state is
+    committed anew, on top of the history. Spark's own checkpoint is cut, so that the next start reads again what came
+    after. What is cut is kept beside it, what is left as a savepoint, and --undo puts both back. If a rewind was
+    interrupted, the same command finishes it. A dry run also says whether the rewind itself would be refused, and then
+    ends with status 1.
     """
     if undo == (checkpoint is not None):
         raise click.UsageError("give a CHECKPOINT, or --undo")
+    where = store.ck._where(spark_checkpoint, None)
 
-    def run(to: CheckpointId | str | None, dry: bool) -> Rewind:
+    def run(to: CheckpointId | str | None, options: Options) -> Rewind:
         if to is None:
-            return store.ck.undo_rewind(spark_checkpoint, stopped=stopped, dry_run=dry)
-        return store.ck.rewind(spark_checkpoint, to=to, stopped=stopped, dry_run=dry)
+            return store.read(lambda session: query.undo(session, where, options))
+        return store.read(lambda session: query.rewind(session, to, where, options))
 
-    planned = run(checkpoint, True)
+    with progress("verifying", "bytes") as told:
+        planned = run(checkpoint, Options(stopped, dry_run=True, verify=dry_run, progress=told))
     if dry_run or not planned.changes:
         _show(store, planned)
-        return
+        return 0 if planned.refused is None else 1
+    if planned.refused is not None:
+        raise Failed(planned.refused)
     question = f"Rewind query {planned.query_id} of {store.ck.root} from batch {planned.left_batch} to {planned.batch}?"
     store.confirm(question, yes)
-    _show(store, run(None if checkpoint is None else planned.to, False))
+    with progress("verifying", "bytes") as told:
+        done = run(None if checkpoint is None else planned.to, Options(stopped, progress=told))
+    _show(store, done)
+    return 0
 
 
 def _show(store: Opened, done: Rewind) -> None:
@@ -82,7 +98,9 @@ def _show(store: Opened, done: Rewind) -> None:
         }
     )
     print_line()
-    if done.new is None:
+    if done.refused is not None:
+        print_line(f"Nothing was changed, and the rewind itself would be refused now: {done.refused}")
+    elif done.new is None:
         print_line("Nothing was changed.")
     else:
         print_line(f"{done.new} is committed: start the query, it goes on with batch {done.batch + 1}.")
@@ -90,7 +108,7 @@ def _show(store: Opened, done: Rewind) -> None:
 
 
 def _document(done: Rewind) -> dict[str, Json]:
-    ids = {key: None if (id_ := getattr(done, key)) is None else str(id_) for key in ("left", "to", "new")}
+    ids = {key: documents.id_or_none(getattr(done, key)) for key in ("left", "to", "new")}
     return asdict(done) | ids | {"cut": list(done.cut), "written": list(done.written)}
 
 
@@ -110,7 +128,7 @@ def fork(
     target: str,
     target_spark_checkpoint: str,
     spark_checkpoint: str | None,
-    target_storage_options: Options,
+    target_storage_options: shared.Options,
     target_fencing: Any,
 ) -> None:
     """Make a second streaming query of CHECKPOINT.

@@ -2,7 +2,8 @@
 
 import click
 
-from checkpointer.cli.screen import print_json, print_line
+from checkpointer.cli import documents
+from checkpointer.cli.screen import print_json, print_line, progress
 from checkpointer.cli.verb import CHECKPOINT, Opened, verb
 from checkpointer.overview import find
 
@@ -19,18 +20,19 @@ from checkpointer.overview import find
 def rollback(store: Opened, checkpoint: str, yes: bool) -> None:
     """Go back to an older checkpoint.
 
-    The content of CHECKPOINT is committed anew, on top of the history, which is kept. This takes the store over: a job
-    that is running is fenced, and stops with FencedError at its next commit. Start it again afterwards. A checkpoint
-    that is prepared is dropped.
+    Every object of CHECKPOINT is read and compared first; where one is damaged, nothing is changed. Then its content is
+    committed anew, on top of the history, which is kept. This takes the store over: a job that is running is fenced,
+    and stops with FencedError at its next commit. Start it again afterwards. A checkpoint that is prepared is dropped.
     """
     target = store.read(lambda session: find(session, checkpoint))
     store.confirm(
         f"Roll {store.ck.root} back to {target}? A running job is fenced and stops; what is prepared is dropped",
         yes,
     )
-    new = store.ck.rollback(target)
+    with progress("verifying", "bytes") as told:
+        new = store.ck.rollback(target, progress=told)
     if store.json:
-        print_json({"id": str(new), "content_of": str(target)})
+        print_json(documents.commit(new, store.ck.root, target))
     else:
         print_line(f"{new} is committed, with the content of {target}: start the job again")
 

@@ -2,14 +2,14 @@
 
 import click
 
-from checkpointer.cli.screen import Column, print_json, print_line, print_table
+from checkpointer.cli import documents
+from checkpointer.cli.screen import print_json, print_line, print_table
+from checkpointer.cli.table import Column
 from checkpointer.cli.verb import CHECKPOINT, Opened, verb
-from checkpointer.lineage import Savepoint
 from checkpointer.overview import find
-from manifests.model import Json
 from manifests.words import age, moment
 
-_COLUMNS = (Column("NAME"), Column("ID", whole=True), Column("CREATED", whole=True), Column("AGE", right=True))
+_COLUMNS = (Column("NAME"), Column("ID"), Column("CREATED"), Column("AGE", right=True))
 
 
 @verb(
@@ -43,7 +43,7 @@ def command(store: Opened, name: str | None, checkpoint: str | None, deleted: st
 def _list(store: Opened) -> None:
     savepoints = store.ck.savepoints()
     if store.json:
-        print_json(list(map(_document, savepoints)))
+        print_json(list(map(documents.savepoint, savepoints)))
         return
     print_table(_COLUMNS, [(s.name, s.id, moment(s.created), age(s.created, store.now)) for s in savepoints])
 
@@ -52,7 +52,7 @@ def _create(store: Opened, name: str, checkpoint: str | None) -> None:
     wanted = None if checkpoint is None else store.read(lambda session: find(session, checkpoint))
     made = store.ck.savepoint(name, wanted)
     if store.json:
-        print_json(_document(made))
+        print_json(documents.savepoint(made))
     else:
         print_line(f"{made.id} is kept as savepoint {made.name}")
 
@@ -64,7 +64,3 @@ def _delete(store: Opened, name: str, yes: bool) -> None:
         print_json({"deleted": name})
     else:
         print_line(f"savepoint {name} is deleted")
-
-
-def _document(savepoint: Savepoint) -> dict[str, Json]:
-    return {"name": savepoint.name, "id": str(savepoint.id), "created": moment(savepoint.created)}

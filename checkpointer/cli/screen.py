@@ -4,13 +4,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from checkpointer.cli.table import GAP, Column, arrange, row_lines
 from checkpointer.host import Progress
-from manifests.model import Json
 from manifests.words import size
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ _UNSEEN = re.compile(
 )
 """Characters that a terminal acts on, or does not show. In JSON they stand in texts only, where they can be escaped."""
 
-_GAP = "  "
+_NOTHING = "-"
+"""How a cell without a value is shown."""
 
 _UNCUT = 10_000
 """A width that the lines of a tree stay within: rich would cut them, and a terminal breaks what is longer itself."""
@@ -33,24 +34,14 @@ _STYLES = {
     "prepared": "yellow",
     "kept": "cyan",
     "added": "green",
+    "inserted": "green",
+    "deleted": "red",
+    "updated": "yellow",
     "removed": "red",
     "changed": "yellow",
     "missing": "red",
     "damaged": "red",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table.
-
-    A terminal never breaks `whole` cells over lines, and goes without `extra` columns where it is too narrow for all.
-    """
-
-    title: str
-    right: bool = False
-    whole: bool = False
-    extra: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +71,13 @@ def _escape(found: re.Match[str]) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
-def to_text(value: Json, *, indent: int | None = None) -> str:
+def to_text(value: object, *, indent: int | None = None) -> str:
     """A JSON value on one line, or indented."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return "\n".join(map(visible, text.split("\n")))
 
 
-def print_json(value: Json) -> None:
+def print_json(value: object) -> None:
     print(to_text(value, indent=2))
 
 
@@ -105,48 +96,61 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> 
     """Rows under their titles; None is shown as `-`."""
     cells = [[_cell(value) for value in row] for row in rows]
     if is_terminal(sys.stdout):
-        _print_rich_table(columns, cells)
+        _print_on_terminal(columns, cells)
         return
-    widths = _widths(columns, cells)
-    for line in [[column.title for column in columns], *cells]:
+    titles = [column.title for column in columns]
+    widths = [max(map(len, texts)) for texts in zip(titles, *cells, strict=True)]
+    for line in [titles, *cells]:
         padded = (
             cell.rjust(width) if column.right else cell.ljust(width)
             for cell, width, column in zip(line, widths, columns, strict=True)
         )
-        print(_GAP.join(padded).rstrip())
+        print(GAP.join(padded).rstrip())
 
 
-def _widths(columns: Sequence[Column], cells: list[list[str]]) -> list[int]:
-    return [max(map(len, texts)) for texts in zip([column.title for column in columns], *cells, strict=True)]
-
-
-def _print_rich_table(columns: Sequence[Column], cells: list[list[str]]) -> None:
-    from rich import box
-    from rich.table import Table
+def _print_on_terminal(columns: Sequence[Column], cells: list[list[str]]) -> None:
+    from rich.cells import cell_len
     from rich.text import Text
 
-    console, widths = _console(sys.stdout), _widths(columns, cells)
-    shown = _that_fit(columns, widths, console.width)
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for number in shown:
-        column, width = columns[number], widths[number]
-        justify: Literal["left", "right"] = "right" if column.right else "left"
-        table.add_column(column.title, justify=justify, overflow="fold", min_width=width if column.whole else None)
+    console = _console(sys.stdout)
+    shown = arrange(columns, cells, console.width, cell_len)
+
+    def line(texts: Mapping[int, str], style: Callable[[str], str]) -> Text:
+        made = Text()
+        for n, width in shown.widths.items():
+            text = texts.get(n, "")
+            space = " " * (width - cell_len(text))
+            made.append(space if columns[n].right else "").append(text, style(text))
+            made.append("" if columns[n].right else space).append(GAP)
+        made.rstrip()
+        return made
+
+    def put(text: Text) -> None:
+        console.print(text, soft_wrap=True)  # the terminal breaks what is longer
+
+    if shown.widths:
+        put(line({n: columns[n].title for n in shown.widths}, lambda _: "bold"))
+        put(Text("─" * (sum(shown.widths.values()) + len(GAP) * (len(shown.widths) - 1)), style="dim"))
+    first = min(shown.widths, default=0)
     for row in cells:
-        table.add_row(*(Text(row[number], style=_STYLES.get(row[number], "")) for number in shown))
-    console.print(table)
-    if left := [column.title for number, column in enumerate(columns) if number not in shown]:
-        console.print(Text(f"a wider terminal also shows {', '.join(left)}", style="dim"))
-
-
-def _that_fit(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:
-    """The numbers of the columns to show: without extra ones, the last of them first, until the others fit."""
-    shown = list(range(len(columns)))
-    for number in reversed(range(len(columns))):
-        needed = sum(widths[n] + len(_GAP) for n in shown) - len(_GAP)
-        if needed > room and columns[number].extra:
-            shown.remove(number)
-    return shown
+        alone = {
+            n: Text.assemble(GAP, (columns[n].title, "bold"), GAP, (row[n], _STYLES.get(row[n], "")))
+            for n in shown.alone
+            if row[n] != _NOTHING
+        }
+        for n in alone:
+            if n < first:  # what the row is about
+                put(alone[n])
+        for texts in row_lines(row, shown.widths, cell_len):
+            put(line(texts, lambda text: _STYLES.get(text, "")))
+        for n in alone:
+            if n >= first:
+                put(alone[n])
+        if shown.alone:
+            put(Text())
+    if shown.left_out:
+        titles = ", ".join(columns[n].title for n in shown.left_out)
+        put(Text(f"a wider terminal also shows {titles}", style="dim"))
 
 
 def print_tree(root: Node) -> None:
@@ -173,7 +177,7 @@ def _rich_tree(node: Node) -> "Tree":
 
 
 def _cell(value: object) -> str:
-    return "-" if value is None or value == "" else visible(str(value))
+    return _NOTHING if value is None or value == "" else visible(str(value))
 
 
 def _console(stream: TextIO, width: int | None = None) -> "Console":
@@ -187,6 +191,11 @@ def complain(who: str, message: str) -> None:
     """One sentence on stderr."""
     mark = f"\x1b[1;31m{who}:\x1b[0m" if may_colour(sys.stderr) else f"{who}:"
     print(mark, visible(" ".join(message.split())), file=sys.stderr)
+
+
+def print_error(value: object) -> None:
+    """A JSON value on stderr, on one line: stdout has results only, whole ones."""
+    print(to_text(value), file=sys.stderr)
 
 
 @contextmanager

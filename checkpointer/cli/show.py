@@ -1,15 +1,13 @@
 """`checkpointer show`."""
 
-from dataclasses import asdict
-
 import click
 
-from checkpointer.cli.documents import listed_document, operator_document
-from checkpointer.cli.screen import Column, print_facts, print_json, print_line, print_table, to_text
+from checkpointer.cli import documents, nouns
+from checkpointer.cli.screen import print_facts, print_json, print_line, print_table, to_text
+from checkpointer.cli.table import Column
 from checkpointer.cli.verb import CHECKPOINT, Opened, verb
 from checkpointer.overview import LATEST, Listed, read_listed
 from manifests import measures
-from manifests.model import Json
 from manifests.words import age, size, spread
 
 _OPERATORS = (
@@ -48,31 +46,33 @@ def command(store: Opened, checkpoint: str) -> None:
         return
     print_facts(_facts(document, age(listed.manifest.created, store.now)))
     print_line()
-    print_table(_OPERATORS, [_row(name, operator) for name, operator in document["operators"].items()])
+    print_table(_OPERATORS, list(map(_row, document["contents"])))
     if biggest := document["biggest_partitions"]:
         print_line()
         print_line("Biggest partitions")
         print_table(
-            _PARTITIONS, [(p["operator"], p["partition"], size(p["bytes"]), p["chain"], p["records"]) for p in biggest]
+            _PARTITIONS,
+            [(p["operator"], p["partition"], size(p["bytes"]), p["chain_length"], p["records"]) for p in biggest],
         )
 
 
-def _document(listed: Listed) -> dict[str, Json]:
+def _document(listed: Listed) -> nouns.Checkpoint:
     manifest = listed.manifest
-    return listed_document(listed) | {
-        "job": asdict(manifest.job) if manifest.job else None,
+    return {
+        **documents.checkpoint(listed),
+        "job": documents.job(manifest.job),
         "positions": dict(manifest.positions),
         "properties": dict(manifest.properties),
         "watermark": manifest.watermark,
-        "operators": {name: operator_document(operator) for name, operator in sorted(manifest.operators.items())},
-        "biggest_partitions": [asdict(partition) for partition in measures.biggest_partitions(manifest)],
+        "contents": [documents.operator(name, operator) for name, operator in sorted(manifest.operators.items())],
+        "biggest_partitions": list(map(documents.partition, measures.biggest_partitions(manifest))),
     }
 
 
-def _facts(document: dict[str, Json], age_of: str | None) -> dict[str, object]:
+def _facts(document: nouns.Checkpoint, age_of: str | None) -> dict[str, object]:
     """What stands above the tables, in their order."""
     job = document["job"]
-    facts: dict[str, object] = {name: document[name] for name in ("id", "parent", "epoch", "state")}
+    facts: dict[str, object] = {name: document.get(name) for name in ("id", "parent", "epoch", "state")}
     facts["created"] = document["created"] and f"{document['created']}, {age_of}"
     facts["savepoints"] = ", ".join(document["savepoints"])
     facts["size"] = size(document["bytes"])
@@ -86,13 +86,13 @@ def _facts(document: dict[str, Json], age_of: str | None) -> dict[str, object]:
     return facts
 
 
-def _row(name: str, operator: dict[str, Json]) -> tuple[object, ...]:
+def _row(operator: nouns.Operator) -> tuple[object, ...]:
     return (
-        name,
+        operator["name"],
         operator["codec"],
         operator["partitioner"],
         operator["partitions"],
-        spread(operator["chain"]),
+        spread(operator["chain_lengths"]),
         size(operator["snapshot_bytes"]),
         size(operator["delta_bytes"]),
         operator["records"],

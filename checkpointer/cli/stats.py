@@ -2,8 +2,10 @@
 
 from dataclasses import asdict
 
-from checkpointer.census import take_census
-from checkpointer.cli.screen import Column, print_facts, print_json, print_line, print_table, progress
+from checkpointer.census import Census, take_census
+from checkpointer.cli import documents, nouns
+from checkpointer.cli.screen import print_facts, print_json, print_line, print_table, progress
+from checkpointer.cli.table import Column
 from checkpointer.cli.verb import Opened, verb
 from manifests.words import size, spread
 
@@ -29,7 +31,7 @@ def command(store: Opened) -> None:
     with progress("counting", "items") as told:
         census = store.read(lambda session: take_census(session, told))
     if store.json:
-        print_json(asdict(census) | {"objects": census.objects, "bytes": census.bytes})
+        print_json(_document(census))
         return
     growth = census.growth
     print_facts(
@@ -48,15 +50,28 @@ def command(store: Opened) -> None:
     print_table(_HELD, [(h.operator, h.kind, h.objects, size(h.bytes)) for h in census.held])
     print_line()
     print_line("The committed checkpoint")
-    rows = [
-        (
-            name,
-            now.partitions,
-            spread(None if now.chain is None else asdict(now.chain)),
-            size(now.snapshot_bytes),
-            size(now.delta_bytes),
-            now.records,
-        )
-        for name, now in census.current.items()
-    ]
-    print_table(_CURRENT, rows)
+    print_table(_CURRENT, [_row(documents.operator(name, now)) for name, now in census.current.items()])
+
+
+def _row(now: nouns.Operator) -> tuple[object, ...]:
+    return (
+        now["name"],
+        now["partitions"],
+        spread(now["chain_lengths"]),
+        size(now["snapshot_bytes"]),
+        size(now["delta_bytes"]),
+        now["records"],
+    )
+
+
+def _document(census: Census) -> nouns.Stats:
+    return {
+        "checkpoints": census.checkpoints,
+        "savepoints": census.savepoints,
+        "objects": census.objects,
+        "bytes": census.bytes,
+        "metadata": {"objects": census.metadata_objects, "bytes": census.metadata_bytes},
+        "held": [asdict(held) for held in census.held],  # type: ignore[misc]  # the same names
+        "operators": [documents.operator(name, now) for name, now in census.current.items()],
+        "commit_bytes": documents.spread(census.growth),
+    }

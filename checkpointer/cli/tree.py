@@ -2,19 +2,20 @@
 
 import click
 
+from checkpointer.cli import documents, nouns
 from checkpointer.cli.screen import Node, print_json, print_tree
-from checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
 from checkpointer.overview import LATEST, Listed, read_listed
-from manifests import layout, measures
-from manifests.model import Artifact, Json, Operator
-from manifests.words import count, moment, size
+from manifests import measures
+from manifests.model import Operator
+from manifests.words import count, size
 
 _PARTITIONS = 20
 
 
 @verb("tree", "tree /data/orders", "tree /data/orders 42 --operator totals --all")
 @click.argument("checkpoint", type=CHECKPOINT, default=LATEST)
-@click.option("--operator", metavar="NAME", help="Only this operator.")
+@click.option("--operator", type=OPERATOR, metavar="NAME", help="Only this operator.")
 @click.option(
     "--all", "everything", is_flag=True, help=f"All partitions, not the first {_PARTITIONS} of each operator."
 )
@@ -33,17 +34,14 @@ def command(store: Opened, checkpoint: str, operator: str | None, everything: bo
         print_tree(_tree(document))
 
 
-def _document(listed: Listed, only: str | None, most: int | None) -> dict[str, Json]:
+def _document(listed: Listed, only: str | None, most: int | None) -> nouns.Checkpoint:
     manifest = listed.manifest
     if only is not None and only not in manifest.operators:
         names = ", ".join(sorted(manifest.operators)) or "none"
         raise click.BadParameter(f"the checkpoint has no operator {only!r}, but {names}", param_hint="--operator")
     return {
-        "id": str(manifest.id),
-        "epoch": manifest.epoch,
-        "created": moment(manifest.created),
-        "state": listed.state,
-        "operators": [
+        **documents.checkpoint(listed),
+        "contents": [
             _operator(name, operator, most)
             for name, operator in sorted(manifest.operators.items())
             if only in (None, name)
@@ -51,61 +49,54 @@ def _document(listed: Listed, only: str | None, most: int | None) -> dict[str, J
     }
 
 
-def _operator(name: str, operator: Operator, most: int | None) -> Json:
+def _operator(name: str, operator: Operator, most: int | None) -> nouns.Operator:
     sizes = measures.partition_bytes(operator)
     shown = sorted(operator.chains)[:most]
+    partitions: list[nouns.Partition] = [
+        {
+            "operator": name,
+            "partition": number,
+            "bytes": sizes[number],
+            "chain_length": len(operator.chains[number]),
+            "records": sum(artifact.records for artifact in operator.chains[number]),
+            "artifacts": list(map(documents.artifact, operator.chains[number])),
+        }
+        for number in shown
+    ]
     return {
-        "name": name,
-        "codec": operator.codec,
-        "partitioner": operator.partitioner,
-        "bytes": sum(sizes.values()),
-        "partitions": [
-            {"partition": p, "bytes": sizes[p], "artifacts": [_artifact(a) for a in operator.chains[p]]} for p in shown
-        ],
+        **documents.operator(name, operator),
+        "contents": partitions,
         "left_out": len(operator.chains) - len(shown),
     }
 
 
-def _artifact(artifact: Artifact) -> Json:
-    return {
-        "kind": artifact.kind,
-        "length": artifact.length,
-        "records": artifact.records,
-        "digest": artifact.digest,
-        "written_by": str(layout.owner(artifact.path)),
-        "path": artifact.path,
-        "offset": artifact.offset,
-        "object_size": artifact.size,
-        "raw_size": artifact.raw_size,
-    }
-
-
-def _tree(document: dict[str, Json]) -> Node:
+def _tree(document: nouns.Checkpoint) -> Node:
     epoch = "" if document["epoch"] is None else f" · epoch {document['epoch']}"
     label = f"{document['id']}{epoch} · {document['state']} · {document['created']}"
-    return Node(label, tuple(map(_operator_node, document["operators"])))
+    return Node(label, tuple(map(_operator_node, document["contents"])))
 
 
-def _operator_node(operator: dict[str, Json]) -> Node:
-    partitions = operator["partitions"]
+def _operator_node(operator: nouns.Operator) -> Node:
+    partitions = operator["contents"]
     children = [
         Node(f"partition {p['partition']} · {size(p['bytes'])}", tuple(map(_artifact_node, p["artifacts"])))
         for p in partitions
     ]
     if operator["left_out"]:
         children.append(Node(f"and {count(operator['left_out'], 'more partition')}: add --all"))
-    held = count(len(partitions) + operator["left_out"], "partition")
-    return Node(f"{operator['name']} · {operator['codec']} · {held} · {size(operator['bytes'])}", tuple(children))
+    held = count(operator["partitions"], "partition")
+    stored = size(operator["snapshot_bytes"] + operator["delta_bytes"])
+    return Node(f"{operator['name']} · {operator['codec']} · {held} · {stored}", tuple(children))
 
 
-def _artifact_node(artifact: dict[str, Json]) -> Node:
+def _artifact_node(artifact: nouns.Artifact) -> Node:
     parts = [
         artifact["kind"],
-        size(artifact["length"]),
+        size(artifact["bytes"]),
         count(artifact["records"], "record"),
         f"sha256 {artifact['digest'][:12]}",
         f"by {artifact['written_by']}",
     ]
-    if artifact["length"] != artifact["object_size"]:
-        parts.append(f"byte {artifact['offset']} of a pack of {size(artifact['object_size'])}")
+    if artifact["bytes"] != artifact["object_bytes"]:
+        parts.append(f"byte {artifact['offset']} of a pack of {size(artifact['object_bytes'])}")
     return Node(" · ".join(map(str, parts)))

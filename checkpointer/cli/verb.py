@@ -13,10 +13,12 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
+from checkpointer.cli import completion
 from checkpointer.cli.root import require_store
 from checkpointer.cli.screen import visible
-from checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError
+from checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError, StoreNotFoundError
 from checkpointer.runtime import run_sync
 from checkpointer.session import Session
 from checkpointer.store.scrub import scrub
@@ -32,6 +34,12 @@ savepoint=NAME, at=2024-01-02T06:00Z (the newest made by then; UTC unless it say
 only looked at, prepared."""
 
 
+ROOT_VARIABLE = "CHECKPOINTER_ROOT"
+
+FAILED, MISTYPED, DAMAGED, UNAVAILABLE = 1, 2, 3, 75
+"""Exit statuses: it cannot be done, or there are findings; typed wrong; the store is damaged; later it may work
+(`EX_TEMPFAIL` of sysexits)."""
+
 PIPE_CLOSED = 128 + 13
 """The status of a program that SIGPIPE ended, as shells show it."""
 
@@ -41,20 +49,55 @@ class CheckpointType(click.types.StringParamType):
 
     name = "checkpoint"
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Complete names of savepoints and ids."""
+        return list(map(CompletionItem, completion.checkpoints(ctx, incomplete)))
 
-CHECKPOINT = CheckpointType()
+
+class OperatorType(click.types.StringParamType):
+    """The name of an operator."""
+
+    name = "text"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Complete names of operators."""
+        return list(map(CompletionItem, completion.operators(ctx, incomplete)))
+
+
+CHECKPOINT, OPERATOR = CheckpointType(), OperatorType()
 
 
 class Failed(click.ClickException):
-    """Ends the run with one sentence and status 1."""
+    """Ends the run with one sentence and a status. `kind`, the name of an error, is for `--json`."""
 
-    exit_code = 1
+    exit_code = FAILED
+    retryable = False
+
+    def __init__(self, message: str, kind: str = "CheckpointError") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class Mistyped(Failed):
-    """The same with status 2: trying again as it was typed cannot help."""
+    """Ends the run where trying again as it was typed cannot help."""
 
-    exit_code = 2
+    exit_code = MISTYPED
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "IllegalArgumentError")
+
+
+class Damaged(Failed):
+    """Ends the run where what is stored is not what it should be."""
+
+    exit_code = DAMAGED
+
+
+class Unavailable(Failed):
+    """Ends the run where waiting can help."""
+
+    exit_code = UNAVAILABLE
+    retryable = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +134,7 @@ class Opened:
                 raise
             agreed = False
         if not agreed:
-            raise Failed("nothing was changed")
+            raise Failed("nothing was changed", "Declined")
 
 
 def verb(
@@ -131,7 +174,7 @@ def verb(
                 secrets = [storage_options, arguments.get("target_storage_options")]
                 if debug:
                     _print_traceback(secrets)
-                raise _explain(error, secrets) from error
+                raise _explain(error, root, secrets) from error
 
         command = click.command(name, epilog=_epilog(function, examples, note))(_common(run, writes))
         command.params.sort(key=lambda parameter: parameter.name != "root")
@@ -163,7 +206,17 @@ def _common(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:
         help="What s3fs, adlfs or another fsspec file system takes.",
     )(run)
     run = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")(run)
-    return click.argument("root")(run)
+    return click.argument("root", envvar=ROOT_VARIABLE, callback=_root)(run)
+
+
+def _root(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """The root as it was typed; `-` is the one of the environment."""
+    if value != "-":
+        return value
+    known = os.environ.get(ROOT_VARIABLE)
+    if not known:
+        raise click.UsageError(f"`-` stands for the root in {ROOT_VARIABLE}, which is not set", context)
+    return known
 
 
 def _epilog(function: Callable[..., Any], examples: tuple[str, ...], note: str) -> str:
@@ -211,17 +264,27 @@ def options_for(root: str, options: Options, name: str = "storage_options") -> O
     return None if source is ParameterSource.ENVIRONMENT and parse(root).protocol == "file" else options
 
 
-def _explain(error: Exception, secrets: Sequence[Options]) -> Failed:
+def _explain(error: Exception, root: str, secrets: Sequence[Options]) -> Failed:
+    kind = type(error).__name__
     if isinstance(error, IllegalArgumentError):
         return Mistyped(str(error))
     if isinstance(error, CorruptionError):
-        return Failed(f"{error}; `checkpointer verify` says what that hurts")
+        return Damaged(f"{error}; `checkpointer verify` says what that hurts", kind)
     if isinstance(error, CheckpointError):
-        return Failed(str(error))
+        hint = root_hint() if isinstance(error, StoreNotFoundError) and root != os.environ.get(ROOT_VARIABLE) else ""
+        return (Unavailable if error.retryable else Failed)(f"{error}{hint}", kind)
     shown = scrub(str(error), {"any": secrets})
     if isinstance(error, ImportError):
-        return Failed(f"needs a package that is not installed: {shown}: pip install it")
-    return Failed(f"unexpected {type(error).__name__}: {shown}: please report it, with what --debug shows")
+        return Failed(f"needs a package that is not installed: {shown}: pip install it", kind)
+    return Failed(f"unexpected {kind}: {shown}: please report it, with what --debug shows", kind)
+
+
+def root_hint() -> str:
+    """What to type where the first argument was not meant as the root; empty where the environment names none."""
+    context = click.get_current_context(silent=True)
+    if context is None or not os.environ.get(ROOT_VARIABLE):
+        return ""
+    return f"; the first argument is ROOT: `{context.command_path} - …` takes the one in {ROOT_VARIABLE}"
 
 
 def _print_traceback(secrets: Sequence[Options]) -> None:

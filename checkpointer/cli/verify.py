@@ -1,17 +1,16 @@
 """`checkpointer verify`."""
 
-from dataclasses import asdict
-
 import click
 
-from checkpointer.cli.screen import Column, print_json, print_line, print_table, progress
-from checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from checkpointer.cli import documents
+from checkpointer.cli.screen import print_json, print_line, print_table, progress
+from checkpointer.cli.table import Column
+from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
 from checkpointer.overview import find
 from checkpointer.retention.verify import Finding, Verification
-from manifests.model import Json
 from manifests.words import count, size
 
-_COLUMNS = (Column("FINDING"), Column("PROBLEM"), Column("HURTS"))
+_COLUMNS = (Column("FINDING"), Column("PROBLEM", prose=True), Column("HURTS", prose=True))
 
 
 @verb(
@@ -22,7 +21,7 @@ _COLUMNS = (Column("FINDING"), Column("PROBLEM"), Column("HURTS"))
     note="Exit status: 0 where all is well, 1 where something is damaged or missing.",
 )
 @click.argument("checkpoint", type=CHECKPOINT, required=False)
-@click.option("--operator", metavar="NAME", help="Only this operator.")
+@click.option("--operator", type=OPERATOR, metavar="NAME", help="Only this operator.")
 @click.option("--share", type=float, default=1.0, help="The chance of each object to be read, from 0 to 1.")
 def command(store: Opened, checkpoint: str | None, operator: str | None, share: float) -> int:
     """Find what is damaged or missing.
@@ -35,15 +34,10 @@ def command(store: Opened, checkpoint: str | None, operator: str | None, share: 
     with progress("verifying", "bytes") as told:
         found = store.ck.verify(wanted, operator=operator, share=share, progress=told)
     if store.json:
-        print_json(_document(found))
+        print_json(documents.verification(found))
     else:
         _print(found)
     return 0 if found else 1
-
-
-def _document(found: Verification) -> dict[str, Json]:
-    findings = [asdict(f) | {"checkpoints": list(map(str, f.checkpoints))} for f in found.findings]
-    return asdict(found) | {"findings": findings}
 
 
 def _print(found: Verification) -> None:

@@ -30,7 +30,6 @@ def said(done: Result, status: int, *parts: str) -> None:
 @pytest.mark.parametrize(
     ("args", "status", "part"),
     [
-        ((), 2, "Missing command"),
         (("lst", "ROOT"), 2, "lst"),
         (("list",), 2, "ROOT"),
         (("list", "ROOT", "--jsn"), 2, "--json"),
@@ -97,7 +96,7 @@ def test_a_root_one_level_too_deep_is_told_on_every_store(any_root: Root, run: R
 def test_damage_is_told_with_the_verb_that_tells_more(root: Path, run: Run) -> None:
     newest = max((root / "manifests").glob("*.json"))
     newest.write_bytes(newest.read_bytes()[:-1])
-    said(run("list", root), 1, newest.name, "`checkpointer verify`")
+    said(run("list", root), 3, newest.name, "`checkpointer verify`")
 
 
 def test_wrong_credentials_are_told_and_not_shown(s3_server: Server, run: Run) -> None:

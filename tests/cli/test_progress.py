@@ -41,14 +41,14 @@ def test_json_says_everything(root: Path, run: Run) -> None:
         "group": GROUP,
         "partition": "3",
         "owner": "ann",
-        "asked_by": "",
+        "asked_by": None,
         "finished": False,
-        "epoch": 1,
+        "owner_changes": 1,
         "renewed": "",
         "recorded": "",
         "position": {"sequence_number": 41, "offset": "4100"},
     }
-    assert (found["4"]["position"], found["77"]["owner"], found["77"]["epoch"]) == (None, "", None)
+    assert (found["4"]["position"], found["77"]["owner"], found["77"]["owner_changes"]) == (None, None, None)
 
 
 @pytest.mark.parametrize(("owner", "partitions"), [("bob", ["8", "10", "11"]), ("", ["9", "77"]), ("eve", [])])

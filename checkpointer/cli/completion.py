@@ -1,0 +1,57 @@
+"""Complete names of a store in a shell. Whatever goes wrong, or takes too long, completes nothing."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from checkpointer import lineage
+from checkpointer.overview import LATEST, read_listed, read_overview
+from checkpointer.runtime import run_sync
+from checkpointer.session import Session
+from checkpointer.sync import Checkpointer
+
+PATIENCE = 3.0
+"""Seconds that a shell waits for a store."""
+
+Names = Callable[[Session], Coroutine[Any, Any, list[str]]]
+
+
+def checkpoints(context: click.Context, typed: str) -> list[str]:
+    """Complete a checkpoint: the names of savepoints, and ids once a digit was typed."""
+    found = [LATEST, *_read(context, _savepoints)]
+    if typed[:1].isdigit():
+        found += _read(context, _ids)
+    return _matching(found, typed)
+
+
+def operators(context: click.Context, typed: str) -> list[str]:
+    """Complete the name of an operator of the committed checkpoint."""
+    return _matching(_read(context, _operators), typed)
+
+
+def _matching(names: list[str], typed: str) -> list[str]:
+    """Those that begin as typed. A shell would take one with a space for several words."""
+    return [name for name in names if name.startswith(typed) and not any(map(str.isspace, name))]
+
+
+def _read(context: click.Context, names: Names) -> list[str]:
+    # Behind an option that lacks its value, click does not come to sort the arguments.
+    root = context.params.get("root") or next(iter(context.args), None)
+    with suppress(Exception), Checkpointer(root or "", context.params.get("storage_options"), fencing="none") as ck:
+        return run_sync(asyncio.wait_for(names(ck._session), PATIENCE))
+    return []
+
+
+async def _savepoints(session: Session) -> list[str]:
+    return [savepoint.name for savepoint in await lineage.savepoints(session)]
+
+
+async def _ids(session: Session) -> list[str]:
+    return [str(listed.ref.id) for listed in (await read_overview(session)).checkpoints]
+
+
+async def _operators(session: Session) -> list[str]:
+    return sorted((await read_listed(session, LATEST)).manifest.operators)

@@ -1,0 +1,51 @@
+"""Read an operator's records, partition after partition, as JSON."""
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+
+from checkpointer.cli import nouns
+from checkpointer.codecs.tagged import to_json
+from checkpointer.codecs.values import unpack
+from checkpointer.restore import Snapshot, kind_of
+from checkpointer.runtime import run_sync
+from checkpointer.store.connection import require
+
+
+def require_arrow(root: str) -> None:
+    """Refuse a table where nothing is installed that reads it, and say what to install."""
+    require("pyarrow", "spark", root)
+
+
+def records(snapshot: Snapshot, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
+    """Every record of some partitions, verified."""
+    kind = kind_of(snapshot.operator(name))
+    if kind == "table":
+        require_arrow(snapshot.session.store.url)
+        return _rows(snapshot, name, partitions)
+    return (_entries if kind == "map" else _artifacts)(snapshot, name, partitions)
+
+
+def _rows(snapshot: Snapshot, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
+    from checkpointer.table.opening import partition_reader  # pyarrow, only for tables
+
+    read = partition_reader(snapshot, name, partitions)
+    for partition in partitions:
+        for batch in run_sync(read(partition)).to_batches(max_chunksize=1024):
+            for row in batch.to_pylist():
+                yield {"partition": partition, "row": {column: to_json(value) for column, value in row.items()}}
+
+
+def _entries(snapshot: Snapshot, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
+    for partition in partitions:
+        for key, value in run_sync(snapshot.entries(name, partition)).items():
+            yield {"partition": partition, "key": to_json(key), "value": to_json(unpack(value))}
+
+
+def _artifacts(snapshot: Snapshot, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
+    for partition in partitions:
+        chain = snapshot.operator(name).chains[partition]
+        for artifact, data in zip(chain, run_sync(snapshot.partition(name, partition)), strict=True):
+            try:
+                yield {"partition": partition, "kind": artifact.kind, "text": data.decode()}
+            except UnicodeDecodeError:
+                yield {"partition": partition, "kind": artifact.kind, "base64": b64encode(data).decode()}

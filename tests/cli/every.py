@@ -1,0 +1,136 @@
+"""One call of every verb, in every form that prints something else, over stores with long names."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from checkpointer import Checkpointer, KeyedState
+from checkpointer.progress.eventhub import CheckpointStore
+from checkpointer.progress.kinesis import ShardLeases
+from checkpointer.runtime import run_sync
+from checkpointer.save import Draft
+from checkpointer.table.schema import TableSchema, first_schema
+from checkpointer.table.version import Version
+from checkpointer.table.write import Writer
+from tests.core.damage import flip
+from tests.core.spark_model import Query, history
+from tests.progress.test_eventhub_contract import checkpoint, claim
+
+OPERATOR = "größe-" + "o" * 30 + "-総計-" + "p" * 57
+SAVEPOINT = "before-the-migration-of-all-orders-to-another-region-in-" + "2026"
+OWNER = "pod-7f9c-" + "h" * 51
+LONG_PATH = "/".join(["checkpoints", "q" * 60, "r" * 60, "s" * 60])
+
+
+@dataclass(frozen=True)
+class Call:
+    """A verb with its arguments; `form` is its name in `nouns.PRINTED`."""
+
+    form: str
+    args: tuple[str, ...]
+    status: int = 0
+
+
+def write(root: Path) -> None:
+    """Three checkpoints: a map, bytes and a table whose names are long, a savepoint, positions, properties."""
+    with Checkpointer(root) as ck:
+        seen = KeyedState({"k" * 90: 1, 7: "x" * 300}, partitions=1)
+        for number in range(3):
+            seen[number] = number
+            with ck.begin(epoch=number) as cp:
+                cp.save("seen-" + "m" * 95, seen)
+                cp.snapshot(OPERATOR, number, b"x" * 5000)
+                cp.positions["orders-" + "t" * 60] = {"0": str(number) * 50}
+                cp.properties["model"] = f"s3://{LONG_PATH}/{number}"
+                put_table(ck, cp._draft, number)
+            if number == 1:
+                ck.savepoint(SAVEPOINT)
+                ck.savepoint(SAVEPOINT[:59] + "7")
+
+
+def put_table(ck: Checkpointer, draft: Draft, number: int) -> None:
+    """A table of two rows and one more each time, as Spark's tasks would write it."""
+    fields = [
+        {"name": "user", "type": "string", "nullable": False, "metadata": {}},
+        {"name": "n", "type": "long", "nullable": True, "metadata": {}},
+    ]
+    schema: TableSchema = first_schema("table", fields, ["user"], {})
+    session = ck._session
+    writer = Writer(session.store, session.host, draft.id, "table", schema)
+    names = [f"{'u' * 80}-{n}" for n in range(number + 2)]
+    rows = pa.table({"user": names, "n": list(range(number, number + len(names)))})
+    stored = schema.arrow()
+    table = pa.table(
+        [rows[name].cast(kind) for name, kind in zip(stored.names, stored.types, strict=True)], schema=stored
+    )
+    snapshot = run_sync(writer.snapshot(0, table))
+    draft.put_operator("table", Version("table", schema, 1, {0: (snapshot,)}).operator())
+
+
+def calls(folder: Path) -> Iterator[Call]:
+    """Every verb. What changes a store gets one of its own."""
+    counter = itertools.count()
+
+    def store() -> str:
+        root = folder / f"store-{next(counter)}"
+        write(root)
+        return str(root)
+
+    root = store()
+    yield Call("list", (root,))
+    yield Call("show", (root,))
+    yield Call("tree", (root, "--all"))
+    yield Call("diff", (root, "1"))
+    yield Call("diff OPERATOR", (root, "1", "latest", "seen-" + "m" * 95))
+    yield Call("diff OPERATOR", (root, "1", "latest", "table"))
+    for operator in ("seen-" + "m" * 95, OPERATOR, "table"):
+        yield Call("cat", (root, operator))
+    yield Call("cat --output", (root, "table", "-o", str(folder / "out.parquet")))
+    yield Call("stats", (root,))
+    yield Call("verify", (root,))
+    yield Call("report", (root,))
+    yield Call("plan", (root, "--keep-last", "1"))
+    yield Call("plan --rows", (root, "--rows", "--keep-last", "1"))
+    yield Call("savepoint", (root,))
+    yield Call("repair", (root,))
+    damaged = store()
+    for path in Path(damaged).glob("artifacts/*/*/*"):
+        flip(path)
+    Path(max(Path(damaged).glob("artifacts/*/*/*"))).unlink()
+    yield Call("verify", (damaged,), 1)
+    yield Call("report", (damaged,), 1)
+    (Path(damaged) / "_latest").unlink()
+    yield Call("repair", (damaged,))
+    newest = max(path.stem for path in Path(damaged).glob("manifests/*.json"))
+    yield Call("repair --to DAMAGED", (damaged, "--to", newest), 1)
+    yield Call("report", (damaged,), 1)
+    consumers = folder / "consumers"
+    with CheckpointStore(consumers) as events, ShardLeases(consumers, "app", OWNER) as leases:
+        events.claim_ownership([claim("3", OWNER)])
+        events.update_checkpoint(checkpoint("3", 41, "4100" * 20))
+        leases.create([f"shardId-{'0' * 50}1"])
+        leases.balance()
+    yield Call("progress", (str(consumers),))
+    yield Call("savepoint NAME", (store(), "another-" + "n" * 52))
+    yield Call("savepoint --delete", (store(), "--delete", SAVEPOINT, "--yes"))
+    yield Call("rollback", (store(), "1", "--yes"))
+    yield Call("delete", (store(), "1", "--yes"))
+    yield Call("clean", (store(), "--keep-last", "1", "--yes"))
+    yield Call("export", (root, SAVEPOINT, str(folder / ("copy-" + "c" * 60))))
+    yield Call(
+        "export --format parquet", (root, SAVEPOINT, str(folder / ("tables-" + "p" * 60)), "--format", "parquet")
+    )
+    lost = store()
+    newest = max(path.stem for path in Path(lost).glob("manifests/*.json"))
+    (Path(lost) / "_latest").unlink()
+    yield Call("repair --to", (lost, "--to", newest, "--yes"))
+    home = folder / ("home-" + "z" * 80)
+    home.mkdir()
+    history(str(home / "root"))
+    query = Query(str(home / "root"))
+    yield Call("rewind", (query.root, "epoch=1", "--dry-run"))
+    yield Call("rewind", (query.root, "epoch=1", "--yes"))
+    yield Call("fork", (query.root, "latest", str(home / "fork"), str(home / "fork-spark")))

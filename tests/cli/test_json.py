@@ -1,0 +1,248 @@
+"""`--json`: each verb prints what `docs/json.md` says, whatever it is called with, and errors as JSON too."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpointer import Checkpointer
+from checkpointer.cli import lists, nouns, screen, verb
+from checkpointer.errors import (
+    ConflictError,
+    DependencyError,
+    MalformedError,
+    OutcomeUnknownError,
+    StoreRefusedError,
+    ThrottlingError,
+)
+from tests.cli import schema
+from tests.cli.conftest import Run
+from tests.cli.every import calls
+from tests.core.damage import flip
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "json.md"
+
+
+def test_the_page_is_made_of_the_schema() -> None:
+    assert DOCUMENT.read_text() == schema.page(), "run: python -m tests.cli.schema > docs/json.md"
+
+
+def test_every_verb_prints_what_the_schema_says(tmp_path: Path, golden: Path, run: Run) -> None:
+    printed = dict(nouns.PRINTED)
+    seen: set[str] = set()
+    for call in calls(tmp_path):
+        done = run(call.form.split()[0], *call.args, "--json")
+        assert done.status == call.status, (call, done)
+        assert schema.faults(done.json, printed[call.form], call.form) == [], call
+        seen.add(call.form)
+    assert seen == set(printed)
+    for args in (["list"], ["show", "2"], ["tree"], ["diff", "1"], ["stats"], ["report"], ["plan"], ["repair"]):
+        done = run(args[0], golden, *args[1:], "--json")
+        assert schema.faults(done.json, printed[args[0]], args[0]) == []
+    for operator in ("seen", "table", "totals"):
+        assert schema.faults(run("cat", golden, operator, "--json").json, printed["cat"]) == []
+
+
+def test_the_same_noun_is_the_same_everywhere(golden: Path, run: Run) -> None:
+    listed = run("list", golden, "--json", "--sizes").json[1]
+    shown, tree = (run(verb, golden, "2", "--json").json for verb in ("show", "tree"))
+    reported = next(c for c in run("report", golden, "--json").json["checkpoints"] if c["id"] == listed["id"])
+    for other in (shown, tree, reported):
+        assert {name: value for name, value in listed.items() if name in other} == {
+            name: other[name] for name in listed if name in other
+        }
+    for inner in tree["contents"]:
+        known = next(operator for operator in shown["contents"] if operator["name"] == inner["name"])
+        assert known.items() <= inner.items()
+    stats, report = (run(verb, golden, "--json").json for verb in ("stats", "report"))
+    by_name = {operator["name"]: operator for operator in report["operators"]}
+    assert all(operator.items() <= by_name[operator["name"]].items() for operator in stats["operators"])
+    assert run("savepoint", golden, "--json").json == report["savepoints"]
+    assert run("verify", golden, "--json").json["findings"] == report["verification"]["findings"]
+    assert report["pointer"]["writer"].keys() == {"number", "instance"}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "fault"),
+    [
+        ({"minimum": 1, "median": 2}, nouns.Spread, "maximum: is missing"),
+        ({"minimum": 1, "median": 2, "maximum": 3, "mean": 2}, nouns.Spread, "mean: not in the schema"),
+        ({"minimum": 1, "median": 2.5, "maximum": 3}, nouns.Spread, "median: expected"),
+        ({"minimum": True, "median": 2, "maximum": 3}, nouns.Spread, "minimum: expected"),
+        ({"deleted": None}, nouns.Deleted, "deleted: expected"),
+        ([{"name": "a", "id": "0000000001-00000000", "created": "now"}], list[nouns.Savepoint], "no time"),
+        ({}, list[nouns.Savepoint], "no list"),
+    ],
+)
+def test_the_check_finds_what_is_wrong(value: Any, kind: Any, fault: str) -> None:
+    assert fault in "; ".join(schema.faults(value, kind))
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+def failure(run: Run, *args: object) -> tuple[int, dict[str, Any]]:
+    """What stands on stderr, and nothing on stdout."""
+    done = run(*args)
+    assert done.out == ""
+    assert done.err.count("\n") == 1
+    found = json.loads(done.err)
+    assert schema.faults(found, nouns.Error) == []
+    assert found["error"]["status"] == done.status
+    return done.status, found["error"]
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "kind"),
+    [
+        (("show", "ROOT", "77"), 1, "CheckpointNotFoundError"),
+        (("show", "ROOT", "nothing"), 1, "SavepointNotFoundError"),
+        (("list", "ROOT-other"), 1, "StoreNotFoundError"),
+        (("delete", "ROOT", "3", "--yes"), 1, "InvalidStateError"),
+        (("lst", "ROOT"), 2, "UsageError"),
+        (("list", "ROOT", "--sice"), 2, "UsageError"),
+        (("show", "ROOT", "epoch=one"), 2, "IllegalArgumentError"),
+        (("cat", "ROOT", "nope"), 2, "IllegalArgumentError"),
+        (("rollback", "ROOT", "1"), 2, "UsageError"),
+        (("report", "ROOT", "-o", "-"), 2, "UsageError"),
+    ],
+)
+def test_errors_are_json_too(root: Path, run: Run, args: tuple[str, ...], status: int, kind: str) -> None:
+    found = failure(run, *(arg.replace("ROOT", str(root)) for arg in args), "--json")
+    assert found[0] == status
+    assert found[1]["type"] == kind
+    assert not found[1]["retryable"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (DependencyError("gone"), 75),
+        (ThrottlingError("slow"), 75),
+        (MalformedError("torn"), 3),
+        (ConflictError("moved"), 1),
+        (StoreRefusedError("full"), 1),
+        (OutcomeUnknownError("sent"), 1),
+        (RuntimeError("bug"), 1),
+    ],
+)
+def test_damage_and_outage_have_a_status_of_their_own(
+    root: Path, run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(lists, "read_overview", fail)
+    assert run("list", root).status == status
+    found = failure(run, "list", root, "--json")
+    assert found == (status, found[1] | {"type": type(error).__name__, "retryable": status == 75})
+
+
+def test_a_damaged_store_ends_with_3_and_findings_with_1(root: Path, run: Run) -> None:
+    flip(max((root / "manifests").glob("*.json")))
+    assert run("list", root).status == 3
+    assert failure(run, "show", root, "--json")[1]["type"] == "DigestMismatchError"
+    assert run("verify", root, "--json").status == 1
+
+
+def test_a_no_is_told_apart(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb.Opened, "check_can_ask", lambda *_: None)
+    monkeypatch.setattr("click.confirm", lambda *_, **__: False)
+    assert failure(run, "delete", root, "1", "--json")[1]["type"] == "Declined"
+
+
+def test_what_a_survey_could_not_read_is_json_too(root: Path, run: Run) -> None:
+    (root / "progress/eventhub/a/b/c").mkdir(parents=True)
+    (root / "progress/eventhub/a/b/c/ownership.json").write_text("torn")
+    done = run("progress", root, "--json")
+    assert (done.status, json.loads(done.out)) == (1, [])
+    assert schema.faults(json.loads(done.err), nouns.Error) == []
+
+
+def test_an_error_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.print_error({"error": "a\nb\x1b[2J\u2028"})
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "\x1b" not in line
+    assert json.loads(line) == {"error": "a\nb\x1b[2J\u2028"}
+
+
+# ---- the root of the environment -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def named(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CHECKPOINTER_ROOT", str(root))
+    return root
+
+
+def test_the_root_may_stand_in_the_environment(named: Path, run: Run) -> None:
+    assert [found["epoch"] for found in run("list", "--json").json] == [10, 11, 12]
+    assert run("show", "--json").json["epoch"] == 12
+    assert run("show", "-", "2", "--json").json["epoch"] == 11
+    assert run("diff", "-", "1", "--json").json["bytes_added"] > 0
+    assert len(run("cat", "-", "blob", "--json").json) == 2
+    assert run("savepoint", "-", "new", "--json").json["name"] == "new"
+
+
+def test_an_argument_is_never_taken_for_a_checkpoint_of_the_environments_root(named: Path, run: Run) -> None:
+    before = (named / "_latest").read_bytes()
+    other = named.parent / "other"
+    for args in (("show", "2"), ("savepoint", "good"), ("verify", "1"), ("list", str(other))):
+        done = run(*args)
+        assert done.status == 1
+        assert "the first argument is ROOT: `checkpointer" in done.err
+        assert " - …` takes the one in CHECKPOINTER_ROOT" in done.err
+    for args in (("rollback", "2", "--yes"), ("delete", "good", "--yes"), ("cat", "blob")):
+        done = run(*args)
+        assert done.status == 2
+        assert "the first argument is ROOT, `-` for the one in CHECKPOINTER_ROOT" in done.err
+    assert (named / "_latest").read_bytes() == before
+    with Checkpointer(other) as ck, ck.begin(epoch=77) as cp:
+        cp.snapshot("op", 0, b"x")
+    assert [found["epoch"] for found in run("list", other, "--json").json] == [77]
+
+
+def test_without_the_variable_a_dash_is_a_mistake(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHECKPOINTER_ROOT", raising=False)
+    done = run("list", "-")
+    assert (done.status, "CHECKPOINTER_ROOT, which is not set" in done.err) == (2, True)
+    monkeypatch.setenv("CHECKPOINTER_ROOT", "")
+    assert run("list").status == 2
+
+
+def test_run_bare_it_shows_its_help(run: Run) -> None:
+    done = run()
+    assert (done.status, done.out) == (2, "")
+    assert "Usage: checkpointer" in done.err
+    assert "repair" in done.err
+
+
+# ---- completion ------------------------------------------------------------------------------------------------------
+
+
+def completed(run: Run, monkeypatch: pytest.MonkeyPatch, *words: object) -> list[str]:
+    """What bash is told to offer for the last of some words."""
+    monkeypatch.setenv("COMP_WORDS", " ".join(["checkpointer", *map(str, words)]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    monkeypatch.setenv("_CHECKPOINTER_COMPLETE", "bash_complete")
+    monkeypatch.setattr(sys, "argv", ["checkpointer"])
+    return [line.partition(",")[2] for line in run().out.splitlines() if line]
+
+
+def test_names_of_a_store_are_completed(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert completed(run, monkeypatch, "sho") == ["show"]
+    assert completed(run, monkeypatch, "show", root, "g") == ["good"]
+    assert completed(run, monkeypatch, "show", root, "l") == ["latest"]
+    assert [name[:10] for name in completed(run, monkeypatch, "diff", root, "good", "0")] == [
+        "0000000001",
+        "0000000002",
+        "0000000003",
+    ]
+    assert completed(run, monkeypatch, "cat", root, "b") == ["blob"]
+    assert completed(run, monkeypatch, "tree", root, "--operator", "s") == ["seen"]
+    assert completed(run, monkeypatch, "show", root / "nowhere", "g") == []
+    monkeypatch.setenv("CHECKPOINTER_ROOT", str(root))
+    assert completed(run, monkeypatch, "show", "-", "g") == ["good"]
