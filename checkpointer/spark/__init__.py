@@ -1,5 +1,15 @@
 """State for Structured Streaming jobs: `@stateful(root)` around a foreachBatch function, and tables from anywhere."""
 
+try:
+    import pyarrow  # noqa: F401
+    import pyspark.sql.datasource  # noqa: F401  # came with PySpark 4
+except ImportError as error:
+    raise ImportError(
+        f"checkpointer.spark needs PySpark 4 and pyarrow, and {error.name} is missing: "
+        "pip install 'spark-state-checkpointer[spark]'",
+        name=error.name,
+    ) from error
+
 from checkpointer.spark.batch import Token
 from checkpointer.spark.cleanup import clean, frame_of, plan_cleanup
 from checkpointer.spark.evolution import Compatibility, can_restore

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.query.running import ask, this_driver
+from checkpointer.spark.door import check_session
 from manifests.model import Job
 
 _QUERY_ID = "sql.streaming.queryId"
@@ -32,11 +33,7 @@ def identify(batch: DataFrame, batch_id: int) -> Job:
 
     Raises `IllegalArgumentError` outside classic PySpark's foreachBatch.
     """
-    if type(batch).__module__.startswith("pyspark.sql.connect"):
-        raise IllegalArgumentError(
-            "Spark Connect is not supported by checkpointer.spark: run the job with classic PySpark (spark-submit, or "
-            "a session without a remote)"
-        )
+    check_session("stateful", batch)
     context = batch.sparkSession.sparkContext
     query_id, run_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_RUN_ID)
     if not query_id or not run_id:

@@ -20,6 +20,7 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.retire import retire
 from checkpointer.retention.sweep import BULK, Cleaned, check_policy, judge_leftovers, judge_store
 from checkpointer.runtime import run_sync
+from checkpointer.spark.door import check_session
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.store import Fencing
 from checkpointer.store.base import Leftover, Store
@@ -56,6 +57,7 @@ def plan_cleanup(
 
     Columns are those of `PlanRow`. What interrupted writes left behind is not among them. Deletes nothing.
     """
+    check_session("plan_cleanup", spark)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
         _, judge = run_sync(judge_store(client._session, check_policy(policy)))
         return _over_objects(spark, client, judge, lambda _, rows: _as_batch(rows), _ROW)
@@ -63,6 +65,7 @@ def plan_cleanup(
 
 def frame_of(spark: SparkSession, plan: Plan) -> DataFrame:
     """A plan's rows as a DataFrame, by way of the driver's memory."""
+    check_session("frame_of", spark)
     return spark.createDataFrame([*plan], _ROW)
 
 
@@ -75,6 +78,7 @@ def clean(
     fencing: Fencing = "required",
 ) -> Cleaned:
     """`Checkpointer.clean`, with listing and deleting spread over the executors."""
+    check_session("clean", spark)
     policy = check_policy(policy)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
         session = client._session

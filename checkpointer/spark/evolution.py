@@ -7,17 +7,18 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from checkpointer.errors import CheckpointError, IllegalArgumentError
+from checkpointer.spark.door import check_key, check_schema
 from checkpointer.spark.read import Root
 from checkpointer.store import Fencing
 from checkpointer.sync import Checkpointer
-from checkpointer.table.schema import Combine, first_schema, needs_rescale, next_schema
+from checkpointer.table.schema import Combine, extended_schema, first_schema, needs_rescale
 from checkpointer.table.types import show_type
 from checkpointer.table.version import Version
 
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """True where the state can be restored; `changes` are what the first batch will do, `reason` is why it cannot."""
+    """True where the state can be restored; `changes` are what an upsert will do, `reason` is why it cannot."""
 
     changes: tuple[str, ...] = ()
     reason: str = ""
@@ -33,20 +34,25 @@ def can_restore(
     root: Root,
     operator: str,
     *,
-    schema: StructType,
+    schema: StructType | str,
     key: Sequence[str] | None = None,
     combine: Mapping[str, Combine] | None = None,
     num_partitions: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
 ) -> Compatibility:
-    """Whether a job whose table has this schema can go on from the last checkpoint. Needs no Spark session.
+    """Say whether a job that upserts rows of this schema can go on from the last checkpoint. Needs no Spark session.
 
+    Columns of the table that the schema does not have keep their values.
+
+    `schema` is a `StructType`; as text, such as "user string, n long", it is for Spark to parse, and takes a session.
     `key` and `combine` are those of `state.table`; left out, they count as what they were. What cannot be read at all
     raises.
     """
+    fields = [field.jsonValue() for field in check_schema(operator, schema).fields]
+    if key is not None:
+        key = check_key(operator, key)
     restored = Checkpointer(root, storage_options, fencing=fencing).restore()
-    fields = [field.jsonValue() for field in schema.fields]
     known = restored.manifest.operators.get(operator) if restored and restored.manifest else None
     if known is None:
         if key is None:
@@ -59,15 +65,14 @@ def can_restore(
     version = Version.of(operator, known)
     old = version.schema
     if combine is None:
-        names = {field["name"] for field in fields}
-        combine = {c.name: c.role for c in old.values if c.role != "last" and c.name in names}  # type: ignore[misc]
+        combine = {c.name: c.role for c in old.values if c.role != "last"}  # type: ignore[misc]
     try:
-        new = next_schema(operator, old, fields, list(key or old.key), combine)
+        new = extended_schema(operator, old, fields, list(old.key) if key is None else key, combine)
     except IllegalArgumentError as error:
         return Compatibility(reason=str(error))
-    before, after = {c.id: c for c in old.columns}, {c.id: c for c in new.columns}
+    before, given = {c.id: c for c in old.columns}, {field["name"] for field in fields}
     changes = [f"column {c.name!r} is added" for c in new.columns if c.id not in before]
-    changes += [f"column {c.name!r} is dropped" for c in old.columns if c.id not in after]
+    changes += [f"column {c.name!r} keeps its values" for c in new.columns if c.name not in given]
     changes += [
         f"column {c.name!r} is widened from {show_type(before[c.id].type)} to {show_type(c.type)}"
         for c in new.columns

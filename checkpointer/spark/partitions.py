@@ -13,15 +13,17 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 
+from checkpointer.client import as_bytes
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.spark.door import check_frame, check_names
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.sync import Checkpointer
 from manifests import layout
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Kind
 
 _PARTITION = "__partition"
-_RESULT = "path string, size bigint"
-_ARROW_RESULT = pa.schema([("path", pa.string()), ("size", pa.int64())])
+_RESULT = "path string, size bigint, place string"
+_ARROW_RESULT = pa.schema([("path", pa.string()), ("size", pa.int64()), ("place", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,18 @@ class Snapshot:
 
     data: bytes
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", as_bytes(self.data))
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:
     """A change on top of the partition's chain, as bytes of the caller's own format."""
 
     data: bytes
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", as_bytes(self.data))
 
 
 Write = Callable[[int, Iterator[pa.RecordBatch]], Snapshot | Delta | None]
@@ -49,9 +57,12 @@ def write_partitions(
     write: Write,
     key: Sequence[str] | None,
     num_partitions: int | None,
-) -> list[Artifact]:
-    """Run `write` on the executors and return what the finished tasks wrote, one artifact a partition."""
+) -> list[tuple[Artifact, str]]:
+    """Run `write` on the executors. Return the artifacts of the finished tasks, one a partition, and where each ran."""
     layout.encode_name("operator", operator)
+    check_frame(f"operator {operator!r}: write_partitions()", frame)
+    if key is not None:
+        key = check_names(f"operator {operator!r}: key", key)
     if (key is None) != (num_partitions is None):
         raise IllegalArgumentError("key and num_partitions go together: both, or neither")
     # Sent as closures: Spark looks at the function's own signature, which a bound method hides.
@@ -67,16 +78,16 @@ def write_partitions(
         keyed = frame.withColumn(_PARTITION, F.pmod(F.hash(*key), F.lit(num_partitions)))
         # By a column and never by task index: adaptive execution moves rows between tasks.
         written = keyed.groupBy(_PARTITION).applyInArrow(lambda key, rows: task.run_group(key, rows), _RESULT)
-    return _artifacts(operator, [(row["path"], row["size"]) for row in written.collect()])
+    return _artifacts(operator, [(row["path"], row["size"], row["place"]) for row in written.collect()])
 
 
-def _artifacts(operator: str, written: list[tuple[str, int]]) -> list[Artifact]:
-    artifacts: dict[int | None, Artifact] = {}
-    for path, size in written:
+def _artifacts(operator: str, written: list[tuple[str, int, str]]) -> list[tuple[Artifact, str]]:
+    artifacts: dict[int | None, tuple[Artifact, str]] = {}
+    for path, size, place in written:
         name = layout.parse_artifact(path)
         if name.partition in artifacts or name.kind is None:
             raise InvalidStateError(f"operator {operator!r}: partition {name.partition} was written by two tasks")
-        artifacts[name.partition] = Artifact(path, name.kind, 0, size, size, size, 1, name.digest)
+        artifacts[name.partition] = Artifact(path, name.kind, 0, size, size, size, 1, name.digest), place
     return list(artifacts.values())
 
 
@@ -101,13 +112,14 @@ class _Task:
         client = self.root.open()
         result = self.write(partition, batches)
         if result is None:
-            return pa.table({"path": [], "size": []}, schema=_ARROW_RESULT)
+            return pa.table({"path": [], "size": [], "place": []}, schema=_ARROW_RESULT)
         if not isinstance(result, Snapshot | Delta):
             raise IllegalArgumentError(
                 f"partition {partition}: return Snapshot, Delta or None, not {type(result).__name__}"
             )
         artifact = self._save(client, partition, SNAPSHOT if isinstance(result, Snapshot) else DELTA, result.data)
-        return pa.table({"path": [artifact.path], "size": [artifact.size]}, schema=_ARROW_RESULT)
+        told = {"path": [artifact.path], "size": [artifact.size], "place": [self.root.place]}
+        return pa.table(told, schema=_ARROW_RESULT)
 
     def _save(self, client: Checkpointer, partition: int, kind: Kind, data: bytes) -> Artifact:
         save = client.save_snapshot if kind == SNAPSHOT else client.save_delta

@@ -10,7 +10,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 
 from checkpointer.client import as_target
 from checkpointer.errors import IllegalArgumentError, StoreNotFoundError
+from checkpointer.spark.door import check_frame, check_session
 from checkpointer.spark.frames import quote
+from checkpointer.spark.interpreter import use_driver_python
 from checkpointer.spark.scan import lookup, scan
 from checkpointer.store import Fencing
 from checkpointer.sync import Checkpointer
@@ -42,6 +44,10 @@ def read_state(
     The DataFrame is pinned to that checkpoint. With `keys`, a DataFrame that has the key columns, only the rows with
     these keys are returned, and only the partitions and row groups that may hold them are read.
     """
+    check_session("read_state", spark)
+    use_driver_python(spark)
+    if keys is not None:
+        check_frame(f"read_state() of {operator!r}: keys", keys)
     client = Checkpointer(root, storage_options, fencing=fencing)
     restored = restore(client, id, epoch, savepoint)
     version = version_of(restored, operator)
@@ -63,9 +69,12 @@ def diff(
     """What changed in a table from checkpoint or savepoint `a` to `b`.
 
     One row for each key that was "inserted", "updated" or "deleted" (column `change`), with its key columns, and
-    structs `before` and `after` of the other columns, of which the one that does not apply is null. Partitions that
-    both checkpoints share are not read.
+    structs `before` and `after` of the other columns, of which the one that does not apply is null. Where a key column
+    has one of these names, that column of the result has an underscore more: `change_`. Partitions that both
+    checkpoints share are not read.
     """
+    check_session("diff", spark)
+    use_driver_python(spark)
     client = Checkpointer(root, storage_options, fencing=fencing)
     sides = []
     for target in (a, b):
@@ -88,15 +97,29 @@ def diff(
 
 
 def _compare(old: DataFrame, new: DataFrame, key: list[str]) -> DataFrame:
-    """A full join of two tables, of which the rows that are equal are left out."""
+    """Join two tables in full and leave out the rows that are equal."""
     left, right = _side(old, key, "before"), _side(new, key, "after")
-    same_key = [F.col(f"`before.{name}`").eqNullSafe(F.col(f"`after.{name}`")) for name in key]
+    same_key = [_key("before", name).eqNullSafe(_key("after", name)) for name in key]
     joined = left.join(right, same_key, "full")
     inserted, deleted = F.col("`before?`").isNull(), F.col("`after?`").isNull()
     change = F.when(inserted, KINDS[0]).when(deleted, KINDS[2]).otherwise(KINDS[1])
-    keys = [F.when(inserted, F.col(f"`after.{n}`")).otherwise(F.col(f"`before.{n}`")).alias(n) for n in key]
-    sides = [F.col(name) for name in ("before", "after") if name in joined.columns]
-    return joined.where(inserted | deleted | _differs(old, new, key)).select(*keys, change.alias("change"), *sides)
+    keys = [F.when(inserted, _key("after", n)).otherwise(_key("before", n)).alias(n) for n in key]
+    sides = [F.col(name).alias(_free(name, key)) for name in ("before", "after") if name in joined.columns]
+    found = joined.where(inserted | deleted | _differs(old, new, key))
+    return found.select(*keys, change.alias(_free("change", key)), *sides)
+
+
+def _key(side: str, name: str) -> Column:
+    """The key column of one side, under the name that `_side` gives it."""
+    return F.col(quote(f"{side}.{name}"))
+
+
+def _free(name: str, key: list[str]) -> str:
+    """The name, with as many underscores as set it apart from all key columns. Spark ignores case."""
+    taken = {column.lower() for column in key}
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _side(frame: DataFrame, key: list[str], name: str) -> DataFrame:

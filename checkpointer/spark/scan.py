@@ -10,9 +10,12 @@ from pyspark.sql.types import StructType
 
 from checkpointer.restore import explaining
 from checkpointer.runtime import run_sync
+from checkpointer.session import Session
+from checkpointer.spark.door import check_names
 from checkpointer.spark.frames import keys_of, map_batches, rows_of, struct_of
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.sync import Checkpointer
+from checkpointer.table import wide
 from checkpointer.table.merge import in_order
 from checkpointer.table.schema import PARTITION
 from checkpointer.table.version import Reader, Version
@@ -23,6 +26,8 @@ TASK_BYTES = 32 << 20
 """Stored bytes that one task reads, unless one partition has more."""
 
 BATCH_ROWS = 65_536
+BATCH_BYTES = 64 << 20
+"""Rows, and bytes of them, that Spark is handed at once: it has no more than 2 GiB for a column of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +49,22 @@ class ReadTask:
         session = self.root.open()._session
         reader = Reader(session.store, session.host, self.version.only(self.groups[group]), self.columns)
         for partition in self.groups[group]:
-            rows = run_sync(explaining(session, self.checkpoint, lambda p=partition: reader.rows(p)))  # type: ignore[misc]
-            yield from rows.to_batches(max_chunksize=BATCH_ROWS)
+            yield from batches_of(session, self.checkpoint, reader, partition)
+
+
+def batches_of(
+    session: Session, checkpoint: CheckpointId | None, reader: Reader, partition: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a partition as they are read and merged, a piece at a time, in batches that Spark can take."""
+    pieces = reader.pieces(partition)
+    while (rows := run_sync(explaining(session, checkpoint, lambda: anext(pieces, None)))) is not None:
+        yield from small_batches(rows)
+
+
+def small_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Yield rows in batches that Spark can take."""
+    for part in wide.slices(rows, BATCH_ROWS, BATCH_BYTES):
+        yield from part.to_batches()
 
 
 def scan(
@@ -57,10 +76,11 @@ def scan(
     partitions: Sequence[int] | None = None,
 ) -> DataFrame:
     """The rows of a version, or of some of its partitions, as a DataFrame that stays what it is now."""
+    shown = _shown(version, columns)
     read = version if partitions is None else version.only(partitions)
     groups = spread(read.sizes(), spark.sparkContext.defaultParallelism)
     task = ReadTask(TaskRoot.of(client, spark), checkpoint, version, groups, None if columns is None else list(columns))
-    return each(spark, len(groups)).mapInArrow(lambda batches: task.run(batches), _shown(version, columns))
+    return each(spark, len(groups)).mapInArrow(lambda batches: task.run(batches), shown)
 
 
 def each(spark: SparkSession, tasks: int) -> DataFrame:
@@ -90,10 +110,10 @@ def lookup(
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
     """The rows with these keys. The keys are brought to the partitions they belong to, and read there."""
-    schema = version.schema
+    schema, shown = version.schema, _shown(version, columns)
     wanted = rows_of(keys_of(version.name, keys, schema), schema, version.partitions).distinct()
     task = LookupTask(TaskRoot.of(client, spark), checkpoint, version, None if columns is None else list(columns))
-    return map_batches(wanted.repartition(PARTITION), task.run, _shown(version, columns))
+    return map_batches(wanted.repartition(PARTITION), task.run, shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +138,13 @@ class LookupTask:
         for partition, part in split(sought.append_column(PARTITION, rows[PARTITION])):
             keys = part.select(key)
             matched = run_sync(explaining(session, self.checkpoint, lambda p=partition, k=keys: reader.rows(p, k)))  # type: ignore[misc]
-            yield from matched.to_batches(max_chunksize=BATCH_ROWS)
+            yield from small_batches(matched)
 
 
 def _shown(version: Version, columns: Sequence[str] | None) -> StructType:
     """The schema of what is read: all columns, or those asked for in the order asked for."""
+    if columns is not None:
+        check_names(f"table {version.name!r}: columns", columns)
     return struct_of(version.schema.choose(version.name, columns))
 
 

@@ -19,6 +19,8 @@ from checkpointer.query.binding import CONTINUE, Step, compare
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
 from checkpointer.spark.cleaner import Cleaner
+from checkpointer.spark.failure import describe
+from checkpointer.spark.interpreter import use_driver_python
 from checkpointer.spark.progress import QueryProgress
 from checkpointer.spark.state import Callback, Line, State
 from checkpointer.store import Fencing
@@ -83,6 +85,14 @@ class StatefulSink:
         functools.update_wrapper(self, callback)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        try:
+            self._run(batch, batch_id)
+        except Exception as error:
+            # Spark wraps what is raised in many lines and ends with its plan: this line is what a person looks for.
+            logger.error("%s: batch %s failed: %s", self.checkpointer.root, batch_id, describe(error))
+            raise
+
+    def _run(self, batch: DataFrame, batch_id: int) -> None:
         job = identify(batch, batch_id)
         _claim(self.checkpointer.root, batch, job.query_id)
         line = self._lines.get(job.run_id) or self._restore(batch, job)
@@ -93,11 +103,13 @@ class StatefulSink:
             return
         state = None
         try:
+            line.wake()
             state = State(batch.sparkSession, line, job, line.client._begin(batch_id, job))
             self._callback(batch, batch_id, state)
             state._commit()
         except BaseException:
             self._lines.pop(job.run_id, None)  # the next call begins with what is committed
+            line.end()
             if state is not None:
                 state._abort()
             raise
@@ -107,8 +119,11 @@ class StatefulSink:
     def _restore(self, batch: DataFrame, job: Job) -> Line:
         """A client of its own for each run: whoever ran before, in this process too, is fenced by its first commit."""
         refuse_temporary(batch, job.query_id)
+        use_driver_python(batch.sparkSession)
         client = self.checkpointer.copy()
         line = Line(client, client.restore(), QueryProgress(batch.sparkSession, job.query_id))
+        for before in self._lines.values():
+            before.end()
         self._lines = {job.run_id: line}
         return line
 

@@ -2,30 +2,20 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    In,
-    InputPartition,
-)
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.restore import explaining
-from checkpointer.runtime import run_sync
+from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, RetiredError
 from checkpointer.spark.frames import struct_of
 from checkpointer.spark.read import restore, version_of
-from checkpointer.spark.scan import BATCH_ROWS, spread
+from checkpointer.spark.scan import batches_of, spread
+from checkpointer.store import absolute
 from checkpointer.sync import Checkpointer
 from checkpointer.sync_handles import Restored
-from checkpointer.table.hashing import partitions_of
-from checkpointer.table.opening import key_table
 from checkpointer.table.types import whole_variants
 from checkpointer.table.version import Reader, Version
 from manifests.model import CheckpointId
@@ -37,26 +27,36 @@ TASKS = 32
 
 
 class CheckpointerSource(DataSource):
-    """Options: `path` (the root), and `operator`, the table to read, or `view`: "checkpoints", "artifacts" or
+    """Read a table of a root, or a view of what the root is made of.
+
+    Options: `path` (the root), and `operator`, the table to read, or `view`: "checkpoints", "artifacts" or
     "positions". `id`, `epoch` or `savepoint` choose a live checkpoint, else it is the last one. `columns`: names,
-    separated by commas. `storage_options`: JSON. `fencing`: as for `Checkpointer`."""
+    separated by commas. `storage_options`: JSON. `fencing`: as for `Checkpointer`.
+
+    Spark makes one source for each DataFrame or temporary view. It plans the scan at the first query, keeps that plan,
+    and replaces it whenever it offers filters to the reader. So the source chooses the checkpoint of a table when it is
+    made: then all scans of one DataFrame agree, whenever Spark plans them.
+
+    The reader takes no filters, although Spark offers them (`pushFilters`). Spark uses the plan of the last filtered
+    scan for all other scans of the same DataFrame, filtered or not. What was pruned for one would be missing in them.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._request = Request.of(options).pin()
 
     @classmethod
     def name(cls) -> str:
         return "checkpointer"
 
     def schema(self) -> StructType | str:
-        request = Request.of(self.options)
-        if request.view is not None:
-            return VIEWS[request.view][0]
-        version = version_of(request.restore(), request.operator)
-        return struct_of(version.schema.choose(version.name, request.columns or None))
+        if self._request.view is not None:
+            return VIEWS[self._request.view][0]
+        version = version_of(self._request.restore(), self._request.operator)
+        return struct_of(version.schema.choose(version.name, self._request.columns or None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        request = Request.of(self.options)
-        if request.view is not None:
-            return ViewReader(request)
-        return PruningReader(request, schema) if _may_push() else TableReader(request, schema)
+        return TableReader(self._request, schema) if self._request.view is None else ViewReader(self._request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,12 @@ class Request:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "Request":
         given = {name.lower(): value for name, value in options.items()}
+        if any(name.startswith("option.") for name in given):  # how a catalog keeps the options of a table
+            raise IllegalArgumentError(
+                "CREATE TABLE … USING checkpointer: Spark does not hand the options of a table to a source written in "
+                "Python; use CREATE OR REPLACE TEMP VIEW … USING checkpointer OPTIONS (…), which shows the checkpoint "
+                "that is the last one at that moment"
+            )
         unknown = sorted(set(given) - set(OPTIONS))
         if unknown:
             raise IllegalArgumentError(f"option {', '.join(unknown)}: is none; there are {', '.join(OPTIONS)}")
@@ -93,7 +99,7 @@ class Request:
         except ValueError as error:
             raise IllegalArgumentError(f"option epoch or storage_options: {error}") from None
         return cls(
-            root=given["path"],
+            root=absolute(given["path"]),
             operator=operator or "",
             view=view,
             id=given.get("id"),
@@ -110,6 +116,12 @@ class Request:
     def restore(self) -> Restored:
         return restore(self.client(), self.id, self.epoch, self.savepoint)
 
+    def pin(self) -> "Request":
+        """Choose the checkpoint of a table for good. Views of the store itself look at it whenever they are read."""
+        if self.view is not None:
+            return self
+        return replace(self, id=str(self.restore().id), epoch=None, savepoint=None)
+
 
 @dataclass
 class Slice(InputPartition):
@@ -121,75 +133,46 @@ class Slice(InputPartition):
 
 
 class TableReader(DataSourceReader):
-    """Pins the checkpoint when the scan is planned; the tasks read nothing but what was pinned."""
+    """Plan the scan of the checkpoint that the source chose; the tasks read nothing but what was planned."""
 
     def __init__(self, request: Request, schema: StructType) -> None:
         self._request = request
         self._schema = schema
         self._columns = schema.fieldNames()
-        self._keys: dict[str, list[Any]] = {}
 
     def partitions(self) -> Sequence[InputPartition]:
-        restored = self._request.restore()
+        restored = self._restore()
         version = version_of(restored, self._request.operator)
         self._check_schema(version)
-        wanted = self._wanted(version)
-        groups = spread(version.only(wanted).sizes(), TASKS) or [[]]
+        groups = spread(version.sizes(), TASKS) or [[]]
         return [Slice(restored.id, version.only(group), group) for group in groups]
 
+    def _restore(self) -> Restored:
+        try:
+            return self._request.restore()
+        except CheckpointNotFoundError:
+            raise RetiredError(
+                f"{self._request.root}: {self._request.id}, which this DataFrame or view was made of, was retired "
+                "meanwhile: make it again"
+            ) from None
+
     def _check_schema(self, version: Version) -> None:
-        """A view knows the columns that the table had when it was made."""
+        """Refuse a schema of the caller's own, as of `spark.read.schema(…)`, that the table does not have."""
         now = {field.name: field.dataType for field in struct_of(list(version.schema.columns))}
         for asked in self._schema:
             if now.get(asked.name) != asked.dataType:
                 raise IllegalArgumentError(
-                    f"table {version.name!r}: column {asked.name!r} was {asked.dataType.simpleString()} when this "
-                    f"DataFrame or view was made, now the table has {version.schema}: make it again"
+                    f"table {version.name!r}: column {asked.name!r} was asked for as {asked.dataType.simpleString()}, "
+                    f"but {self._request.id} has {version.schema}: leave the schema out, and cast what was read"
                 )
-
-    def _wanted(self, version: Version) -> list[int]:
-        """The partitions that may hold the keys that filters ask for."""
-        everything = sorted(version.chains)
-        if set(version.schema.key) - set(self._keys):
-            return everything
-        rows: list[dict[str, Any]] = [{}]
-        for name in version.schema.key:
-            rows = [row | {name: value} for row in rows for value in self._keys[name]]
-            if len(rows) > version.partitions * 8:
-                return everything
-        try:
-            keys = key_table(version, rows)
-        except IllegalArgumentError:  # a value of another type than the key's: Spark finds out what equals it
-            return everything
-        found = set(partitions_of(keys, version.schema, version.partitions))
-        return [partition for partition in everything if partition in found]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Slice)
         session = self._request.client()._session
         reader = Reader(session.store, session.host, partition.version, self._columns)
         for number in partition.partitions:
-            rows = run_sync(explaining(session, partition.checkpoint, lambda n=number: reader.rows(n)))  # type: ignore[misc]
-            yield from whole_variants(rows).to_batches(max_chunksize=BATCH_ROWS)
-
-
-class PruningReader(TableReader):
-    """Also takes filters on key columns. Spark evaluates them again: partitions hold other keys too."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
-        for pushed in filters:
-            if isinstance(pushed, EqualTo | EqualNullSafe | In) and len(pushed.attribute) == 1:
-                values = list(pushed.value) if isinstance(pushed, In) else [pushed.value]
-                self._keys.setdefault(pushed.attribute[0], values)
-            yield pushed
-
-
-def _may_push() -> bool:
-    """Whether Spark is asking for filters to push. It refuses a reader that takes them while its conf is off, and only
-    the worker that it starts for pushing them has this module."""
-    import sys
-
-    return "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
+            for batch in batches_of(session, partition.checkpoint, reader, number):
+                yield from whole_variants(pa.Table.from_batches([batch])).to_batches()
 
 
 # ---- views -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The state a foreachBatch callback is handed: it begins with what is committed and becomes the next checkpoint."""
 
 import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -10,17 +11,24 @@ from pyspark.sql.types import StructType
 
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.keyed import PARTITIONS, KeyedState
+from checkpointer.runtime import run_sync
+from checkpointer.spark import maps
 from checkpointer.spark.batch import Token
+from checkpointer.spark.operations import Operations
 from checkpointer.spark.partitions import Write, write_partitions
 from checkpointer.spark.progress import QueryProgress
 from checkpointer.spark.table import TableState
 from checkpointer.sync import Checkpointer
 from checkpointer.sync_handles import Checkpoint, Restored
 from checkpointer.table.schema import Combine
+from checkpointer.views import Live
+from manifests import layout
 from manifests.model import CheckpointId, Job, Json
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+logger = logging.getLogger("checkpointer")
 
 
 class Line:
@@ -37,34 +45,55 @@ class Line:
         """Tables whose last changes were many."""
         self.begun = False
 
+    def wake(self) -> None:
+        """Begin a batch: its maps can be changed."""
+        for state in self.maps.values():
+            maps.wake(state)
 
-def _poisons(
+    def rest(self) -> None:
+        """End a batch: what is changed from now on would reach no checkpoint."""
+        for state in self.maps.values():
+            maps.rest(state)
+
+    def end(self) -> None:
+        """End the run: nothing can be done with its maps any more."""
+        for state in self.maps.values():
+            maps.end(state)
+
+
+def _operation(
     method: "Callable[Concatenate[State, P], T]",
 ) -> "Callable[Concatenate[State, P], T]":
-    """A state call that failed spoils the batch, even where the callback swallows the error."""
+    """Make a method of a map, table or operator, whose name comes first, one operation of the batch."""
 
     @functools.wraps(method)
     def call(self: "State", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
+        with self._operations.one(str(args[0] if args else kwargs.get("name"))):
             return method(self, *args, **kwargs)
-        except Exception as error:
-            self._poison = self._poison or error
-            raise
 
     return call
 
 
-class State:
-    """The state of a job during one batch: durable before Spark counts the batch as done, or not changed at all."""
+class State(Live):
+    """The state of a job during one batch: durable before Spark counts the batch as done, or not changed at all.
+
+    Threads of the callback may use it together; those that outlive the callback are refused.
+    """
+
+    _instead = (
+        "it lives on the driver. Send plain values, such as dict(state.map(name)); for what tasks read or write there "
+        "are state.table(…).lookup(keys) and upsert(rows), joins with table.read(), and state.write_partitions(…)"
+    )
 
     def __init__(self, spark: SparkSession, line: Line, job: Job, checkpoint: Checkpoint) -> None:
         self._spark = spark
         self._line = line
         self._job = job
         self._checkpoint = checkpoint
-        self._poison: Exception | None = None
-        self._ended = False
+        self._operations = Operations(job.batch_id)
         self._tables: dict[str, TableState] = {}
+        self._used: set[str] = set()
+        """What the callback opened, wrote or dropped, by name."""
 
     @property
     def token(self) -> Token:
@@ -91,16 +120,21 @@ class State:
         """Properties to be recorded with the checkpoint, those of the last one to begin with. JSON values."""
         return self._checkpoint.properties
 
-    @_poisons
+    @_operation
     def map(self, name: str, *, partitions: int | None = None) -> KeyedState:
         """A mapping on the driver, with what the last batch left in it. Its changes are saved when the callback ends.
 
         `partitions` is how many parts a new mapping is saved in; another number for an old one spreads it anew.
         """
-        self._check_open()
         if name in self._tables:
             raise IllegalArgumentError(f"map {name!r}: a table of this job has that name")
+        self._used.add(name)
         state = self._line.maps.get(name)
+        known = self._checkpoint._draft.operator(name)
+        if state is None and known is not None and known.codec == layout.PARQUET:
+            raise IllegalArgumentError(
+                f"map {name!r}: the state has a table of that name: state.table({name!r}, key=…)"
+            )
         if state is None:
             restored = self._line.restored
             if restored is not None and name in restored.operators and name not in self._line.dropped:
@@ -112,7 +146,7 @@ class State:
             raise IllegalArgumentError(f"map {name!r}: is in use with {state.partitions} partitions, not {partitions}")
         return state
 
-    @_poisons
+    @_operation
     def table(
         self,
         name: str,
@@ -133,11 +167,11 @@ class State:
                 Nulls are left out. Sums of integers and decimals are exact; those of floats depend on the order.
             schema: Columns of a table that nothing was written to yet, so that it can be read before that.
         """
-        self._check_open()
         if name in self._line.maps:
             raise IllegalArgumentError(f"table {name!r}: a map of this job has that name")
         if name in self._tables:
             raise IllegalArgumentError(f"table {name!r}: was opened in this batch already: use what that returned")
+        self._used.add(name)
         draft = self._checkpoint._draft
         found = TableState(
             self._spark,
@@ -148,23 +182,19 @@ class State:
             num_partitions,
             combine,
             schema,
-            self._guard,
+            functools.partial(self._table_operation, name),
             gather=name in self._line.gathered,
         )
         self._tables[name] = found
         return found
 
     @contextmanager
-    def _guard(self) -> Iterator[None]:
-        """Around everything that an open table does."""
-        self._check_open()
-        try:
+    def _table_operation(self, name: str, check: Callable[[], None]) -> Iterator[None]:
+        """Be around an operation of an open table. The batch waits for it, so its time counts as blocked."""
+        with self._checkpoint._draft.meter.blocking(), self._operations.one(name, check):
             yield
-        except Exception as error:
-            self._poison = self._poison or error
-            raise
 
-    @_poisons
+    @_operation
     def write_partitions(
         self,
         name: str,
@@ -181,28 +211,32 @@ class State:
         together by `pmod(hash(key), num_partitions)`, the same in every batch; without, a partition is whatever Spark
         made of the DataFrame, by index.
         """
-        self._check_open()
+        self._used.add(name)
         by = None if key is None else {"key": list(key), "num_partitions": num_partitions}
-        self._checkpoint._draft.declare(name, by)
-        for artifact in write_partitions(self._line.client, self.id, name, frame, write, key, num_partitions):
-            self._checkpoint.attach(artifact)
+        draft = self._checkpoint._draft
+        draft.declare(name, by)
+        with draft.meter.blocking():
+            wrote = write_partitions(self._line.client, self.id, name, frame, write, key, num_partitions)
+            for artifact, place in wrote:
+                run_sync(draft.attach(artifact, place))
 
-    @_poisons
+    @_operation
     def partition(self, name: str, partition: int) -> list[bytes]:
         """A partition's snapshot and deltas, as of the last committed batch. Empty where it has none."""
-        self._check_open()
+        self._used.add(name)
         committed = self._checkpoint.parent
         if committed is None or name not in committed.operators:
             return []
         operator = committed.operator(name)
         return operator.partition(partition) if partition in operator.partitions else []
 
-    @_poisons
+    @_operation
     def drop(self, name: str) -> None:
         """Leave a map or operator out, from this batch on."""
-        self._check_open()
+        self._used.add(name)
         known = name in self._line.maps or name in self._tables
-        self._line.maps.pop(name, None)
+        if (dropped := self._line.maps.pop(name, None)) is not None:
+            maps.end(dropped)
         if (table := self._tables.pop(name, None)) is not None:
             table._close()
         self._line.dropped.add(name)
@@ -214,30 +248,49 @@ class State:
 
     def _commit(self) -> None:
         """Make the batch's state the committed checkpoint. Called once the callback has returned."""
-        if self._poison is not None:
+        self._operations.end()
+        if (failure := self._operations.failure) is not None:
             raise InvalidStateError(
                 f"batch {self._job.batch_id}: a state call failed and the callback went on, so the state may not "
-                f"be whole and was not committed: {type(self._poison).__name__}: {self._poison}"
-            ) from self._poison
+                f"be whole and was not committed: {type(failure).__name__}: {failure}"
+            ) from failure
+        if not self._line.begun:
+            self._name_forgotten()
+        self._line.rest()  # what a thread that outlives the callback changes from now on would miss this checkpoint
         for name, state in self._line.maps.items():
             self._checkpoint.save(name, state)
-        for table in self._tables.values():
-            table._finish()
+        with self._checkpoint._draft.meter.blocking():
+            for table in self._tables.values():
+                table._finish()
         self._checkpoint.commit()
         self._line.gathered = {name for name, table in self._tables.items() if table._gather}
-        self._ended = True
         self._line.last, self._line.begun = self._job, True
 
+    def _name_forgotten(self) -> None:
+        """Log what the last checkpoint has and the first batch of a run did not use: it may have been renamed."""
+        restored = self._line.restored
+        if restored is None:
+            return
+        forgotten, began = set(restored.operators) - self._used, self._used - set(restored.operators)
+        if forgotten:
+            logger.warning(
+                "%s: %s has %s, which the first batch of this run neither opened nor dropped; it stays as it was. %sIf "
+                "that is a new name for it: stop the query, rewind(to=%r), then restore(rename={old: new}) and `with "
+                "begin(): pass` keep its content. If it is not needed any more: state.drop(name)",
+                self._line.client.root,
+                restored.id,
+                ", ".join(map(repr, sorted(forgotten))),
+                f"{', '.join(map(repr, sorted(began)))} began empty. " if began else "",
+                str(restored.id),
+            )
+
     def _abort(self) -> None:
-        self._ended = True
+        self._operations.abandon()
+        self._line.end()
         try:
             self._checkpoint.abort()
         except CheckpointError:  # the batch's own error is the one to report; nothing of it is visible
             return
-
-    def _check_open(self) -> None:
-        if self._ended:
-            raise InvalidStateError(f"batch {self._job.batch_id} has ended: use the state of the current callback")
 
 
 Callback = Callable[[DataFrame, int, State], Any]

@@ -11,30 +11,35 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.migrated import how_to_keep
 from checkpointer.runtime import run_sync
 from checkpointer.save import Draft
+from checkpointer.spark.door import check_frame, check_key, check_schema
 from checkpointer.spark.frames import Work, fields_of, has_unique_keys, keys_of, map_batches, rows_of
 from checkpointer.spark.scan import each, lookup, scan, spread
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.spark.write import RESULT, CompactTask, WriteTask, Written
 from checkpointer.sync import Checkpointer
-from checkpointer.table import merge
+from checkpointer.table import kept, merge, wide
 from checkpointer.table.schema import (
     DELETE,
     MERGE,
     PARTITION,
     Combine,
     TableSchema,
+    extended_schema,
     first_schema,
     needs_rescale,
     next_schema,
 )
 from checkpointer.table.version import Reader, Version
 from checkpointer.table.write import Writer, on_top, rewrite, rewrites
+from checkpointer.views import Live
 from manifests import layout
 from manifests.model import Artifact, Chain, CheckpointId
 
@@ -46,8 +51,20 @@ DRIVER_BYTES = 16 << 20
 writes itself. The tasks do whatever is more."""
 
 
-class TableState:
-    """A keyed table during one batch. What it wrote is visible to its own later reads, and to others once committed."""
+Operation = Callable[[Callable[[], None]], AbstractContextManager[None]]
+"""Made around each call of a table: calls of other threads wait, then what it is given may refuse this one."""
+
+
+class TableState(Live):
+    """A keyed table during one batch. What it wrote is visible to its own later reads, and to others once committed.
+
+    Several threads may call it: one call is done after the other.
+    """
+
+    _instead = (
+        "it lives on the driver, and writes of a copy would be lost. Use its DataFrames: read() or lookup(keys) joined "
+        "with the batch, and upsert(rows) of what comes out"
+    )
 
     def __init__(
         self,
@@ -59,21 +76,20 @@ class TableState:
         num_partitions: int | None,
         combine: Mapping[str, Combine] | None,
         schema: StructType | str | None,
-        guard: Callable[[], AbstractContextManager[None]],
+        operation: Operation,
         *,
         gather: bool = False,
     ) -> None:
         self._spark = spark
         self._client = client
         self._draft = draft
-        self._guard = guard
+        self._operation = operation
+        self._dropped = False
         self._gather = gather
         """Whether changes are so large that tasks should get all of a partition each, though that is a shuffle more."""
         self._name = name
-        self._key = list(key)
+        self._key = check_key(name, key)
         self._combine = dict(combine or {})
-        if not self._key or len(set(self._key)) < len(self._key):
-            raise IllegalArgumentError(f"table {name!r}: key={list(key)}: expected at least one column, none twice")
         if num_partitions is not None and layout.check_partition(num_partitions) < 1:
             raise IllegalArgumentError(f"table {name!r}: num_partitions: expected at least 1")
         known = draft.operator(name)
@@ -83,49 +99,63 @@ class TableState:
         if self._version is not None and self._version.schema.key != self._key:
             raise IllegalArgumentError(
                 f"table {name!r}: its key is {', '.join(self._version.schema.key)}, not {', '.join(self._key)}: "
-                "drop() it first"
+                f"{how_to_keep(name)}"
             )
         self._changed = False
         if self._version is None and schema is not None:
-            struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-            if not isinstance(struct, StructType):
-                raise IllegalArgumentError(f"table {name!r}: schema={schema!r:.80}: expected columns")
-            fields = [field.jsonValue() for field in struct.fields]
+            fields = [field.jsonValue() for field in check_schema(name, schema).fields]
             self._version = Version(name, first_schema(name, fields, self._key, self._combine), self._partitions, {})
 
     # ---- what the callback says ----------------------------------------------------------------------------------
 
     def upsert(self, rows: DataFrame) -> None:
         """Put rows in: new keys are added; for known ones each column is combined, as `combine` says, with what is
-        there. Columns that are not named there take the new value."""
-        with self._guard():
-            self._write(rows, self._accept(rows), MERGE, clear=False)
+        there, and takes the new value where it is not named there. Columns that the rows do not have keep their values,
+        and are null in new rows."""
+        with self._operation(self._check):
+            self._write(self._frame("upsert", rows), self._accept(rows, extended_schema), MERGE, clear=False)
 
     def replace(self, rows: DataFrame) -> None:
-        """Make these rows the whole table."""
-        with self._guard():
-            self._write(rows, self._accept(rows), MERGE, clear=True)
+        """Make these rows, with their columns and no others, the whole table."""
+        with self._operation(self._check):
+            self._write(self._frame("replace", rows), self._accept(rows, next_schema), MERGE, clear=True)
 
     def delete(self, keys: DataFrame) -> None:
         """Remove the rows with these keys; keys that are not there are no error. Other columns are not looked at."""
-        with self._guard():
+        with self._operation(self._check):
+            self._frame("delete", keys)
             if self._version is not None:
                 schema = self._version.schema
-                self._write(keys_of(self._name, keys, schema), schema, DELETE, clear=False)
+                wanted = keys_of(self._name, keys, schema)
+                if self._version.chains:  # else there is nothing to delete
+                    self._write(wanted, schema, DELETE, clear=False)
+
+    def drop_columns(self, columns: Sequence[str]) -> None:
+        """Leave columns out for good, with all their values. A column of the same name that comes later is another one.
+
+        Nothing is written anew now: what is stored of them goes with later compactions. Columns that are not there are
+        no error, since a callback says the same in every batch.
+        """
+        with self._operation(self._check):
+            version = self._existing()
+            schema = version.schema.without(self._name, columns)
+            if schema != version.schema:
+                self._version, self._changed = replace(version, schema=schema), True
 
     def read(self, columns: Sequence[str] | None = None) -> DataFrame:
-        """All rows as they are now. The DataFrame stays as it is, whatever is written later."""
-        with self._guard():
+        """Return all rows as they are now. The DataFrame stays as it is, whatever is written later."""
+        with self._operation(self._check):
             return scan(self._spark, self._client, self._parent, self._existing(), columns)
 
     def lookup(self, keys: DataFrame, columns: Sequence[str] | None = None) -> DataFrame:
-        """The rows with these keys. Only partitions, and within them row groups, that may hold them are read."""
-        with self._guard():
-            return lookup(self._spark, self._client, self._parent, self._existing(), keys, columns)
+        """Return the rows with these keys. Only partitions, and within them row groups, that may hold them are read."""
+        with self._operation(self._check):
+            wanted = self._frame("lookup", keys)
+            return lookup(self._spark, self._client, self._parent, self._existing(), wanted, columns)
 
     def compact(self) -> None:
         """Write a snapshot of every partition that has deltas, now."""
-        with self._guard():
+        with self._operation(self._check):
             chains = self._existing().chains
             self._rewrite({partition: 0 for partition, chain in chains.items() if len(chain) > 1})
 
@@ -145,11 +175,11 @@ class TableState:
 
     def _close(self) -> None:
         """The table was dropped: nothing more can be done with it."""
+        self._dropped = True
 
-        def refuse() -> AbstractContextManager[None]:
+    def _check(self) -> None:
+        if self._dropped:
             raise InvalidStateError(f"table {self._name!r}: was dropped in this batch: open it again")
-
-        self._guard = refuse
 
     # ---- within --------------------------------------------------------------------------------------------------
 
@@ -158,6 +188,9 @@ class TableState:
         manifest = self._draft.base.manifest
         return None if manifest is None else manifest.id
 
+    def _frame(self, verb: str, given: object) -> DataFrame:
+        return check_frame(f"table {self._name!r}: {verb}()", given)
+
     def _existing(self) -> Version:
         if self._version is None:
             raise IllegalArgumentError(
@@ -165,12 +198,12 @@ class TableState:
             )
         return self._version
 
-    def _accept(self, rows: DataFrame) -> TableSchema:
-        """The schema with these rows in it; refused before anything is written where they do not fit."""
+    def _accept(self, rows: DataFrame, go_on: Callable[..., TableSchema]) -> TableSchema:
+        """Return the schema with these rows in it; refused before anything is written where they do not fit."""
         fields = fields_of(rows)
         if self._version is None:
             return first_schema(self._name, fields, self._key, self._combine)
-        return next_schema(self._name, self._version.schema, fields, self._key, self._combine)
+        return go_on(self._name, self._version.schema, fields, self._key, self._combine)
 
     def _write(self, rows: DataFrame, schema: TableSchema, change: int, *, clear: bool) -> None:
         version = self._version or Version(self._name, schema, self._partitions, {})
@@ -180,7 +213,7 @@ class TableState:
         chains: dict[int, Chain] = {} if clear else dict(version.chains)
         keyed = rows_of(rows, schema, self._partitions)
         # Tasks that have all the rows of a partition can write snapshots, and see every duplicate.
-        whole = not chains
+        whole = not chains and change != DELETE
         apart = not whole and (change == DELETE or schema.combines or has_unique_keys(rows, schema.key))
         tasks = keyed if apart and not self._gather else keyed.repartition(PARTITION)
         root, inline = self._root, DRIVER_BYTES // 4
@@ -190,18 +223,28 @@ class TableState:
         self._gather = sum(bool(found.deltas) for found in written) > (0 if self._gather else 1)
         for found in written:
             chains |= {partition: (snapshot,) for partition, snapshot in found.snapshots.items()}
-        for deltas in (*(found.deltas for found in written), self._pack(written, schema)):
+        below = set(chains) if change == DELETE else None  # a deletion from an empty partition is nothing
+        for deltas in (*(found.deltas for found in written), self._pack(written, schema, below)):
             for partition, delta in deltas.items():
-                chains[partition] = on_top(chains.get(partition, ()), delta)
+                if below is None or partition in below:
+                    chains[partition] = on_top(chains.get(partition, ()), delta)
         self._version = Version(self._name, schema, self._partitions, chains)
         self._changed = True
 
-    def _pack(self, written: list[Written], schema: TableSchema) -> dict[int, Artifact]:
-        """What the tasks left to the driver, as one object."""
+    def _pack(self, written: list[Written], schema: TableSchema, only: set[int] | None) -> dict[int, Artifact]:
+        """Write what the tasks left to the driver as one object, or what it has of some partitions only."""
         parts = [pa.ipc.open_stream(found.rows).read_all() for found in written if found.rows]
         if not parts:
             return {}
-        rows = pa.concat_tables(parts)
+        with wide.explaining(self._name):
+            return self._pack_parts(parts, schema, only)
+
+    def _pack_parts(self, parts: list[pa.Table], schema: TableSchema, only: set[int] | None) -> dict[int, Artifact]:
+        rows = kept.concat(parts)
+        if only is not None:
+            rows = rows.filter(pc.is_in(rows[PARTITION], pa.array(sorted(only), pa.int32())))
+        if rows.num_rows == 0:
+            return {}
         if len(parts) > 1:
             rows = merge.consolidate(rows, schema, self._name)
             rows = merge.in_order(rows, schema.key)
@@ -253,6 +296,8 @@ class TableState:
         for found in written:
             if found.refused is not None:
                 raise found.refused
+            if (first := found.first(self._draft.id)) is not None:
+                run_sync(self._draft.prove(found.place, first))  # before anything of it is read to shorten chains
         twice = [p for p, count in Counter(p for found in written for p in found.snapshots).items() if count > 1]
         if twice:
             raise InvalidStateError(f"table {self._name!r}: partition {twice[0]} was written by two tasks")
@@ -260,14 +305,19 @@ class TableState:
 
 
 def _near(chains: Mapping[int, Chain], keep: Mapping[int, int], most: int) -> tuple[list[int], list[int]]:
-    """The partitions that can be rewritten while `most` bytes are read, and the others."""
-    read: set[tuple[str, int]] = set()
-    here, there = [], []
-    for partition, kept in sorted(keep.items()):
-        more = read | {(artifact.path, artifact.length) for artifact in chains[partition][kept:]}
-        if sum(length for _, length in more) <= most:
+    """Return the partitions that can be rewritten while `most` bytes are read, and the others.
+
+    An object that several share is read once. In memory the rows may take four times as much.
+    """
+    read: dict[str, int] = {}
+    here, there, held = [], [], 0
+    for partition, count in sorted(keep.items()):
+        artifacts = chains[partition][count:]
+        more = read | {artifact.path: artifact.length for artifact in artifacts if artifact.length}
+        rows = held + sum(artifact.raw_size for artifact in artifacts)
+        if max(sum(more.values()), rows // 4) <= most:
             here.append(partition)
-            read = more
+            read, held = more, rows
         else:
             there.append(partition)
     return here, there

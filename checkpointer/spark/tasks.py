@@ -10,6 +10,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from checkpointer.errors import InvalidStateError
+from checkpointer.placement import this_place
+from checkpointer.spark.interpreter import settle_interpreter
 from checkpointer.sync import Checkpointer
 
 
@@ -24,6 +26,7 @@ class TaskRoot:
     def of(cls, client: Checkpointer, spark: SparkSession) -> "TaskRoot":
         """Refuses a root that executors do not share with the driver."""
         _refuse_foreign_executors(client, spark)
+        settle_interpreter(spark, client.root)
         return cls(pickle.dumps(client), socket.gethostname())
 
     def open(self) -> Checkpointer:
@@ -32,6 +35,11 @@ class TaskRoot:
         if _is_folder(client.root) and socket.gethostname() != self.driver_host:
             raise InvalidStateError(f"{client.root}: a folder of {self.driver_host}, this task runs elsewhere")
         return client
+
+    @property
+    def place(self) -> str:
+        """The place where this task writes."""
+        return this_place(self.open().root)
 
 
 @functools.lru_cache(maxsize=8)

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -16,11 +17,12 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.spark.tasks import TaskRoot
-from checkpointer.table import merge
+from checkpointer.table import kept, merge, wide
 from checkpointer.table.hashing import check_partitions
-from checkpointer.table.schema import CHANGE, MERGE, TableSchema
+from checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
 from checkpointer.table.version import Reader, Version
-from checkpointer.table.write import SMALL_PARTITION, Writer, rewrite, split
+from checkpointer.table.write import Writer, is_small, rewrite, split
+from manifests import layout
 from manifests.model import Artifact, Chain, CheckpointId
 
 RESULT = StructType([StructField("written", BinaryType())])
@@ -35,6 +37,12 @@ class Written:
     chains: dict[int, Chain] = field(default_factory=dict)
     rows: bytes = b""
     refused: CheckpointError | None = None
+    place: str = ""
+
+    def first(self, owner: CheckpointId) -> Artifact | None:
+        """Return one of the artifacts that this task wrote itself; None where it wrote none."""
+        chains = (*self.snapshots.values(), *self.deltas.values(), *chain.from_iterable(self.chains.values()))
+        return next((found for found in chains if found.length and layout.parse_artifact(found.path).id == owner), None)
 
     def dump(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"written": pa.array([pickle.dumps(self)], pa.binary())})
@@ -48,6 +56,8 @@ class Written:
 @dataclass(frozen=True, slots=True)
 class WriteTask:
     """Writes the changes of a batch. `whole`: tasks have all the rows of their partitions, with nothing below them.
+
+    Columns of the schema that the rows do not have are kept: the rows say so, unless there is nothing below them.
 
     How many tasks there are is known when they have run, but task k knows of k others: it hands at most
     `inline / (k + 1)` bytes to the driver, so that what is below `inline` in all and evenly spread is never written by
@@ -66,7 +76,11 @@ class WriteTask:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [batch for batch in batches if batch.num_rows]
         if found:
-            yield _tell(partial(self._write, pa.Table.from_batches(found)))
+            yield _tell(partial(self._write_all, pa.Table.from_batches(found)))
+
+    def _write_all(self, given: pa.Table) -> Written:
+        with wide.explaining(self.table):
+            return self._write(given)
 
     def _write(self, given: pa.Table) -> Written:
         rows = self._changes(given)
@@ -82,11 +96,11 @@ class WriteTask:
             return Written(rows=_stream(rows))
         session = self.root.open()._session
         writer = Writer(session.store, session.host, self.owner, self.table, self.schema)
-        written, small = Written(), [rows]
+        written, small = Written(place=self.root.place), [rows]
         if self.whole:
             small = []
             for partition, part in split(rows):
-                if part.num_rows >= SMALL_PARTITION:
+                if not is_small(part.num_rows, part.nbytes):
                     written.snapshots[partition] = run_sync(writer.snapshot(partition, part))
                 else:
                     small.append(part)
@@ -95,10 +109,14 @@ class WriteTask:
         return written
 
     def _changes(self, given: pa.Table) -> pa.Table:
-        """The rows in the columns of a delta; a deletion has nulls where values would be."""
-        stored = self.schema.arrow_delta()
+        """Return the rows in the columns of a delta, with nulls in those that they do not have."""
         columns = {name: given[name] for name in given.column_names}
         columns[CHANGE] = pa.repeat(pa.scalar(self.change, pa.int8()), given.num_rows)
+        absent = [c.id for c in self.schema.values if c.role == "last" and c.name not in columns]
+        keeps = bool(absent) and self.change == MERGE and not self.whole
+        if keeps:
+            columns[KEPT] = pa.repeat(pa.scalar(kept.text_of(absent), pa.string()), given.num_rows)
+        stored = self.schema.arrow_delta(kept=keeps)
         arrays = [
             columns[name].cast(kind) if name in columns else pa.nulls(given.num_rows, kind)
             for name, kind in zip(stored.names, stored.types, strict=True)
@@ -126,7 +144,7 @@ class CompactTask:
         reader = Reader(session.store, session.host, version)
         writer = Writer(session.store, session.host, self.owner, version.name, version.schema)
         keep = {partition: self.keep[partition] for partition in partitions}
-        return Written(chains=run_sync(rewrite(reader, writer, version.chains, keep)))
+        return Written(chains=run_sync(rewrite(reader, writer, version.chains, keep)), place=self.root.place)
 
 
 def _tell(work: Callable[[], Written]) -> pa.RecordBatch:

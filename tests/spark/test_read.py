@@ -5,6 +5,8 @@ import itertools
 import json
 from collections.abc import Iterator
 from contextlib import nullcontext
+from datetime import timedelta
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from checkpointer import AsyncCheckpointer, Checkpointer
+from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
 from checkpointer.errors import (
     CheckpointNotFoundError,
     DigestMismatchError,
@@ -44,11 +46,13 @@ def put(
     """A checkpoint of the table `t`, made without a query."""
     client = Checkpointer(root)
     client.restore()
-    key, compact = options.pop("key", ["k"]), options.pop("compact", False)
+    key, compact, drop = options.pop("key", ["k"]), options.pop("compact", False), options.pop("drop", [])
     settings = {"num_partitions": None, "combine": None, "schema": None} | options
     with client.begin(epoch=settings.pop("epoch", None)) as checkpoint:
         checkpoint.positions["topic"] = {"0": 5}
-        table = TableState(spark, client, checkpoint._draft, "t", key, **settings, guard=nullcontext)
+        table = TableState(spark, client, checkpoint._draft, "t", key, **settings, operation=nullcontext)
+        if drop:
+            table.drop_columns(drop)
         if rows is not None:
             table.upsert(rows)
         if delete is not None:
@@ -109,22 +113,104 @@ def test_keys_choose_rows_and_partitions(spark: SparkSession, store: Any) -> Non
     assert sorted(map(tuple, found.collect())) == [(899, 3, "x"), (950, 100, "x")]
 
 
-@pytest.mark.parametrize("enabled", ["true", "false"])
-def test_filters_on_the_key_prune_partitions_where_spark_pushes_them(
-    spark: SparkSession, store: Any, enabled: str
-) -> None:
-    root, _ = store
+@pytest.fixture(params=["true", "false"])
+def pushdown(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both settings of Spark's conf that offers filters to sources written in Python."""
     before = spark.conf.get(PUSHDOWN)
-    spark.conf.set(PUSHDOWN, enabled)
+    spark.conf.set(PUSHDOWN, request.param)
+    yield request.param
+    spark.conf.set(PUSHDOWN, before)
+
+
+@pytest.fixture(scope="module")
+def keyed_root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A table of the keys 0 to 499 in four partitions."""
+    root = str(tmp_path_factory.mktemp("keyed") / "root")
+    put(spark, root, spark.range(500).selectExpr("id k", "id * 2 v"), num_partitions=4)
+    return root
+
+
+def keys(frame: DataFrame) -> list[int]:
+    return sorted(row[0] for row in frame.select("k").collect())
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_a_filter_of_one_query_leaves_out_no_rows_of_another(spark: SparkSession, keyed_root: str) -> None:
+    frame = load(spark, keyed_root, operator="t")
+    assert keys(frame.where("k = 7")) == [7]
+    assert frame.count() == 500
+    assert keys(frame.where("k in (8, 9) and v > 0")) == [8, 9]
+    assert frame.count() == 500
+    assert keys(frame.where("k <=> 10")) == [10]
+    assert frame.agg(F.sum("v")).first()[0] == 499 * 500
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_a_filter_of_one_branch_leaves_out_no_rows_of_another(spark: SparkSession, keyed_root: str) -> None:
+    frame = load(spark, keyed_root, operator="t")
+    one, other = frame.where("k = 7"), frame.where("k = 8")
+    assert keys(one.union(other)) == [7, 8]
+    assert one.union(frame).count() == frame.union(one).count() == 501
+    assert one.alias("a").join(frame.alias("b"), F.expr("a.v < b.v")).count() == 492
+    assert [tuple(row) for row in one.crossJoin(other.toDF("k2", "v2")).collect()] == [(7, 14, 8, 16)]
+    assert frame.join(other, "k", "left_anti").count() == 499
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_a_filter_of_a_view_or_of_a_cached_frame_stays_in_its_query(spark: SparkSession, keyed_root: str) -> None:
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW pruned USING checkpointer OPTIONS (path '{keyed_root}', operator 't')")
+    assert [keys(spark.sql(f"select * from pruned where k = {key}")) for key in range(5)] == [[0], [1], [2], [3], [4]]
+    assert spark.table("pruned").count() == 500
+    assert spark.sql("select * from pruned a join pruned b on a.k = b.k and a.k = 3 and b.v = 6").count() == 1
+    frame = load(spark, keyed_root, operator="t")
+    assert keys(frame.where("k = 1")) == [1]
     try:
-        one = load(spark, root, operator="t").where("k = 950")
-        few = load(spark, root, operator="t").where("k in (950, 3) and v > 0")
-        assert [tuple(row) for row in one.collect()] == [(950, 100, "x")]
-        assert [tuple(row) for row in few.collect()] == [(950, 100, "x")]
-        tasks = [frame.rdd.getNumPartitions() for frame in (one, few)]
-        assert tasks == ([1, 2] if enabled == "true" else [16, 16])
+        assert frame.cache().count() == 500
+        assert keys(frame.where("k = 2")) == [2]
     finally:
-        spark.conf.set(PUSHDOWN, before)
+        frame.unpersist()
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_decimal_keys_of_any_length_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    root, digits = str(tmp_path / "root"), [5, 18, 19, 27, 28, 29, 30, 37, 38]
+    texts = [sign + ("1234567890" * 4)[:n] for n in digits for sign in ("", "-")]
+    rows = spark.createDataFrame([(text,) for text in texts], "t string").selectExpr("cast(t as decimal(38,0)) k", "t")
+    put(spark, root, rows, num_partitions=7)
+    restored = Checkpointer(root).restore()
+    assert restored is not None
+    with localcontext(prec=3):
+        for text in texts:
+            assert restored.table("t", keys=[{"k": Decimal(text)}])["t"].to_pylist() == [text]
+            assert restored.table("t", keys=[{"k": Decimal(text) + Decimal(1)}]).num_rows == 0
+    for text in texts[-4:]:
+        assert load(spark, root, operator="t").where(f"k = {text}BD").first().t == text
+    sought = spark.createDataFrame([(Decimal(text),) for text in texts], "k decimal(38,0)")
+    assert read_state(spark, root, "t", keys=sought).count() == len(texts)
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_a_frame_or_view_shows_the_checkpoint_it_was_made_on(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    put(spark, root, spark.range(5).selectExpr("id k", "id v"))
+    view = f"CREATE OR REPLACE TEMP VIEW pinned USING checkpointer OPTIONS (path '{root}', operator 't')"
+    frames, unread = [load(spark, root, operator="t"), read_state(spark, root, "t")], load(spark, root, operator="t")
+    spark.sql(view)
+    for more in (5, 6):
+        put(spark, root, spark.range(more, more + 1).selectExpr("id k", "id v"))
+        assert [frame.count() for frame in (*frames, spark.table("pinned"))] == [5, 5, 5]
+        assert [frame.where("v >= 0").count() for frame in (*frames, spark.table("pinned"))] == [5, 5, 5]
+    spark.sql(view)
+    assert spark.table("pinned").count() == load(spark, root, operator="t").count() == 7
+    assert load(spark, root, view="checkpoints").count() == 3
+    Checkpointer(root).clean(RetentionPolicy(keep_last=1, grace=timedelta(0)))
+    with pytest.raises(PySparkException, match="was retired meanwhile: make it again"):
+        unread.count()
+
+
+def test_a_table_of_the_catalog_is_refused_by_name(spark: SparkSession, keyed_root: str) -> None:
+    with pytest.raises(PySparkException, match="use CREATE OR REPLACE TEMP VIEW"):
+        spark.sql(f"CREATE TABLE listed USING checkpointer OPTIONS (path '{keyed_root}', operator 't')")
 
 
 def test_sql_and_new_sessions_find_the_source_by_themselves(spark: SparkSession, store: Any) -> None:
@@ -231,16 +317,30 @@ def test_a_difference_inside_maps_is_seen_and_their_order_is_none(spark: SparkSe
     assert found == [0, 1, 1]
 
 
-def test_a_view_says_when_the_columns_have_changed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_frame_keeps_its_columns_when_the_table_gets_others(spark: SparkSession, tmp_path: Path) -> None:
     root = str(tmp_path / "root")
     put(spark, root, spark.sql("select 1L k, 1 v, 2 w"))
     view = load(spark, root, operator="t")
     put(spark, root, spark.sql("select 2L k, 1 v, 2 w, 3 x"))
-    assert view.count() == 2
-    view = load(spark, root, operator="t")
     put(spark, root, spark.sql("select 3L k, 1L v, 2 w"))
-    with pytest.raises(PySparkException, match="column 'v' was int when this DataFrame or view was made"):
-        view.count()
+    assert [tuple(row) for row in view.collect()] == [(1, 1, 2)]
+    with pytest.raises(PySparkException, match="column 'v' was asked for as int, but 0000000003"):
+        spark.read.schema("k long, v int").format("checkpointer").option("operator", "t").load(root).count()
+
+
+@pytest.mark.parametrize("name", ["change", "before", "after", "After", "change_", "a`b", "a.b"])
+def test_a_difference_is_told_of_columns_of_any_name(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    rows = spark.sql("select 1L k, 1 v union all select 2L, 2")
+    for key, names in ((name, [name, "v"]), ("k", ["k", name])):
+        root = str(tmp_path / key.replace("`", ""))
+        a = put(spark, root, rows.toDF(*names), key=[key])
+        b = put(spark, root, rows.where("k = 2").withColumn("v", F.lit(5)).toDF(*names), key=[key])
+        found = diff(spark, root, a, b, "t")
+        assert len({column.lower() for column in found.columns}) == 4
+        (row,) = found.collect()
+        assert row[:2] == (2, "updated")
+        assert (tuple(row[2]), tuple(row[3])) == ((2,), (5,))
+    assert found.columns == ["k", "change", "before", "after"]
 
 
 def test_keys_without_spark_are_compared_as_in_spark(spark: SparkSession, tmp_path: Path) -> None:
@@ -261,7 +361,7 @@ def test_keys_without_spark_are_compared_as_in_spark(spark: SparkSession, tmp_pa
 def test_a_column_that_came_back_with_another_type_differs(spark: SparkSession, tmp_path: Path) -> None:
     root = str(tmp_path / "root")
     a = put(spark, root, spark.sql("select 1L k, 'abc' v, parse_json('1') w union all select 2L, null, null"))
-    put(spark, root, spark.sql("select 3L k"))
+    put(spark, root, spark.sql("select 3L k"), drop=["v", "w"])
     b = put(spark, root, spark.sql("select 1L k, date'2024-01-01' v, parse_json('\"1\"') w"))
     assert sorted((row.k, row.change) for row in diff(spark, root, a, b, "t").collect()) == [
         (1, "updated"),
@@ -426,7 +526,7 @@ def test_whether_a_new_version_of_the_job_can_go_on_is_known_before_it_is_deploy
     assert answer
     assert answer.changes == (
         "column 'z' is added",
-        "column 'w' is dropped",
+        "column 'w' keeps its values",
         "column 'v' is widened from long to decimal(20,0)",
         "every row moves: 16 partitions become 4",
     )

@@ -4,11 +4,13 @@ import contextlib
 import logging
 import pickle
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame
@@ -17,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.metrics import CommitMetrics, Metrics, RestoreMetrics
-from checkpointer.spark import State, stateful
+from checkpointer.spark import Snapshot, State, stateful
 from manifests.model import Manifest
 from tests.spark.conftest import Job
 
@@ -98,6 +100,39 @@ def test_each_batch_hands_its_cost_to_a_callback_on_the_driver(job: Job) -> None
     assert (cost.objects, cost.bytes) == (commits[1].objects, commits[1].bytes_written)
     assert cost.requests == commits[1].requests.total == commits[1].objects + 2, "the driver wrote both"
     assert pickle.loads(pickle.dumps(last))._session.reports._callback is None
+
+
+def test_the_spark_jobs_of_a_table_hold_up_the_batch(job: Job) -> None:
+    seen: list[Metrics] = []
+
+    def slowly(batch: DataFrame) -> DataFrame:
+        def wait(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for part in parts:
+                time.sleep(1.5)
+                yield part
+
+        return batch.mapInArrow(wait, batch.schema)
+
+    def echo(partition: int, batches: Iterator[pa.RecordBatch]) -> Snapshot:
+        return Snapshot(b"%d" % sum(batch.num_rows for batch in batches))
+
+    @stateful(job.root, metrics=seen.append)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        if batch_id == 0:
+            state.table("sums", key=["key"], num_partitions=2).upsert(slowly(batch))
+        elif batch_id == 1:
+            state.write_partitions("own", slowly(batch), echo)
+        else:
+            time.sleep(1.5)
+
+    for _ in range(3):
+        job.feed(("a", 1))
+    job.run(update)
+    update._lines.popitem()[1].client.close()
+    upsert, written, own_work = (record for record in seen if isinstance(record, CommitMetrics))
+    for record in (upsert, written):
+        assert 1.5 <= record.blocked_seconds <= record.total_seconds
+    assert own_work.total_seconds - own_work.blocked_seconds >= 1.5
 
 
 def test_a_batch_that_spark_forgot_is_not_counted_twice(job: Job, caplog: pytest.LogCaptureFixture) -> None:

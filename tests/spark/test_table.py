@@ -3,7 +3,10 @@
 import itertools
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import duckdb
@@ -15,10 +18,11 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from checkpointer import Checkpointer
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
-from checkpointer.spark import State, read_state, stateful
+from checkpointer.spark import Snapshot, State, read_state, stateful
 from checkpointer.spark import table as table_module
 from checkpointer.table import write
 from checkpointer.table.schema import PARTITION
+from checkpointer.table.write import SMALL_PARTITION
 from tests.spark.conftest import Job
 
 Body = Callable[[DataFrame, int, State], None]
@@ -298,16 +302,22 @@ def test_a_combined_column_that_the_schema_does_not_have_is_refused(job: Job) ->
 
 
 def test_a_dropped_table_takes_nothing_more(job: Job) -> None:
-    def body(batch: DataFrame, batch_id: int, state: State) -> None:
-        table = state.table("t", ["key"])
-        table.upsert(batch)
-        state.drop("t")
-        with pytest.raises(InvalidStateError, match="table 't': was dropped in this batch"):
+    def body(used: bool) -> Body:
+        def update(batch: DataFrame, batch_id: int, state: State) -> None:
+            table = state.table("t", ["key"])
             table.upsert(batch)
-        again = state.table("t", ["key"])
-        again.upsert(batch.withColumn("more", F.lit(1)))
+            state.drop("t")
+            if used:
+                with suppress(InvalidStateError):
+                    table.upsert(batch)
+            again = state.table("t", ["key"])
+            again.upsert(batch.withColumn("more", F.lit(1)))
 
-    once(job, body)
+        return update
+
+    with pytest.raises(StreamingQueryException, match="table 't': was dropped in this batch: open it again"):
+        once(job, body(True))
+    once(job, body(False))
     assert len(artifacts(job.root, "t")) > 0
 
 
@@ -463,24 +473,196 @@ def test_a_new_number_of_partitions_takes_effect_with_the_next_commit_and_reads_
     assert found.to_pylist() == [{"id": 5}]
 
 
-def test_columns_come_go_and_widen_and_a_dropped_one_does_not_bring_its_values_back(
-    job: Job, spark: SparkSession
-) -> None:
-    def put(*columns: str) -> Body:
-        def body(batch: DataFrame, batch_id: int, state: State) -> None:
-            table = state.table("t", ["id"], num_partitions=2)
-            table.upsert(batch.sparkSession.range(batch_id, batch_id + 1).selectExpr("id", *columns))
+def put(*columns: str) -> Body:
+    """Upsert one row of these columns, with the batch's number as its key."""
 
-        return body
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["id"], num_partitions=2)
+        table.upsert(batch.sparkSession.range(batch_id, batch_id + 1).selectExpr("id", *columns))
 
+    return body
+
+
+def test_columns_come_and_widen_and_stay_where_an_upsert_does_not_have_them(job: Job, spark: SparkSession) -> None:
     once(job, put("1 a", "'x' b"))
     once(job, put("2L a"))
     once(job, put("3L a", "'y' b", "array(1) c"))
-    found = rows(read_state(spark, job.root, "t", columns=["id", "a", "b", "c"]))
-    assert found == [(0, 1, None, None), (1, 2, None, None), (2, 3, "y", [1])]
+    found = rows(read_state(spark, job.root, "t"))
+    assert found == [(0, 1, "x", None), (1, 2, None, None), (2, 3, "y", [1])]
     said = refused(job, put("'no' a", "'y' b"))
     assert "column 'a' is long, which is no part of string" in said
     assert "(id long key, a long, b string, c array<integer>)" in said
+
+
+def test_two_partial_upserts_of_one_batch_give_both(job: Job, spark: SparkSession) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["k"], num_partitions=2, combine={"total": "sum"})
+        make = batch.sparkSession.createDataFrame
+        if batch_id == 0:
+            table.upsert(make([("a", 1, "one", 5), ("b", 2, "two", 5)], "k string, n long, title string, total long"))
+        table.upsert(make([("a", 10), ("c", 30)], "k string, n long"))
+        table.upsert(make([("a", "ten"), ("d", None)], "k string, title string"))
+        table.upsert(make([("e",), ("b",)], "k string"))
+        seen.append(rows(table.read()))
+        seen.append(rows(table.lookup(make([("a",)], "k string"), ["title", "k"])))
+        if batch_id == 1:
+            table.compact()
+
+    seen: list[Any] = []
+    both = [("a", 10, "ten", 5), ("b", 2, "two", 5), ("c", 30, None, None), ("d", None, None, None)]
+    both.append(("e", None, None, None))
+    once(job, body)
+    assert rows(read_state(spark, job.root, "t")) == both
+    once(job, body)
+    assert rows(read_state(spark, job.root, "t")) == both
+    assert seen == [both, [("ten", "a")]] * 2
+    assert [a.kind for a in artifacts(job.root, "t")] == ["snapshot"] * 2
+
+
+def test_a_dropped_column_is_gone_for_good(job: Job, spark: SparkSession) -> None:
+    def drop(*columns: str) -> Body:
+        return lambda batch, _, state: state.table("t", ["id"], num_partitions=2).drop_columns(list(columns))
+
+    once(job, put("1 a", "'x' b"))
+    once(job, put("2 a", "'y' b"))
+    before = artifacts(job.root, "t")
+    assert "column id is part of the key" in refused(job, drop("a", "id"))
+    once(job, drop("B"))  # the case of a name counts
+    assert read_state(spark, job.root, "t").columns == ["id", "a", "b"]
+    once(job, drop("b"))
+    once(job, drop("b"))  # as a callback says it in every batch
+    assert artifacts(job.root, "t") == before  # nothing was written anew
+    assert read_state(spark, job.root, "t").columns == ["id", "a"]
+    once(job, put("3 a", "'z' b"))
+    found = rows(read_state(spark, job.root, "t").select("id", "b"))
+    assert sorted(b or "" for _, b in found) == ["", "", "z"]
+
+
+def test_replacing_rows_takes_exactly_their_columns(job: Job, spark: SparkSession) -> None:
+    once(job, put("1 a", "'x' b"))
+    once(job, lambda batch, _, state: state.table("t", ["id"]).replace(batch.sparkSession.range(1)))
+    assert read_state(spark, job.root, "t").columns == ["id"]
+    once(job, put("'y' b"))
+    assert rows(read_state(spark, job.root, "t")) == [(0, None), (2, "y")]
+
+
+def test_rows_without_a_combined_column_leave_it_and_contradict_nothing(job: Job, spark: SparkSession) -> None:
+    def body(how: Any, columns: str) -> Body:
+        return lambda batch, _, state: state.table("t", ["key"], combine=how).upsert(batch.selectExpr("key", columns))
+
+    once(job, body({"amount": "sum"}, "amount"))
+    once(job, body({"amount": "sum"}, "'x' v"))
+    once(job, body({}, "'y' v"))
+    assert rows(read_state(spark, job.root, "t")) == [("x", 1, "y")]
+    assert "'amount' is combined as 'sum', not as 'max'" in refused(job, body({"amount": "max"}, "'z' v"))
+    assert "column 'nothing' is missing" in refused(job, body({"nothing": "sum"}, "'z' v"))
+    assert "differs from one of (key string key, amount long sum, v string) in its case alone" in refused(
+        job, body({}, "1L Amount")
+    )
+    assert "column 'key' is missing" in refused(
+        job, lambda batch, _, state: state.table("t", ["key"]).upsert(batch.select("amount"))
+    )
+
+
+@pytest.mark.parametrize("driver_bytes", [1, 16 << 20])
+def test_a_deletion_from_nothing_adds_nothing(
+    job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, driver_bytes: int
+) -> None:
+    """Of a table that is empty, of one that became empty, and of partitions that are."""
+    monkeypatch.setattr(table_module, "DRIVER_BYTES", driver_bytes)
+    found = []
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        keys = batch.sparkSession.range(2 * SMALL_PARTITION)
+        table = state.table("t", ["id"], num_partitions=1, schema="id long, v string")
+        table.delete(keys)
+        found.append(table.read().count())
+        table.upsert(keys.selectExpr("id", "'x' v"))
+        table.delete(keys)
+        table.compact()
+        assert table._version is not None
+        assert table._version.chains == {}
+        table.delete(keys)
+        found.append(table.read().count())
+        few = state.table("few", ["id"], num_partitions=64)
+        few.upsert(keys.limit(1))
+        few.delete(keys.where("id > 0"))
+        found.append(few.read().count())
+
+    once(job, body)
+    assert found == [0, 0, 1]
+    assert artifacts(job.root, "t") == []
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    assert restored.manifest is not None
+    assert len(restored.manifest.operators["few"].chains) == 1
+
+
+def together(*work: Callable[[], None]) -> None:
+    """Do all of it at once, each in a thread; raises what one of them raised."""
+    with ThreadPoolExecutor(len(work)) as pool:
+        for done in [pool.submit(one) for one in work]:
+            done.result()
+
+
+def test_threads_of_one_callback_lose_nothing(job: Job, spark: SparkSession) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        opened = state.table("one", ["id"], num_partitions=2), state.table("two", ["id"], num_partitions=2)
+
+        def write(thread: int) -> Callable[[], None]:
+            def work() -> None:
+                for step in range(2):
+                    first = 50 * (2 * thread + step)
+                    frame = batch.sparkSession.range(first, first + 50).withColumn("v", F.lit(thread))
+                    opened[thread % 2].upsert(frame)
+                    state.write_partitions(
+                        "raw", frame.coalesce(1), lambda p, b: Snapshot(b"x"), key=["id"], num_partitions=3
+                    )
+                    state.map("seen")[f"{thread}-{step}"] = True
+
+            return work
+
+        together(*map(write, range(4)))
+        assert [table.read().count() for table in opened] == [200, 200]
+
+    once(job, body)
+    assert read_state(spark, job.root, "one").count() + read_state(spark, job.root, "two").count() == 400
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    assert len(restored.keyed("seen")) == 8
+    assert [restored.operator("raw").partition(p) for p in range(3)] == [[b"x"]] * 3
+
+
+def test_a_thread_that_outlives_its_callback_is_refused_and_the_batch_is_whole(job: Job, spark: SparkSession) -> None:
+    """What it began is in the batch, what it wants after that is not; nothing is there by half."""
+    ends: list[Any] = []
+    threads = []
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table, began = state.table("t", ["id"], num_partitions=2), Event()
+
+        def late() -> None:
+            for step in itertools.count():
+                frame = batch.sparkSession.range(100 * step, 100 * step + 100)
+                began.set()
+                try:
+                    table.upsert(frame)
+                except InvalidStateError as error:
+                    ends.append((step, str(error)))
+                    return
+
+        threads.append(Thread(target=late))
+        threads[0].start()
+        assert began.wait(60)
+
+    once(job, body)
+    threads[0].join(60)
+    ((steps, said),) = ends
+    assert "batch 0 has ended" in said
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    written = restored.table("t").num_rows if "t" in restored.operators else 0
+    assert written == 100 * steps
 
 
 def test_a_wider_key_moves_every_row_to_its_new_partition(job: Job, spark: SparkSession) -> None:
@@ -541,4 +723,6 @@ def test_a_name_is_a_map_or_a_table(job: Job) -> None:
 
     assert "a map of this job has that name" in refused(job, both)
     once(job, lambda batch, _, state: state.table("t", ["key"]).upsert(batch))
-    assert "was not saved from a KeyedState" in refused(job, lambda batch, _, state: state.map("t"))
+    assert "the state has a table of that name: state.table('t', key=…)" in refused(
+        job, lambda batch, _, state: state.map("t")
+    )

@@ -1,0 +1,38 @@
+"""Say in one line why a batch failed, and what to do next."""
+
+import re
+
+from checkpointer.errors import CheckpointError
+
+_MOST = 1_000
+_TRACEBACK = "Traceback (most recent call last):"
+_LAST_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?")
+_OWN = re.compile(r"checkpointer(?:\.\w+)*\.[A-Z]\w*: ")
+
+AGAIN = "mend the cause and start the query again: it goes on from the last committed batch"
+
+
+def describe(error: BaseException) -> str:
+    """Write an error in one line. Our own errors say the next step themselves."""
+    said = " ".join(_core(error).split())
+    if len(said) > _MOST:
+        said = said[: _MOST - 1] + "…"
+    return said if isinstance(error, CheckpointError) or _OWN.match(said) else f"{said}: {AGAIN}"
+
+
+def _core(error: BaseException) -> str:
+    """The error that a task raised, out of what Spark wrapped around it; else the type and text of the error."""
+    if isinstance(error, CheckpointError):
+        return f"{type(error).__name__}: {error}"
+    text = str(error)
+    lines = text.rpartition(_TRACEBACK)[2].splitlines()
+    if _TRACEBACK in text:
+        # The frames are indented; the first line that is not names the error. Its own text may have more lines.
+        raised = [line for line in lines if _LAST_LINE.fullmatch(line)]
+        if raised:
+            return raised[0]
+    told = [line.strip() for line in lines if line.strip()]
+    if told and told[0].startswith("An error occurred while calling") and len(told) > 1:
+        told = told[1:]  # what py4j says, before what the JVM does
+    first = told[0].removeprefix(": ") if told else ""
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

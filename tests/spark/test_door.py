@@ -1,0 +1,210 @@
+"""What users get wrong first: refused by name, before anything is done, and told in one line."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from checkpointer import Checkpointer, RetentionPolicy, errors
+from checkpointer.errors import FencedError, IllegalArgumentError
+from checkpointer.spark import (
+    Delta,
+    Snapshot,
+    State,
+    can_restore,
+    clean,
+    diff,
+    frame_of,
+    plan_cleanup,
+    read_state,
+    stateful,
+)
+from checkpointer.spark.door import check_frame, check_key, check_names
+from checkpointer.spark.failure import AGAIN, describe
+from tests.cli.conftest import golden
+from tests.spark.conftest import Job
+from tests.spark.test_sink import failure
+
+__all__ = ["golden"]
+
+WRONG = {
+    "key='user': expected a list of column names, as in ['user']": lambda s, b: s.table("a", "user"),
+    "key=3: expected a list of column names": lambda s, b: s.table("a", 3),
+    "key=['user', 1]: expected a list of column names": lambda s, b: s.table("a", ["user", 1]),
+    "table 't': upsert() takes a Spark DataFrame, not pandas": lambda s, b: s.table("t", ["key"]).upsert(
+        pd.DataFrame({"key": ["a"]})
+    ),
+    "table 'u': replace() takes a Spark DataFrame, not pyarrow": lambda s, b: s.table("u", ["key"]).replace(
+        pa.table({"key": ["a"]})
+    ),
+    "table 'v': delete() takes a Spark DataFrame, not builtins.list": lambda s, b: s.table("v", ["key"]).delete(["a"]),
+    "table 'x': lookup() takes a Spark DataFrame, not builtins.list": lambda s, b: s.table(
+        "x", ["key"], schema="key string"
+    ).lookup([{"key": "a"}]),
+    "table 'y': columns='key': expected a list": lambda s, b: s.table(
+        "y", ["key"], schema="key string, amount long"
+    ).read("key"),
+    "operator 'w': write_partitions() takes a Spark DataFrame": lambda s, b: s.write_partitions(
+        "w", [1], lambda p, r: None
+    ),
+    "operator 'w': key='key': expected a list": lambda s, b: s.write_partitions(
+        "w", b, lambda p, r: None, key="key", num_partitions=2
+    ),
+}
+
+
+def test_wrong_types_are_refused_by_name(job: Job) -> None:
+    said: list[str] = []
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        for call in WRONG.values():
+            with pytest.raises(IllegalArgumentError) as raised:
+                call(state, batch)
+            said.append(str(raised.value))
+
+    job.feed(("a", 1))
+    assert "was not committed" in failure(job, update)
+    assert [found for found, expected in zip(said, WRONG, strict=True) if expected not in found] == []
+
+
+def test_a_table_is_no_map_in_the_same_run(job: Job) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        if batch_id == 0:
+            state.table("t", ["key"]).upsert(batch)
+        else:
+            state.map("t")["a"] = 1
+
+    job.feed(("a", 1))
+    job.feed(("a", 1))
+    assert "the state has a table of that name: state.table('t', key=…)" in failure(job, update)
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    with pytest.raises(IllegalArgumentError, match=r"is a table, not a map: restored\.table\('t'\) reads it"):
+        restored.keyed("t")
+    with pytest.raises(IllegalArgumentError, match="takes a Spark DataFrame, not builtins"):
+        read_state(job.spark, job.root, "t", keys=["a"])  # type: ignore[arg-type]
+    with pytest.raises(IllegalArgumentError, match=r"columns='amount': expected a list"):
+        read_state(job.spark, job.root, "t", columns="amount")
+
+
+def test_a_session_of_spark_connect_is_refused_by_name(tmp_path: Path) -> None:
+    spark = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    root = tmp_path / "root"
+    calls: dict[str, Any] = {
+        "read_state": lambda: read_state(spark, root, "t"),
+        "diff": lambda: diff(spark, root, "a", "b", "t"),
+        "clean": lambda: clean(spark, root, RetentionPolicy()),
+        "plan_cleanup": lambda: plan_cleanup(spark, root, RetentionPolicy()),
+        "frame_of": lambda: frame_of(spark, ()),  # type: ignore[arg-type]
+    }
+    for name, call in calls.items():
+        with pytest.raises(IllegalArgumentError, match=rf"{name}\(\): Spark Connect is not supported"):
+            call()
+    frame = type("DataFrame", (DataFrame,), {"__module__": "pyspark.sql.connect.dataframe"})
+    with pytest.raises(IllegalArgumentError, match=r"not pyspark\.sql\.connect\.dataframe\.DataFrame"):
+        check_frame("table 't': upsert()", object.__new__(frame))
+
+
+def test_a_schema_as_text_is_parsed_by_a_session_or_refused(spark: SparkSession, tmp_path: Path) -> None:
+    assert can_restore(tmp_path / "new", "t", schema="a long", key=["a"])
+    with pytest.raises(IllegalArgumentError, match="schema='long': expected a StructType or columns as text"):
+        can_restore(tmp_path / "new", "t", schema="long", key=["a"])
+    with pytest.raises(IllegalArgumentError, match="key='a': expected a list of column names"):
+        can_restore(tmp_path / "new", "t", schema="a long", key="a")
+
+
+def test_a_schema_as_text_without_a_session_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from pyspark import SparkContext
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    with pytest.raises(IllegalArgumentError, match="there is no session: pass a StructType"):
+        can_restore(tmp_path / "new", "t", schema="a long", key=["a"])
+    assert can_restore(tmp_path / "new", "t", schema=StructType().add("a", "long"), key=["a"])
+
+
+@pytest.mark.parametrize("key", [[], ["k", "k"]])
+@pytest.mark.parametrize("operator", ["table", "new"])
+def test_a_key_that_a_table_refuses_cannot_be_restored_either(golden: Path, operator: str, key: list[str]) -> None:
+    schema = StructType().add("k", "long").add("n", "long").add("amount", "decimal(9,2)")
+    assert can_restore(golden, operator, schema=schema, key=["k"])
+    for refuse in (lambda: can_restore(golden, operator, schema=schema, key=key), lambda: check_key(operator, key)):
+        with pytest.raises(IllegalArgumentError, match=rf"table '{operator}': key=.*: expected at least one column"):
+            refuse()
+
+
+def test_names_are_taken_as_they_are_given() -> None:
+    assert check_names("key", ("a", "b")) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", [Snapshot, Delta])
+def test_bytes_of_partitions_are_copied_and_anything_else_is_refused(kind: type[Snapshot]) -> None:
+    buffer = bytearray(b"one")
+    made = kind(buffer)  # type: ignore[arg-type]
+    buffer[:] = b"two"
+    assert made.data == b"one"
+    with pytest.raises(IllegalArgumentError, match="expected bytes, got str"):
+        kind("text")  # type: ignore[arg-type]
+
+
+WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/x/scan.py", line 52, in run
+    yield from self.read(group)
+{line}
+JVM stacktrace:
+org.apache.spark.SparkException: Job aborted"""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FencedError("root: another writer\nhas taken over"), "FencedError: root: another writer has taken over"),
+        (ValueError("no such user"), f"ValueError: no such user: {AGAIN}"),
+        (ValueError(), f"ValueError: {AGAIN}"),
+        (
+            RuntimeError(WORKER.format(line="checkpointer.errors.CorruptionError: artifacts/x: is not there")),
+            "checkpointer.errors.CorruptionError: artifacts/x: is not there",
+        ),
+        (RuntimeError(WORKER.format(line="ValueError: a: b")), f"ValueError: a: b: {AGAIN}"),
+        (RuntimeError(WORKER.format(line="KeyboardInterrupt")), f"KeyboardInterrupt: {AGAIN}"),
+        (
+            RuntimeError("An error occurred while calling o1.collect.\n: java.io.IOException: full\n\tat a.b"),
+            f"RuntimeError: java.io.IOException: full: {AGAIN}",
+        ),
+    ],
+)
+def test_a_failure_is_told_in_one_line(error: Exception, said: str) -> None:
+    assert describe(error) == said
+    assert len(describe(ValueError("x" * 5000))) < 1200
+
+
+def test_a_failed_batch_is_told_once_in_one_line(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        if batch_id == 1:
+            batch.mapInArrow(broken, "key string").collect()
+
+    job.feed(("a", 1))
+    job.feed(("a", 1))
+    with caplog.at_level(logging.ERROR, logger="checkpointer"):
+        failure(job, update)
+    (record,) = [record for record in caplog.records if record.name == "checkpointer"]
+    assert record.getMessage() == f"{job.root}: batch 1 failed: ValueError: planted: {AGAIN}"
+    assert not record.exc_info
+
+
+def broken(batches: Any) -> Any:
+    raise ValueError("planted")
+    yield
+
+
+def test_every_public_error_can_be_told() -> None:
+    for name in errors.__all__:
+        assert describe(getattr(errors, name)("said")) == f"{name}: said"

@@ -1,0 +1,145 @@
+"""The Python of Spark's tasks: chosen in local mode, proven once elsewhere. `tests/test_readme.py` does it for real."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from checkpointer.errors import InvalidStateError
+from checkpointer.spark.interpreter import settle_interpreter
+
+
+class Context:
+    """As much of a Spark context as is asked, which counts what it is asked."""
+
+    def __init__(self, *, local: bool, python: str = "python3", look: Callable[[Any], Any] | None = None) -> None:
+        self.pythonExec = python
+        self.pythonVer = "3.11"
+        self.asked = 0
+        self._local = local
+        self._look = look
+
+    @property
+    def _jsc(self) -> "Context":
+        self.asked += 1
+        return self
+
+    def sc(self) -> "Context":
+        return self
+
+    def isLocal(self) -> bool:  # noqa: N802  # Spark's name
+        return self._local
+
+    statusTracker = sc  # noqa: N815
+
+    def getExecutorInfos(self) -> list[str]:  # noqa: N802
+        return ["driver", "executor"]
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802
+        return {}
+
+    def parallelize(self, items: Any, tasks: int) -> "Context":
+        self.asked += 1
+        return self
+
+    def map(self, function: Any) -> "Context":
+        self._found = (self._look or function)(0)
+        return self
+
+    def collect(self) -> list[Any]:
+        return [self._found]
+
+
+class Session:
+    """A session that takes data sources."""
+
+    def __init__(self, context: Context) -> None:
+        self.sparkContext = context
+        self.registered: list[Any] = []
+
+    @property
+    def dataSource(self) -> Any:  # noqa: N802  # Spark's name
+        return type("Registration", (), {"register": self.registered.append})
+
+    @property
+    def _jsparkSession(self) -> Any:  # noqa: N802
+        return type("JavaSession", (), {"sessionUUID": lambda self: "one"})()
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+
+
+def settle(session: Session, root: str = "/root") -> None:
+    settle_interpreter(session, root)  # type: ignore[arg-type]
+
+
+def test_local_tasks_get_the_drivers_python_and_its_data_source() -> None:
+    context = Context(local=True)
+    session = Session(context)
+    settle(session)
+    assert context.pythonExec == sys.executable
+    assert [source.name() for source in session.registered] == ["checkpointer"]
+
+
+def test_a_choice_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Context(local=True, python="/opt/python")
+    settle(Session(context))
+    assert context.pythonExec == "/opt/python"
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3")
+    chosen = Context(local=True)
+    session = Session(chosen)
+    settle(session)
+    assert (chosen.pythonExec, session.registered) == ("python3", [])
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_what_is_settled_costs_nothing_in_the_next_batch(local: bool) -> None:
+    context = Context(local=local)
+    session = Session(context)
+    settle(session)
+    asked = context.asked
+    for _ in range(100):
+        settle(session)
+    assert context.asked == asked
+    settle(session, "s3://bucket/root")
+    assert context.asked > asked, "another store needs another package"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version", "is not Python 3.11, which the driver is"),
+        ('Cannot run program "python3": error=2', "cannot be started there"),
+        ("No module named 'pyspark'", "cannot import pyspark"),
+    ],
+)
+def test_a_python_that_cannot_run_is_told_in_a_sentence(text: str, said: str) -> None:
+    def fail(_: Any) -> Any:
+        raise RuntimeError(text)
+
+    session = Session(Context(local=False, look=fail))
+    for _ in range(2):  # what failed is asked again
+        with pytest.raises(
+            InvalidStateError, match=f"the Python of Spark's tasks, python3, {said}: let PYSPARK_PYTHON"
+        ):
+            settle(session)
+
+
+def test_any_other_failure_stays_what_it_is() -> None:
+    def fail(_: Any) -> Any:
+        raise RuntimeError("the cluster is full")
+
+    with pytest.raises(RuntimeError, match="the cluster is full"):
+        settle(Session(Context(local=False, look=fail)))
+
+
+def test_missing_packages_are_named_and_other_versions_logged(caplog: pytest.LogCaptureFixture) -> None:
+    look = ("/usr/bin/python3", {"fsspec": "!", "numpy": "! (broken)", "pyarrow": "1.0"})
+    with pytest.raises(InvalidStateError, match=r"tasks, /usr/bin/python3, cannot import fsspec, numpy \(broken\): "):
+        settle(Session(Context(local=False, look=lambda _: look)))
+    settle(Session(Context(local=False, look=lambda _: ("python3", {"pyarrow": "1.0"}))))
+    (record,) = [record for record in caplog.records if record.name == "checkpointer"]
+    assert record.getMessage().startswith("Spark's tasks have pyarrow 1.0, the driver has pyarrow ")

@@ -1,0 +1,61 @@
+"""The classes that a map has outside of a batch, without Spark."""
+
+from typing import Any
+
+import pytest
+
+from checkpointer.errors import InvalidStateError
+from checkpointer.keyed import KeyedState
+from checkpointer.spark import maps
+from tests.spark.test_handles import reads, writes
+
+
+def state() -> KeyedState:
+    return KeyedState({0: True})
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_resting_map_takes_no_change_until_it_is_woken(number: int) -> None:
+    resting = state()
+    maps.rest(resting)
+    for read in reads(resting):
+        read()
+    with pytest.raises(InvalidStateError, match="changed outside of a batch"):
+        writes(resting)[number]()
+    assert dict(resting) == {0: True}
+    maps.wake(resting)
+    writes(resting)[number]()
+
+
+def test_a_value_of_a_resting_map_is_a_copy() -> None:
+    resting = KeyedState({"k": {"n": 1}})
+    maps.rest(resting)
+    resting["k"]["n"] += 1
+    next(iter(resting.values()))["n"] += 1
+    resting.get("k", {})["n"] += 1
+    assert resting.to_dict() == {"k": {"n": 1}}
+
+
+@pytest.mark.parametrize("number", range(18))
+def test_an_ended_map_is_of_no_use(number: int) -> None:
+    ended = state()
+    maps.end(ended)
+    with pytest.raises(InvalidStateError):
+        [*writes(ended), *reads(ended)][number]()
+    assert "ended" in repr(ended)
+
+
+def test_every_method_of_a_mapping_is_refused_by_an_ended_map() -> None:
+    """Also those that a later version adds: each that is public either raises or is known to say nothing."""
+    ended: Any = state()
+    maps.end(ended)
+    calls = {"get": (0,), "setdefault": (0,), "pop": (0,), "update": ({1: 2},), "fromkeys": None}
+    lazy = {"keys", "items", "values", "partitions"}
+    for name in dir(KeyedState):
+        if name.startswith("_") or name in lazy or calls.get(name, ()) is None:
+            continue
+        with pytest.raises(InvalidStateError):
+            getattr(ended, name)(*(calls.get(name) or ()))
+    for name in ("keys", "items", "values"):
+        with pytest.raises(InvalidStateError):
+            list(getattr(ended, name)())
