@@ -4,6 +4,11 @@
 for foreachBatch is `checkpointer.spark.stateful`.
 """
 
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036  # a zip of this package is installed by nobody who would refuse
+    raise ImportError("checkpointer needs Python 3.11 or newer, this is Python {}.{}".format(*sys.version_info[:2]))
+
 from checkpointer import errors
 from checkpointer.aio import AsyncCheckpointer
 from checkpointer.keyed import KeyedState

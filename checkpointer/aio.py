@@ -4,20 +4,20 @@ Cancelling a verb stops the waiting, not the work: a commit that was under way s
 """
 
 import os
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, Self, TypeVar
+from collections.abc import Collection, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from checkpointer import candidates, export, lineage, repair, restore, verbs
 from checkpointer.aio_handles import AsyncCheckpoint, AsyncRestored
 from checkpointer.candidates import Candidate
-from checkpointer.client import Client, as_bytes, as_id, as_migration, as_target
+from checkpointer.client import Client, as_bytes, as_id, as_migration, as_target, fixed
 from checkpointer.host import Progress
 from checkpointer.lineage import Savepoint
+from checkpointer.losses import RepairPlan
 from checkpointer.migration import Transform
 from checkpointer.query import fork, rewind
 from checkpointer.query.fork import Fork
 from checkpointer.query.rewind import Rewind
-from checkpointer.query.spark_log import open_log
 from checkpointer.restore import OnCorruption
 from checkpointer.retention import sweep
 from checkpointer.retention.delete import delete_checkpoint
@@ -26,9 +26,13 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import Cleaned
 from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import bridge
-from checkpointer.store import Fencing, options_near
+from checkpointer.store import Fencing, open_files, options_near
+from checkpointer.store.connection import require
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Kind, Manifest
 from manifests.notebook import note
+
+if TYPE_CHECKING:
+    from checkpointer.table.export import Exported
 
 T = TypeVar("T")
 
@@ -53,6 +57,7 @@ class AsyncCheckpointer(Client):
 
         Leaving the block commits it, or leaves nothing visible after an exception. With `background` the block ends
         as soon as everything is captured; what becomes of the commit is raised by the next call, or by `close()`.
+        A process that ends before finishes it first, or logs what was lost.
         """
         return AsyncCheckpoint(self, epoch, background)
 
@@ -115,9 +120,13 @@ class AsyncCheckpointer(Client):
         """
         return await self._run(sweep.clean(self._session, policy, progress))
 
-    async def rollback(self, to: CheckpointId | str) -> CheckpointId:
-        """Commit an older checkpoint's content, by id or savepoint name, on top of the history. Returns the new id."""
-        return await self._run(lineage.rollback(self._session, as_target(to)))
+    async def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
+        """Commit an older checkpoint's content, by id or savepoint name, on top of the history. Returns the new id.
+
+        Every object of that checkpoint is read and compared first, one request for each. Where one is damaged,
+        `CorruptionError` names it and nothing is changed. `progress` is told bytes.
+        """
+        return await self._run(lineage.rollback(self._session, as_target(to), progress=progress))
 
     async def export(
         self,
@@ -142,6 +151,36 @@ class AsyncCheckpointer(Client):
         wanted = None if what is None else as_target(what)
         return await self._run(export.export(self._session, wanted, target, progress))
 
+    async def export_parquet(
+        self,
+        what: CheckpointId | str | None,
+        to_folder: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        operators: Collection[str] | None = None,
+        fencing: Fencing = "required",
+        progress: Progress | None = None,
+    ) -> "Exported":
+        """Write the tables and maps of a checkpoint as plain Parquet files, for DuckDB, Polars, pandas and Spark.
+
+        `TO_FOLDER/<operator>/part-00000.parquet` and so on have each row once, merged. Of a map the columns are `key`
+        and `value`, both JSON text. One partition at a time is in memory.
+
+        Args:
+            what: An id or the name of a savepoint; None for the committed one.
+            to_folder: A folder or URL that is empty or not there. Nothing is overwritten.
+            storage_options: Those of `to_folder`.
+            operators: Only these; by default all, but for those of the job's own bytes.
+            fencing: Of `to_folder`.
+            progress: Told partitions: those written, and how many there are.
+        """
+        require("pyarrow", "spark", self.root)
+        from checkpointer.table.export import export_parquet  # pyarrow, only for those who use tables
+
+        target = open_files(to_folder, storage_options, fencing)
+        wanted = None if what is None else as_target(what)
+        return await self._run(export_parquet(self._session, wanted, target, operators, progress))
+
     async def rewind(
         self,
         spark_checkpoint: str | os.PathLike[str] | None = None,
@@ -150,6 +189,7 @@ class AsyncCheckpointer(Client):
         to: CheckpointId | str | int,
         stopped: bool = False,
         dry_run: bool = False,
+        progress: Progress | None = None,
     ) -> Rewind:
         """Take a stopped streaming query back: its state, by a new commit, and Spark's progress with it.
 
@@ -162,15 +202,20 @@ class AsyncCheckpointer(Client):
             storage_options: Those of `spark_checkpoint`; by default those of the root, on a store of the same kind.
             to: A live checkpoint: its id, its epoch as an integer, the name of a savepoint, or "at=" and a time, for
                 the newest one that was made by then.
-            stopped: Says that the query does not run, where that cannot be seen from here.
-            dry_run: Change nothing, and tell what would change.
+            stopped: Says that the query does not run, where that cannot be seen from here. A driver that can be seen
+                alive is refused all the same.
+            dry_run: Change nothing, and tell what would change, and whether the rewind itself would be refused.
+            progress: Told bytes while the checkpoint that is gone back to is read and compared.
 
         Raises:
             InvalidStateError: The query runs, or may; it is another one; Spark holds state of its own for it; or nobody
                 knows its offsets any more.
+            CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
         """
         where = self._where(spark_checkpoint, storage_options)
-        return await self._run(rewind.rewind(self._session, to, where, stopped=stopped, dry_run=dry_run))
+        return await self._run(
+            rewind.rewind(self._session, to, where, rewind.Options(stopped, dry_run, progress=progress))
+        )
 
     async def undo_rewind(
         self,
@@ -179,6 +224,7 @@ class AsyncCheckpointer(Client):
         *,
         stopped: bool = False,
         dry_run: bool = False,
+        progress: Progress | None = None,
     ) -> Rewind:
         """Undo the last rewind of a query: a rewind to what it left, with the files of Spark's as they were.
 
@@ -186,7 +232,7 @@ class AsyncCheckpointer(Client):
         finished; if there is nothing to finish, nothing is done. See `rewind`.
         """
         where = self._where(spark_checkpoint, storage_options)
-        return await self._run(rewind.undo(self._session, where, stopped=stopped, dry_run=dry_run))
+        return await self._run(rewind.undo(self._session, where, rewind.Options(stopped, dry_run, progress=progress)))
 
     async def fork(
         self,
@@ -219,7 +265,7 @@ class AsyncCheckpointer(Client):
         where = self._where(spark_checkpoint, spark_storage_options)
         target = self._connect(to_root, storage_options, fencing)
         options = options_near(to_spark_checkpoint, target.store.url, storage_options)
-        log = open_log(to_spark_checkpoint, options, fencing)
+        log = open_files(to_spark_checkpoint, options, fencing)
         return await self._run(fork.fork(self._session, what, target, where, log, progress))
 
     async def repair_candidates(
@@ -233,11 +279,44 @@ class AsyncCheckpointer(Client):
             spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
             storage_options: Those of `spark_checkpoint`.
         """
-        return await self._run(candidates.candidates(self._session, spark_checkpoint, storage_options))
+        return await self._run(candidates.candidates(self._session, fixed(spark_checkpoint), storage_options))
 
-    async def repair(self, to: CheckpointId | str) -> CheckpointId:
-        """Commit a copy of one of `repair_candidates()`, where nothing live is left to roll back to. Returns its id."""
-        return await self._run(repair.repair(self._session, as_id(to)))
+    async def repair_plan(self, to: CheckpointId | str, *, progress: Progress | None = None) -> RepairPlan:
+        """Say what `repair` would keep of one of `repair_candidates()`, and what would be missing. Only reads.
+
+        It names each partition that is damaged, how many records it held, and what older state of it there is.
+        `progress` is told bytes.
+        """
+        return await self._run(repair.plan_repair(self._session, as_id(to), progress))
+
+    async def repair(
+        self,
+        to: CheckpointId | str,
+        *,
+        accept_loss: bool = False,
+        older_partitions: bool = False,
+        progress: Progress | None = None,
+    ) -> CheckpointId:
+        """Commit a copy of one of `repair_candidates()`, where nothing live is left to roll back to. Returns its id.
+
+        Every object is read and compared. Where one is damaged nothing is written, unless the loss is accepted.
+
+        Args:
+            to: The candidate.
+            accept_loss: Commit what is whole of it. Partitions that are damaged are left out: see `repair_plan`.
+            older_partitions: Take damaged partitions back to an older state that is whole, where there is one. The
+                checkpoint is then a mix of batches: these partitions lack what the batches since then did.
+            progress: Told bytes while objects are compared.
+        """
+        return await self._run(
+            repair.repair(
+                self._session,
+                as_id(to),
+                accept_loss=accept_loss,
+                older_partitions=older_partitions,
+                progress=progress,
+            )
+        )
 
     async def close(self) -> None:
         """Wait for a commit in the background, raise what became of it, and release connections."""

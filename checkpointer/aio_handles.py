@@ -9,15 +9,20 @@ from checkpointer.client import Client, as_bytes
 from checkpointer.errors import CheckpointError, InvalidStateError
 from checkpointer.keyed import KeyedState
 from checkpointer.runtime import bridge
-from checkpointer.views import OperatorView, RestoredView
+from checkpointer.views import Live, OperatorView, RestoredView
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json
 
 if TYPE_CHECKING:
     from checkpointer.table.opening import Table
 
 
-class AsyncCheckpoint:
+class AsyncCheckpoint(Live):
     """A checkpoint being made. What is not mentioned stays as it was in the parent."""
+
+    _instead = (
+        "send its id and the AsyncCheckpointer, which is its configuration only; save_snapshot(id, …) or "
+        "save_delta(id, …) there, and attach() here what they return"
+    )
 
     def __init__(self, client: Client, epoch: int | None, background: bool) -> None:
         self._client = client
@@ -41,6 +46,9 @@ class AsyncCheckpoint:
         if self._begun is None:
             raise InvalidStateError("this checkpoint was not begun: use `async with`, or await begin(…)")
         return self._begun
+
+    def __repr__(self) -> str:
+        return f"AsyncCheckpoint({self._begun.id if self._begun else 'not begun'}, epoch {self.epoch})"
 
     @property
     def id(self) -> CheckpointId:
@@ -133,7 +141,9 @@ class AsyncCheckpoint:
                 try:
                     with self._draft.meter.blocking():
                         self._draft.freeze()
-                        await bridge(self._client._session.in_background(self._draft.commit()))
+                        await bridge(
+                            self._client._session.in_background(self._draft.commit(), f"the commit of {self.id}")
+                        )
                 except CheckpointError as failed:
                     if self._draft.open:  # it did not even begin
                         await self._give_up(failed)
@@ -148,8 +158,10 @@ class AsyncCheckpoint:
             error.add_note(f"aborting {self.id} failed too: {second}")
 
 
-class AsyncPrepared:
+class AsyncPrepared(Live):
     """A checkpoint between the two phases."""
+
+    _instead = "send the AsyncCheckpointer, which is its configuration only: restore().prepared is the same there"
 
     def __init__(self, core: prepared.Prepared) -> None:
         self._core = core

@@ -17,8 +17,9 @@ from checkpointer.pointer import read_damaged
 from checkpointer.query.spark_log import SparkLog, open_log, read_log
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
-from manifests import layout
+from manifests import layout, words
 from manifests.model import CatalogEntry, CatalogRef, CheckpointId, Job, Manifest, Ref
+from manifests.notebook import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,39 @@ class Candidate:
             said.append(f"its batch was {'' if self.batch_done else 'not '}finished, says Spark")
         return said
 
+    def __repr__(self) -> str:
+        proof = words.some(self.evidence) or "no evidence that it was committed"
+        problems = (
+            f"; {words.count(len(self.problems), 'problem')}: {words.some(self.problems, 2)}"
+            if self.problems
+            else "; whole"
+        )
+        return f"Candidate({self.id}, epoch {self.epoch}, {words.size(self.bytes)}; {proof}{problems})"
+
+    def _repr_html_(self) -> str:
+        return Candidates([self])._repr_html_()
+
     def __str__(self) -> str:
         said = [f"epoch {self.epoch}", f"{self.bytes} bytes", *self.evidence, *self.problems]
         return f"{self.id}: {', '.join(said)}"
+
+
+class Candidates(list[Candidate]):
+    """A list of candidates that a notebook shows as a table, the best first."""
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                c.id,
+                c.epoch,
+                words.moment(c.created),
+                words.size(c.bytes),
+                words.some(c.evidence) or "none",
+                words.some(c.problems, 3) or "none",
+            )
+            for c in self
+        ]
+        return table("Candidates for a repair", ("id", "epoch", "created", "size", "evidence", "problems"), rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +117,7 @@ async def candidates(
     """Every manifest of the root with its evidence, the best first. Only reads."""
     progress = None if spark_checkpoint is None else await read_progress(spark_checkpoint, storage_options)
     _, latest = await read_damaged(session.store)
-    return list((await survey(session, latest, progress)).candidates)
+    return Candidates((await survey(session, latest, progress)).candidates)
 
 
 async def read_progress(location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> SparkLog:

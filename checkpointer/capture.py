@@ -20,6 +20,8 @@ class PartitionChange:
     dirty: dict[Any, bytes | None]
     """What changed since the last save, whether or not `records` holds more."""
     unshare: "Callable[[PartitionChange], None]"
+    whole: bool = False
+    """Whether no delta can say what changed."""
 
     def release(self) -> None:
         """The records are encoded: the state may change them in place again."""

@@ -9,7 +9,8 @@ from checkpointer.host import Progress, tell
 from checkpointer.overview import Overview, batched, read_overview
 from checkpointer.session import Session
 from manifests import layout, measures
-from manifests.measures import OperatorSize, Spread
+from manifests.measures import Spread
+from manifests.model import Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """All that is live and prepared. `current` is what the committed checkpoint's operators hold."""
+    """All that is live and prepared. `current` has the operators of the committed checkpoint, by name."""
 
     checkpoints: int
     savepoints: int
@@ -33,7 +34,7 @@ class Census:
     metadata_objects: int
     """`_latest`, manifests, segments and the catalog."""
     metadata_bytes: int
-    current: dict[str, OperatorSize]
+    current: dict[str, Operator]
     growth: Spread | None
     """Bytes of artifacts and segments that a commit of the recent history wrote."""
 
@@ -55,7 +56,7 @@ async def take_census(session: Session, progress: Progress | None = None) -> Cen
     segments = objects.Segments(session.store, session.host)
     sizes: dict[str, int] = {}
     named: dict[str, str] = {}
-    current: dict[str, OperatorSize] = {}
+    current: dict[str, Operator] = {}
     done = 0
     for some in batched(overview.checkpoints):
         manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in some))
@@ -64,7 +65,7 @@ async def take_census(session: Session, progress: Progress | None = None) -> Cen
             sizes |= measures.object_sizes(manifest)
             named |= measures.operators_of_objects(manifest)
             if listed.state == "committed":
-                current = {name: measures.operator_size(op) for name, op in sorted(manifest.operators.items())}
+                current = dict(sorted(manifest.operators.items()))
         done += len(some)
         await tell(session.host, progress, done, len(overview.checkpoints))
     written = measures.bytes_by_attempt(sizes)

@@ -13,7 +13,7 @@ from checkpointer.migration import Migration, Transform
 from checkpointer.query.where import Where
 from checkpointer.restore import Migrate
 from checkpointer.session import Session
-from checkpointer.store import Fencing, open_store
+from checkpointer.store import Fencing, absolute, open_store
 from manifests.model import CheckpointId, Operator
 
 T = TypeVar("T")
@@ -25,7 +25,8 @@ MIN_CHAIN = 2
 
 @dataclass(frozen=True, slots=True)
 class _Config:
-    root: str | os.PathLike[str]
+    root: str
+    """Absolute: a task, a copy or a later moment must not resolve it anew."""
     storage_options: dict[str, Any] | None = field(repr=False)
     fencing: Fencing
     max_chain: int
@@ -54,7 +55,8 @@ class Client:
 
         Args:
             root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`, `memory://name`, or any
-                other fsspec URL with `fencing="none"`.
+                other fsspec URL with `fencing="none"`. A relative folder is resolved here, once: later changes of the
+                working directory, copies and tasks do not change what it means.
             storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
             fencing: "required" refuses a store that cannot swap atomically; "none" does without, and then nothing
                 protects two writers of one root from each other.
@@ -72,7 +74,7 @@ class Client:
         if metrics is not None and not callable(metrics):
             raise IllegalArgumentError(f"metrics={metrics!r:.40}: expected a function of one record, or None")
         self._metrics = metrics
-        self._config = _Config(root, options, fencing, max_chain, concurrency, timeout)
+        self._config = _Config(absolute(root), options, fencing, max_chain, concurrency, timeout)
         self._open_session()
         if fencing == "none":
             logger.warning("%s: fencing is off: two writers of this root can overwrite each other", self._url)
@@ -97,7 +99,7 @@ class Client:
 
     def _where(self, location: str | os.PathLike[str] | None, options: Mapping[str, Any] | None) -> Where:
         """Spark's checkpoint of the query that writes this root."""
-        return Where(location, options, self._config.storage_options, self._config.fencing)
+        return Where(fixed(location), options, self._config.storage_options, self._config.fencing)
 
     @property
     def _session(self) -> Session:
@@ -135,6 +137,13 @@ class Client:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._set_up(state["_config"], None)
+
+
+def fixed(location: str | os.PathLike[str] | None) -> str | None:
+    """Resolve a location while the caller's working directory is the one it was written for."""
+    if location == "":
+        raise IllegalArgumentError("an empty location: give a path or URL, or leave it out for the recorded one")
+    return None if location is None else absolute(location)
 
 
 def as_migration(

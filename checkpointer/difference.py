@@ -1,6 +1,6 @@
 """What is different between two checkpoints. Functions of manifests with their chains loaded."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +8,7 @@ from manifests.measures import object_sizes
 from manifests.model import CheckpointId, Json, Manifest, Operator
 
 Change = Literal["added", "removed", "changed"]
+KeyChange = Literal["inserted", "updated", "deleted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,34 @@ def _operator(name: str, old: Operator | None, new: Operator | None) -> Operator
     if not (added or removed or changed or redefined):
         return None
     return OperatorDifference(name, "changed", added, removed, changed, redefined)
+
+
+def partitions_to_compare(before: Operator | None, after: Operator | None) -> Iterator[list[int]]:
+    """Yield partitions whose keys have to be compared together.
+
+    Where both sides spread keys alike, a key is in the same partition of both, and a partition with the same chain
+    holds the same. Otherwise all partitions are compared at once.
+    """
+    old, new = before.chains if before else {}, after.chains if after else {}
+    numbers = sorted({*old, *new})
+    if before is not None and after is not None:
+        layouts = {(side.partitions, side.partitioner, side.codec) for side in (before, after)}
+        if len(layouts) == 1:
+            yield from ([number] for number in numbers if old.get(number) != new.get(number))
+            return
+        yield numbers
+    else:
+        yield from ([number] for number in numbers)
+
+
+def compare_keys(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[tuple[str, KeyChange]]:
+    """Yield the keys that are not the same, and what one has to do to `before` to have `after`."""
+    for key, value in after.items():
+        if key not in before:
+            yield key, "inserted"
+        elif before[key] != value:
+            yield key, "updated"
+    yield from ((key, "deleted") for key in before if key not in after)
 
 
 def _values(before: Mapping[str, Json], after: Mapping[str, Json]) -> tuple[ValueDifference, ...]:

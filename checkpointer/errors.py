@@ -39,6 +39,16 @@ from manifests.errors import (
     UnsupportedFormatError,
 )
 
+for _shared in (
+    CheckpointError,
+    CorruptionError,
+    DigestMismatchError,
+    IllegalArgumentError,
+    MalformedError,
+    UnsupportedFormatError,
+):
+    _shared.__module__ = __name__  # the name that users import and catch it by; a traceback shows this one
+
 
 class RetryableError(CheckpointError):
     """Wait and try again."""

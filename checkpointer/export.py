@@ -15,6 +15,7 @@ from checkpointer.host import Progress, tell
 from checkpointer.lineage import find_target
 from checkpointer.pointer import Head, read_head, reading
 from checkpointer.restore import explaining
+from checkpointer.retention.comparison import Comparison
 from checkpointer.session import Base, Session
 from checkpointer.store.base import Store
 from checkpointer.uploads import IN_FLIGHT, Flight
@@ -41,9 +42,12 @@ class Copier:
 
     async def copy(self, manifest: Manifest, checkpoint: CheckpointId) -> tuple[Ref, Manifest]:
         """Write a checkpoint of this content without a parent, up to its manifest. Nothing is committed."""
-        names = {artifact.path: artifact for op in manifest.operators.values() for artifact in _artifacts(op)}
+        names: dict[str, set[Artifact]] = {}
+        for operator in manifest.operators.values():
+            for artifact in _artifacts(operator):
+                names.setdefault(artifact.path, set()).add(artifact)
         moved = {path: layout.under(path, self._owner) for path in names}
-        await self._copy_objects({moved[path]: artifact for path, artifact in names.items()})
+        await self._copy_objects({moved[path]: artifacts for path, artifacts in names.items()})
         store, host = self._target.store, self._target.host
 
         def renamed() -> tuple[Manifest, list[SegmentObject]]:
@@ -58,26 +62,31 @@ class Copier:
             await objects.put(store, segment.path, segment.data)
         return await objects.write_manifest(store, host, written), written
 
-    async def _copy_objects(self, wanted: dict[str, Artifact]) -> None:
+    async def _copy_objects(self, wanted: dict[str, set[Artifact]]) -> None:
         """Equal deltas of several attempts become one object of this one, so there may be fewer than there were."""
-        missing = {path: artifact for path, artifact in wanted.items() if path not in self._written}
-        self._total += sum(artifact.size for artifact in missing.values())
+        missing = {path: artifacts for path, artifacts in wanted.items() if path not in self._written}
+        sizes = {path: min(artifact.size for artifact in artifacts) for path, artifacts in missing.items()}
+        self._total += sum(sizes.values())
         await self._tell(0)
         flight = Flight()
         try:
-            for path, artifact in missing.items():
-                await flight.start(self._copy_object(path, artifact), max(artifact.size, IN_FLIGHT // AT_ONCE))
+            for path, artifacts in missing.items():
+                await flight.start(
+                    self._copy_object(path, sizes[path], artifacts), max(sizes[path], IN_FLIGHT // AT_ONCE)
+                )
             await flight.land()
         finally:
             await flight.cancel()
 
-    async def _copy_object(self, path: str, artifact: Artifact) -> None:
-        data = (await self._source.get(artifact.path, limit=artifact.size)).data
-        digest = layout.digest_of(artifact.path)
-        await objects.check(self._target.host, artifact.path, data, artifact.size, digest)
+    async def _copy_object(self, path: str, size: int, artifacts: set[Artifact]) -> None:
+        """Copy an object once it was compared with its name, and its slices with what the manifest says of them."""
+        source = next(iter(artifacts)).path
+        data = (await self._source.get(source, limit=size)).data
+        comparison = Comparison(source, size, artifacts)
+        await objects.compute(self._target.host, lambda: comparison.compare(data), len(data) <= objects.BIG)
         await objects.put(self._target.store, path, data)
         self._written.add(path)
-        await self._tell(artifact.size)
+        await self._tell(size)
 
     async def _tell(self, size: int) -> None:
         self._done += size

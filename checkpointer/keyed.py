@@ -13,9 +13,12 @@ from typing import Any
 
 from checkpointer.capture import Capture
 from checkpointer.codecs.keyed_codec import partition_of, partitions_of
+from checkpointer.codecs.shown import show
 from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
 from checkpointer.errors import IllegalArgumentError
+from checkpointer.keyed_content import MISSING, PLAIN, Content, fill, place_anew
 from checkpointer.partition import Partition
+from checkpointer.reentry import Exclusive
 from manifests.model import Chain
 
 PARTITIONS = 8
@@ -27,24 +30,22 @@ LIVE = 256
 TOGETHER = 256
 """Values that are set together, of all partitions."""
 
-_PLAIN = frozenset({str, int, float, bool, type(None), bytes})
-"""Types whose values cannot change and hold nothing that can."""
-
 _COLLECTED = frozenset({dict, list, tuple})
 """Types of what is there as a whole before any of it is set."""
-
-_MISSING: Any = object()
 
 
 def _check_key(key: Any) -> None:
     try:
         pack(key)
     except UnsupportedValueError as error:
-        raise IllegalArgumentError(f"key {key!r:.80}: {error}") from None
+        raise IllegalArgumentError(f"key {show(key)}: {error}") from None
 
 
 class KeyedState(MutableMapping[Any, Any]):
-    """A mutable mapping whose changes are saved as deltas. Used by one thread at a time, like a dict.
+    """A mutable mapping whose changes are saved as deltas.
+
+    Like a dict, it may be used by several threads, and by whoever interrupts them, such as a signal handler: each
+    operation, a save among them, is whole or not there. Several together are not: `state[k] += 1` reads, then sets.
 
     Keys are text, bytes, numbers, None, dates and times, UUIDs, and tuples or frozen sets of these. Values are whatever
     `checkpointer.codecs.values` packs; others are refused when the state is saved, by key and type. Iteration goes
@@ -57,8 +58,8 @@ class KeyedState(MutableMapping[Any, Any]):
     ) -> None:
         if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= 65_536:
             raise IllegalArgumentError(f"partitions {partitions!r:.40}: expected an integer from 1 to 65536")
-        self._parts = [Partition(max(LIVE // partitions, 1)) for _ in range(partitions)]
-        self._captured: Capture | None = None
+        self._partitions = partitions
+        self._owner = Exclusive(Content([Partition(max(LIVE // partitions, 1)) for _ in range(partitions)]))
         if isinstance(initial, Mapping) or not hasattr(initial, "keys"):
             self._set_all(initial.items() if isinstance(initial, Mapping) else initial)
         else:
@@ -70,54 +71,100 @@ class KeyedState(MutableMapping[Any, Any]):
         state = cls(partitions=len(parts))
         for part, (chain, data, deltas) in zip(state._parts, parts, strict=True):
             part.restore(chain, data, deltas)
+        place_anew(state._parts)
         return state
 
     def _repartitioned(self, partitions: int) -> "KeyedState":
         """The same mapping in another number of partitions; its next save writes snapshots."""
         state = KeyedState(partitions=partitions)
-        for part in self._parts:
-            for key, data in part.data.items():
-                state._parts[partition_of(key, partitions)].data[key] = data
+        fill(state._parts, (pair for part in self._parts for pair in part.data.items()))
         return state
 
     @property
+    def _parts(self) -> list[Partition]:
+        return self._owner.last().content.parts
+
+    @property
     def partitions(self) -> int:
-        return len(self._parts)
+        return self._partitions
 
     # ---- the mapping --------------------------------------------------------------------------------------------
 
-    def _part(self, key: Any) -> Partition:
-        return self._parts[partition_of(key, len(self._parts))]
-
     def __getitem__(self, key: Any) -> Any:
-        part = self._part(key)
-        value = part.live.get(key, _MISSING)
-        if value is not _MISSING:
-            return value
-        packed = part.data[key]
-        value = unpack(packed)
-        if type(value) not in _PLAIN:
-            part.hand_out(key, packed, value)
+        number = partition_of(key, self._partitions)
+        packed = value = None
+        version = self._owner.version
+        if not version.running and not version.heir:
+            part = version.content.parts[number]
+            live = part.live.get(key, MISSING)
+            if live is MISSING:
+                packed = part.data[key]
+                if packed:
+                    value = unpack(packed)
+                    if type(value) in PLAIN:
+                        return value
+            # From here on others see that it is held. If none was looking meanwhile, it is live for as long as that.
+            elif not version.running and not version.heir and part.live.get(key) is live:
+                return live
+        value = self._owner.change(Content.hand_out, number, key, packed, value)
+        if value is MISSING:
+            raise KeyError(key)
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        part = self._part(key)
-        if type(key) not in _PLAIN and key not in part.data:
+        number = partition_of(key, self._partitions)
+        if type(key) not in PLAIN and key not in self._parts[number].data:
             _check_key(key)
-        if type(value) in _PLAIN:
+        if type(value) in PLAIN:
             try:
                 packed = pack(value)
             except UnsupportedValueError:
                 packed = None
             if packed is not None:
-                part.rest(key, packed)
+                self._owner.change(Content.rest, number, key, packed)
                 return
-        part.assign({key: value})
+        self._assign(number, {key: value})
+
+    def _assign(self, number: int, values: dict[Any, Any]) -> None:
+        """Set values that may be changed from outside; `values` does no more."""
+        self._owner.change(Content.assign, number, values)
+        values.clear()
+        if self._owner.version.content.parts[number].crowded:
+            self._owner.change(Content.put_to_rest, number)
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """As of a dict."""
+        number = partition_of(key, self._partitions)
+        _check_key(key)
+        try:
+            packed = pack(default) if type(default) in PLAIN else None
+        except UnsupportedValueError:
+            packed = None
+        return self._owner.change(Content.setdefault, number, key, default, packed)
+
+    def pop(self, key: Any, default: Any = MISSING) -> Any:
+        """As of a dict."""
+        found: list[Any] = []
+        self._owner.change(Content.pop, partition_of(key, self._partitions), key, found)
+        if found[0] is not MISSING:
+            return found[0]
+        if default is MISSING:
+            raise KeyError(key)
+        return default
+
+    def popitem(self) -> tuple[Any, Any]:
+        """As of a dict, but for the order."""
+        found: list[Any] = []
+        self._owner.change(Content.popitem, found)
+        if found[0] is MISSING:
+            raise KeyError("popitem(): the state is empty")
+        return found[0]  # type: ignore[no-any-return]
 
     def update(self, other: Any = (), /, **more: Any) -> None:
         """As of a dict."""
         if type(other) in _COLLECTED:
-            self._set_all(other.items() if type(other) is dict else other)
+            with self._owner.lock:  # to other threads, all of it is one change
+                self._set_all(other.items() if type(other) is dict else other)
             other = ()
         super().update(other, **more)  # one by one: what makes the pairs may look at those before
 
@@ -142,7 +189,7 @@ class KeyedState(MutableMapping[Any, Any]):
             keys, values = [key for key, _ in pairs], [value for _, value in pairs]
         except (TypeError, ValueError):  # one that is no pair: those before it are set
             keys, values = [], []
-        usual = set(map(type, keys)) == {str} and _PLAIN.isdisjoint(map(type, values))
+        usual = set(map(type, keys)) == {str} and PLAIN.isdisjoint(map(type, values))
         numbers = partitions_of(keys, self.partitions) if usual else None
         if numbers is None:
             for key, value in pairs:
@@ -155,46 +202,71 @@ class KeyedState(MutableMapping[Any, Any]):
         values.clear()
         value = None
         for number, some in each.items():
-            self._parts[number].assign(some)
+            self._assign(number, some)
 
     def __delitem__(self, key: Any) -> None:
-        self._part(key).delete(key)
+        found: list[Any] = []
+        self._owner.change(Content.pop, partition_of(key, self._partitions), key, found)
+        if found[0] is MISSING:
+            raise KeyError(key)
 
     def __contains__(self, key: object) -> bool:
         try:
-            part = self._part(key)
+            number = partition_of(key, self._partitions)
         except IllegalArgumentError:
             return False
-        return key in part.live or key in part.data
+        version = self._owner.version
+        if not version.running and not version.heir:
+            part = version.content.parts[number]
+            return key in part.live or key in part.data
+        return self._owner.change(Content.contains, number, key)
 
     def __len__(self) -> int:
-        return sum(len(part.listed()) for part in self._parts)
+        return self._owner.change(Content.count)
 
     def __iter__(self) -> Iterator[Any]:
-        for part in self._parts:
-            yield from part.listed()
+        for number in range(self._partitions):
+            yield from self._owner.change(Content.listed, number)
 
     def clear(self) -> None:
-        for part in self._parts:
-            part.clear()
+        """As of a dict."""
+        self._owner.change(Content.clear)
 
     def to_dict(self) -> dict[Any, Any]:
-        """A plain dict of everything, whose values have nothing to do with the state any more.
+        """A plain dict of everything at one moment, whose values have nothing to do with the state any more.
 
         Takes half of the time of `dict(state)`. Raises `IllegalArgumentError` for a value that cannot be stored.
         """
-        self._pack_all()
-        return {key: unpack(data) for part in self._parts for key, data in part.data.items()}
+        return {key: unpack(data) for part in self._packed() for key, data in part.items()}
+
+    def _packed(self) -> list[dict[Any, bytes]]:
+        """Everything at one moment, packed."""
+        packed, refused = self._owner.change(Content.packed)
+        _refuse(refused)
+        return packed
+
+    # ---- copies ---------------------------------------------------------------------------------------------------
+
+    def __copy__(self) -> "KeyedState":
+        """A state of its own with equal values, which is saved whole."""
+        state = KeyedState(partitions=self._partitions)
+        for part, data in zip(state._parts, self._packed(), strict=True):
+            part.restore((), data, [])
+        return state
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "KeyedState":
+        return self.__copy__()
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise IllegalArgumentError(
+            "a KeyedState cannot be pickled: what another process changed in its copy would never be saved. Pass "
+            "state.to_dict() to functions that run elsewhere, and set what they return in the state on the driver"
+        )
 
     def __repr__(self) -> str:
         return f"KeyedState({len(self):,} keys in {self.partitions} partitions)"
 
     # ---- saving -------------------------------------------------------------------------------------------------
-
-    def _pack_all(self) -> None:
-        for part in self._parts:
-            for key, error in part.pack_all().items():
-                raise IllegalArgumentError(f"key {key!r:.80}: {error}")
 
     def _capture(self, chains: Mapping[int, Chain], max_chain: int) -> Capture:
         """What has to be written on top of `chains`, the operator's chains in the parent.
@@ -202,27 +274,12 @@ class KeyedState(MutableMapping[Any, Any]):
         A partition whose chain is the one it was last saved in or restored from writes a delta, or nothing; any other
         writes a snapshot. Raises `IllegalArgumentError` for the first value that cannot be stored.
         """
-        self._learn_outcome()
-        self._pack_all()
-        each = [part.capture(number, chains.get(number, ()), max_chain) for number, part in enumerate(self._parts)]
-        self._captured = Capture(self.partitions, [change for change in each if change is not None])
-        for change in self._captured.changes:
-            self._parts[change.partition].taken(change)
-        return self._captured
+        capture, refused = self._owner.change(Content.capture, chains, max_chain)
+        _refuse(refused)
+        assert capture is not None
+        return capture
 
-    def _learn_outcome(self) -> None:
-        """Take in what became of the last capture. Unless it was committed, its changes are changes still.
 
-        To do this twice, since the first time was interrupted, does nothing more.
-        """
-        if self._captured is None:
-            return
-        dirty = [change.dirty for change in self._captured.changes]  # before the outcome: who settles it drops them
-        outcome = self._captured.outcome
-        for change, again in zip(self._captured.changes, dirty, strict=True):
-            part = self._parts[change.partition]
-            if outcome is None:
-                part.change_again(again)
-            else:
-                part.saved(change, outcome.get(change.partition, ()))
-        self._captured = None
+def _refuse(refused: Mapping[Any, UnsupportedValueError]) -> None:
+    for key, error in refused.items():
+        raise IllegalArgumentError(f"key {show(key)}: {error}")

@@ -20,13 +20,17 @@ from checkpointer.errors import (
     SavepointNotFoundError,
 )
 from checkpointer.history import find_savepoint, is_live, read_entries, read_history, refuse_lost
+from checkpointer.host import Progress
 from checkpointer.metering import Meter, written
 from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.prepared import refuse_prepared
+from checkpointer.retention.whole import refuse_damaged
 from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
 from manifests.model import Catalog, CatalogEntry, CheckpointId, Job, Manifest, Pointer, Ref
+from manifests.notebook import table
+from manifests.words import cut, moment
 
 logger = logging.getLogger("checkpointer")
 
@@ -38,6 +42,20 @@ class Savepoint:
     name: str
     id: CheckpointId
     created: datetime
+
+    def __repr__(self) -> str:
+        return f"Savepoint({cut(repr(self.name))}, {self.id}, {moment(self.created)})"
+
+    def _repr_html_(self) -> str:
+        return Savepoints([self])._repr_html_()
+
+
+class Savepoints(list[Savepoint]):
+    """A list of savepoints that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = [(savepoint.name, savepoint.id, moment(savepoint.created)) for savepoint in self]
+        return table("Savepoints", ("name", "id", "created"), rows)
 
 
 async def list_checkpoints(session: Session) -> list[CheckpointId]:
@@ -59,7 +77,7 @@ async def savepoints(session: Session) -> list[Savepoint]:
 
     entries = await reading(session.store, read)
     found = [Savepoint(e.name, e.ref.id, e.created) for e in entries if e.name is not None]
-    return sorted(found, key=lambda savepoint: (savepoint.id, savepoint.name))
+    return Savepoints(sorted(found, key=lambda savepoint: (savepoint.id, savepoint.name)))
 
 
 async def savepoint(session: Session, name: str, checkpoint: CheckpointId | None) -> Savepoint:
@@ -123,24 +141,41 @@ async def recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry,
 
 
 async def rollback(
-    session: Session, to: CheckpointId | str, new: CheckpointId | None = None, job: Job | None = None
+    session: Session,
+    to: CheckpointId | str,
+    new: CheckpointId | None = None,
+    job: Job | None = None,
+    *,
+    verified: Ref | None = None,
+    progress: Progress | None = None,
 ) -> CheckpointId:
     """Commit an older live checkpoint's or a savepoint's content on top of the history. Drops a prepared one.
 
-    `new` is the id of the attempt, where it was drawn already on what is committed; `job` what it says of the job,
-    where that is not what the old one says.
+    Every object of it is read and compared first: `CorruptionError` where one is damaged. `new` is the id of the
+    attempt, where it was drawn already on what is committed; `job` what it says of the job, where that is not what the
+    old one says; `verified` a checkpoint that the caller compared just now. `progress` is told bytes.
     """
     meter = session.reports.meter()
     with meter.blocking():
-        return await _rollback(session, to, meter, new, job)
+        return await _rollback(session, to, meter, new, job, verified, progress)
 
 
 async def _rollback(
-    session: Session, to: CheckpointId | str, meter: Meter, new: CheckpointId | None, job: Job | None
+    session: Session,
+    to: CheckpointId | str,
+    meter: Meter,
+    new: CheckpointId | None,
+    job: Job | None,
+    verified: Ref | None,
+    progress: Progress | None,
 ) -> CheckpointId:
     async with session.lock:
-        base = await session.ground()  # whatever is committed now, if that is not what was restored
+        session.check_may_write()
         target, old = await reading(session.store, lambda head: find_target(session, head, to))
+        if target != verified:
+            await refuse_damaged(session, target, old, progress)
+        # Only now: comparing may take long, and a job that commits meanwhile is no reason to give up.
+        base = await session.ground()  # whatever is committed now, if that is not what was restored
         if target.id.sequence > base.head.sequence:
             raise ConflictError(
                 f"{session.store.url}: {target.id} was committed since this session last restored: call restore() first"

@@ -36,10 +36,15 @@ class Meter:
         self._lock = threading.Lock()
         self._blocked = 0
         self._inside = 0
+        self._since = 0
+        """When somebody last entered or left such a call."""
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        """Around a call that its caller waits for: the time, and the requests that come of it, are counted here."""
+        """Count the time of a call that its caller waits for, and the requests that come of it.
+
+        A call within a call, or beside one in another thread, does not count its time again.
+        """
         self._enter(1)
         try:
             with counted(self.traffic):
@@ -49,14 +54,18 @@ class Meter:
 
     def _enter(self, calls: int) -> None:
         with self._lock:
-            self._blocked -= calls * self._clock()
+            self._blocked = self._until(now := self._clock())
             self._inside += calls
+            self._since = now
+
+    def _until(self, now: int) -> int:
+        return self._blocked + (now - self._since if self._inside else 0)
 
     @property
     def blocked(self) -> int:
-        """Nanoseconds within such calls, up to now where one is under way."""
+        """Nanoseconds in which such a call was under way, up to now."""
         with self._lock:
-            return self._blocked + self._inside * self._clock()
+            return self._until(self._clock())
 
     @property
     def elapsed(self) -> int:
@@ -118,7 +127,8 @@ class Reports:
         except BaseException as error:
             known = isinstance(error, CheckpointError) and not isinstance(error, OutcomeUnknownError)
             outcome = "was not committed" if known else "may have been committed, or not"
-            logger.warning("%s: %s %s: %s: %s", self._root, checkpoint, outcome, type(error).__name__, error)
+            # As text: a record that a handler keeps would keep the traceback, and with it the client and its data.
+            logger.warning("%s: %s %s: %s: %s", self._root, checkpoint, outcome, type(error).__name__, str(error))
             self._hand_over(self._commit(meter, checkpoint, epoch, type(error).__name__))
             raise
 

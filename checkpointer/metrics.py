@@ -67,7 +67,9 @@ class CommitMetrics:
         requests: Sent for the attempt, from `begin` to the acknowledged swap.
         blocked_seconds: How long the caller was held up: the time within `begin()` (waiting for an earlier commit in
             the background included), `snapshot()`, `delta()`, `save()`, `attach()`, `prepare()` and the commit. With
-            `background=True` the commit itself is not in it. Calls made by several threads at once add up.
+            `background=True` the commit itself is not in it. In a foreachBatch callback: also everything that a table
+            does, such as the Spark jobs of `upsert()`, with what they compute first; and `write_partitions()`. Calls
+            made by several threads at once count once.
         total_seconds: From the call of `begin()` until the swap was acknowledged, with what the caller did between. Of
             `rollback()` and `update_latest()`: from when an earlier commit in the background was done. Of a checkpoint
             that was found prepared: from then.

@@ -8,6 +8,15 @@ from manifests import layout
 from manifests.model import CheckpointId, Operator
 
 
+def how_to_keep(operator: str) -> str:
+    """Return the next steps where an operator holds what does not fit: what keeps its state, then what drops it."""
+    old = f"{operator}-old"
+    return (
+        f"restore(rename={{{operator!r}: {old!r}}}) keeps what it holds under another name, and so does another name "
+        "for the new state; drop() deletes it"
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Migrated:
     """The operators as the migrated checkpoint has them. What was transformed is in memory, above the store."""

@@ -8,17 +8,21 @@ fresh    those of them that were assigned since, and may be new. To look a key u
 dirty    what changed since the last save, None where a key was deleted
 
 Every key of `seen` and of `fresh` is live; so is every key whose value in `data` is not packed yet. A change takes a
-key out of `seen`, is noted in `dirty`, made in `data`, and only then seen: whatever interrupts that, the value that
-somebody holds is packed and compared once more, and what `dirty` says is looked up in `data`.
+key out of `seen`, is noted in `dirty`, made in `data`, and only then seen. Where a change stopped half way, `copied`
+makes a partition that is in order: each live value is packed and compared once more, and what `dirty` says is looked up
+in `data`.
+
+One key stands in all of these dicts: of those that are equal the one that is in `data` (`codecs/equal_keys.py`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from itertools import islice
 from operator import or_
 from typing import Any
 
 from checkpointer.capture import PartitionChange
+from checkpointer.codecs.equal_keys import EXACT, find_key, is_zoned, may_differ, overlay
 from checkpointer.codecs.fold import fold_start
 from checkpointer.codecs.values import UnsupportedValueError, pack, pack_some
 from checkpointer.references import unheld
@@ -30,11 +34,14 @@ TOGETHER = 256
 _UNPACKED = b""
 """Rests in the place of a new key's value until that is packed for the first time."""
 
+_SIMPLE = EXACT | {int}
+
+_MISSING: Any = object()
+
 
 class Partition:
     __slots__ = (
         "_deltas",
-        "_doubtful",
         "_least",
         "_limit",
         "_sharing",
@@ -43,7 +50,9 @@ class Partition:
         "dirty",
         "fresh",
         "live",
+        "mixed",
         "seen",
+        "whole",
     )
 
     def __init__(self, limit: int) -> None:
@@ -59,40 +68,72 @@ class Partition:
         self._deltas: list[dict[Any, bytes | None]] = []
         """What the deltas of that chain hold."""
         self._sharing: set[PartitionChange] = set()
-        self._doubtful = False
-        """Whether a change was interrupted between `dirty` and `data`, which comes second: then `dirty` may say more
-        than has changed, and something else."""
+        self.mixed = False
+        """Whether keys may be equal and not the same."""
+        self.whole = False
+        """Whether the next save writes a snapshot: under other rules of a zone, a delta would say another thing."""
 
     def restore(self, chain: Chain, data: dict[Any, bytes], deltas: list[dict[Any, bytes | None]]) -> None:
         self.chain, self.data, self._deltas = chain, data, deltas
+        self.mixed = may_differ(data) or any(map(may_differ, deltas))
+
+    def copied(self) -> "Partition":
+        """Return a copy to change independently, in order even where a change of this one stopped half way."""
+        other = Partition(self._least)
+        other._limit, other.mixed, other.chain, other._deltas = self._limit, self.mixed, self.chain, self._deltas
+        other.data, other.live = dict(self.data), dict(self.live)
+        other.fresh = dict.fromkeys(other.live)
+        other.dirty = {other.standing(key): other.data.get(key) for key in self.dirty}
+        # Whether a key gave way to another may not be noted yet.
+        other.whole = self.whole or (self.mixed and any(map(is_zoned, self.dirty)))
+        return other
 
     # ---- changes ----------------------------------------------------------------------------------------------------
 
+    def standing(self, key: Any) -> Any:
+        """Return the key that is there and equal to `key`, or else `key`."""
+        kind = type(key)
+        if kind in EXACT:
+            return key
+        if not self.mixed and (kind is int or (kind is tuple and _SIMPLE.issuperset(map(type, key)))):
+            return key
+        if not self.mixed and not may_differ((key,)):
+            return key
+        self.mixed = True
+        found = find_key(self.data, key, _MISSING)
+        return find_key(self.fresh, key, key) if found is _MISSING else found
+
     def assign(self, values: dict[Any, Any]) -> None:
-        """Set values that may be changed from outside for as long as somebody refers to them; `values` does no more."""
+        """Set values that may be changed from outside for as long as somebody refers to them."""
+        if not EXACT.issuperset(map(type, values)):
+            values = {self.standing(key): value for key, value in values.items()}
         self.live.update(values)
         self.fresh.update(dict.fromkeys(values))
-        values.clear()
-        if len(self.live) > self._limit:
-            self._put_to_rest()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are so many live objects that it is worth looking which of them nobody holds any more."""
+        return len(self.live) > self._limit
 
     def hand_out(self, key: Any, packed: bytes, value: Any) -> None:
         """What rests as `packed` may be changed from outside from now on."""
+        key = self.standing(key)
         self.seen[key] = packed
         self.live[key] = value
-        if len(self.live) > self._limit:
-            self._put_to_rest()
+        if self.crowded:
+            self.put_to_rest()
 
     def rest(self, key: Any, packed: bytes) -> None:
         """Set a value that nobody can change."""
+        if type(key) not in EXACT:
+            key = self.standing(key)
         if self.data.get(key) != packed:
             data = self._writable()
             self.seen.pop(key, None)
-            self._doubtful = True
-            self.dirty[key] = packed
+            self._note(key, packed)
             data[key] = packed
-            self._doubtful = False
-        self._let_go([key] if key in self.live else [])
+        if key in self.live:
+            self._let_go([key])
 
     def listed(self) -> dict[Any, bytes]:
         """`data` with every key that there is."""
@@ -103,39 +144,49 @@ class Partition:
             self.fresh = {}
         return self.data
 
-    def delete(self, key: Any) -> None:
-        """Raises `KeyError` where there is none."""
+    def delete(self, key: Any, *, last: bool = False) -> bool:
+        """Delete a key, which is the `last` one unless this was begun before. Whether it was there."""
+        key = self.standing(key)
         if key not in self.listed():
-            raise KeyError(key)
+            return False
         data = self._writable()
         self.seen.pop(key, None)
-        self._doubtful = True
-        self.dirty[key] = None
-        del data[key]
-        self._doubtful = False
-        self._let_go([key] if key in self.live else [])
+        self._note(key, None)
+        if last and next(reversed(data)) == key:
+            data.popitem()  # unlike `del`, this leaves no empty place for the next look at the last key to pass
+        else:
+            del data[key]
+        if key in self.live:
+            self._let_go([key])
+        return True
 
-    def clear(self) -> None:
-        gone = dict.fromkeys(self.listed())
-        self._resolve()
-        self._doubtful = True
-        self.dirty.update(gone)
-        self.data, self._sharing = {}, set()
-        self.live, self.seen = {}, {}
-        self._doubtful = False
+    def cleared(self) -> "Partition":
+        """Return a partition that takes the place of this one and holds nothing."""
+        other = Partition(self._least)
+        other.chain, other._deltas, other.mixed, other.whole = self.chain, self._deltas, self.mixed, self.whole
+        other.dirty = dict(self.dirty)
+        other._note_all(dict.fromkeys(self.listed()))
+        return other
 
     def _writable(self) -> dict[Any, bytes]:
         """`data` to change, a copy where a capture still reads the old one."""
-        self._resolve()
         if self._sharing:
             self.data, self._sharing = dict(self.data), set()
         return self.data
 
-    def _resolve(self) -> None:
-        """After a change that was interrupted: what is in `data` counts, of all that may have changed."""
-        if self._doubtful:
-            self.dirty = {key: self.data.get(key) for key in self.dirty}
-            self._doubtful = False
+    def _note(self, key: Any, packed: bytes | None) -> None:
+        """Take note of a change of a key that stands, or that did not stand before."""
+        if self.mixed:
+            self._note_all({key: packed})
+        else:
+            self.dirty[key] = packed
+
+    def _note_all(self, changes: Mapping[Any, bytes | None]) -> None:
+        if not self.mixed:
+            self.dirty.update(changes)
+        elif overlay(self.dirty, changes):
+            # A delta cannot say that one was deleted and the other added: under other rules both would be there.
+            self.whole = True
 
     # ---- live objects ------------------------------------------------------------------------------------------------
 
@@ -150,7 +201,7 @@ class Partition:
             self._let_go(unheld(self.live))
         return refused
 
-    def _put_to_rest(self) -> None:
+    def put_to_rest(self) -> None:
         """Let go of the live values that nobody else holds, unless they cannot be packed."""
         keys = unheld(self.live)
         refused = self._pack((key, self.live[key]) for key in keys)
@@ -181,10 +232,8 @@ class Partition:
                 data = self._writable()
                 for key in self.seen.keys() & changed.keys():
                     del self.seen[key]
-                self._doubtful = True
-                self.dirty.update(changed)
+                self._note_all(changed)
                 data.update(changed)
-                self._doubtful = False
             self.seen.update(packed)
         return refused
 
@@ -193,9 +242,8 @@ class Partition:
     def capture(self, number: int, chain: Chain, max_chain: int) -> PartitionChange | None:
         """What has to be written on top of `chain`: a delta where it is the one it was last saved in, a snapshot, or
         nothing. Later changes do not reach what is returned; what changed is `dirty` still, until it is `taken`."""
-        self._resolve()
         dirty = self.dirty
-        known = bool(chain) and chain == self.chain
+        known = bool(chain) and chain == self.chain and not self.whole
         if (known and not dirty) or not (chain or self.data):
             return None
         if known:
@@ -206,20 +254,30 @@ class Partition:
                 size += sum(map(len, filter(None, some)))
             if size <= room:
                 first = fold_start([*sizes, size], max_chain - 1)
-                records = reduce(or_, [*self._deltas[first:], dirty])
-                return PartitionChange(
-                    number, DELTA, 1 + first, records, size + sum(sizes[first:]), dirty, self._unshare
-                )
+                records = self._folded(self._deltas[first:])
+                if records is not None:
+                    return PartitionChange(
+                        number, DELTA, 1 + first, records, size + sum(sizes[first:]), dirty, self._unshare
+                    )
         sample = [len(value) for value in islice(self.data.values(), 2048)]
         size = len(self.data) * (16 + sum(sample) // max(len(sample), 1))
-        change = PartitionChange(number, SNAPSHOT, 0, self.data, size, dirty, self._unshare)
+        change = PartitionChange(number, SNAPSHOT, 0, self.data, size, dirty, self._unshare, self.whole)
         self._sharing.add(change)
         return change
+
+    def _folded(self, deltas: list[dict[Any, bytes | None]]) -> dict[Any, bytes | None] | None:
+        """Return what these deltas and the changes since make together; None where one delta cannot say it."""
+        if not deltas:
+            return self.dirty
+        if not self.mixed:
+            return reduce(or_, [*deltas, self.dirty])
+        records: dict[Any, bytes | None] = {}
+        return None if any(overlay(records, delta) for delta in (*deltas, self.dirty)) else records
 
     def taken(self, change: PartitionChange) -> None:
         """What changed is in a capture, which gives it back unless it is committed."""
         if self.dirty is change.dirty:
-            self.dirty = {}
+            self.dirty, self.whole = {}, False
 
     def saved(self, change: PartitionChange, chain: Chain) -> None:
         """A capture was committed, in this chain."""
@@ -228,7 +286,13 @@ class Partition:
 
     def change_again(self, dirty: dict[Any, bytes | None]) -> None:
         """A capture was not committed: what changed before it is a change still."""
-        self.dirty = dirty | self.dirty
+        if not self.mixed:
+            self.dirty = dirty | self.dirty
+            return
+        dirty = dict(dirty)
+        if overlay(dirty, self.dirty):
+            self.whole = True
+        self.dirty = dirty
 
     def _unshare(self, change: PartitionChange) -> None:
         self._sharing.discard(change)

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 
 from checkpointer import objects
 from checkpointer.codecs import keyed_codec
+from checkpointer.codecs.equal_keys import may_differ, now_equal, overlay
 from checkpointer.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -38,6 +39,16 @@ T = TypeVar("T")
 logger = logging.getLogger("checkpointer")
 
 OnCorruption = Literal["error", "previous"]
+
+
+Kind = Literal["table", "map"]
+
+
+def kind_of(operator: Operator) -> Kind | None:
+    """Say whether an operator holds rows that Spark wrote, or the entries of a keyed state; else a job's own bytes."""
+    if operator.codec == layout.PARQUET:
+        return "table"
+    return "map" if operator.partitioner == keyed_codec.PARTITIONER else None
 
 
 class Snapshot:
@@ -89,6 +100,8 @@ class Snapshot:
     async def keyed(self, name: str, partitions: int | None) -> KeyedState:
         """The mapping that was saved under this name, spread over as many partitions as asked for."""
         operator = self.operator(name)
+        if operator.codec == layout.PARQUET:
+            raise IllegalArgumentError(f"operator {name!r}: is a table, not a map: restored.table({name!r}) reads it")
         if operator.partitioner != keyed_codec.PARTITIONER:
             raise IllegalArgumentError(
                 f"operator {name!r}: was not saved from a KeyedState: use operator().partition()"
@@ -159,8 +172,14 @@ def _merge(
     if None in data.values():
         raise CorruptionError(f"{chain[0].path}: a snapshot holds a deletion")
     deltas = [decoded[artifact] for artifact in chain[1:]]
+    differ = any(map(may_differ, deltas)) or (may_differ(data) and any(deltas))
     for delta in deltas:
-        data.update(delta)
+        if not differ:
+            data.update(delta)
+            continue
+        for replaced in overlay(data, delta):
+            if replaced.value is not None:  # a writer deletes the one before it adds the other
+                raise now_equal(replaced.old, replaced.new)
     deleted = {key for delta in deltas if None in delta.values() for key, value in delta.items() if value is None}
     for key in deleted:
         if data[key] is None:

@@ -9,9 +9,11 @@ loop and no threads.
 import asyncio
 import atexit
 import contextlib
+import logging
 import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
@@ -23,12 +25,20 @@ from manifests.errors import IllegalArgumentError
 P = ParamSpec("P")
 T = TypeVar("T")
 
+logger = logging.getLogger("checkpointer")
+
 FILE_THREADS = 16
 
 MAX_CALLBACKS = 1000
 """Calls of users' functions that may wait for those before; more are dropped."""
 
 EXIT_SECONDS = 2.0
+
+FINISH_SECONDS = 300.0
+"""Seconds that a process waits at its end for work that nobody waits for any more."""
+
+_SILENT_SECONDS = 5.0
+"""Seconds of that before it says what it waits for."""
 
 
 class _Pool:
@@ -95,6 +105,66 @@ class _Callbacks:
                 last.result(EXIT_SECONDS)
 
 
+class _Unfinished:
+    """Work on the loop whose caller went on: a process that ends finishes it first, or says aloud what was lost."""
+
+    def __init__(self) -> None:
+        self._work: dict[asyncio.Task[Any], str] = {}
+        self._failed: dict[weakref.ref[asyncio.Task[Any]], tuple[str, str]] = {}
+        """Names and errors of work that failed, until somebody was told: a task would keep its client alive."""
+        self.exiting = False
+
+    def add(self, task: "asyncio.Task[Any]", name: str) -> None:
+        self._work[task] = name
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        name = self._work.pop(task, None)  # None where somebody was told already
+        if name is None or task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            self._failed[weakref.ref(task)] = name, f"{type(error).__name__}: {error}"
+
+    def told(self, task: "asyncio.Task[Any]") -> None:
+        """Forget work whose outcome its caller has learned."""
+        self._work.pop(task, None)
+        self._failed.pop(weakref.ref(task), None)
+
+    def forget(self) -> None:
+        """Forget everything: in a forked child this work is the parent's."""
+        self._work, self._failed = {}, {}
+        self.exiting = False
+
+    def finish(self) -> None:
+        """Wait until all work has ended, in the main thread of a process that ends."""
+        self.exiting = True
+        with contextlib.suppress(KeyboardInterrupt):
+            if not self._wait(_SILENT_SECONDS):
+                names = ", ".join(self._work.values())
+                logger.warning("the process ends once this is done, in %g s at most: %s", FINISH_SECONDS, names)
+                self._wait(FINISH_SECONDS)
+        for task, name in [*self._work.items()]:
+            if task.done():
+                self._ended(task)  # before the loop came to it
+            elif self._work.pop(task, None) is not None:
+                logger.error("%s: was not done when the process ended; nothing proves whether it took effect", name)
+        for reference in [*self._failed]:
+            if (failure := self._failed.pop(reference, None)) is not None:
+                logger.error("%s: failed, and nobody was told before the process ended: %s", *failure)
+
+    def _wait(self, seconds: float) -> bool:
+        """Whether all work has ended before so many seconds have passed."""
+        left = [task for task in [*self._work] if not task.done()]
+        if left:
+            submit(asyncio.wait(left, timeout=seconds)).result()
+        return all(task.done() for task in left)
+
+
+_unfinished = _Unfinished()
+# Before the executors refuse new work, which is before any exit handler. Also in a child of multiprocessing, which runs
+# no exit handlers.
+getattr(threading, "_register_atexit", atexit.register)(_unfinished.finish)
+
 _callbacks = _Callbacks()
 atexit.register(_callbacks.drain)
 
@@ -105,6 +175,7 @@ def _after_fork() -> None:
     _files.rearm()
     _cpu.rearm()
     _callbacks.rearm()
+    _unfinished.forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -141,12 +212,47 @@ def run_sync(coro: Coroutine[Any, Any, T]) -> T:
         raise IllegalArgumentError(
             "a blocking call was made on the event loop that has to serve it: use the asynchronous interface"
         )
-    work = submit(coro)
+    answers: queue.SimpleQueue[asyncio.Task[T]] = queue.SimpleQueue()
+    cancel = _begin(coro, answers.put)
     try:
-        return work.result()
+        return answers.get().result()
+    except asyncio.CancelledError:
+        raise CancelledError from None
     except BaseException:
-        work.cancel()
+        cancel()
         raise
+
+
+def _begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], None]) -> Callable[[], None]:
+    """Start `coro` on the loop, and call `done` there once it has ended. Returns what cancels it.
+
+    The calling thread shares no lock with the loop's, as it would by a `concurrent.futures.Future`: a signal handler
+    may interrupt the caller at any step, call the library again, and wait for the loop.
+    """
+    running = loop()
+    tasks: list[asyncio.Task[T]] = []
+
+    def start() -> None:
+        task = running.create_task(coro)
+        tasks.append(task)
+        task.add_done_callback(finish)
+
+    def finish(task: "asyncio.Task[T]") -> None:
+        tasks.clear()  # what it raised refers to the caller's frame, and through that to here
+        if not task.cancelled():
+            task.exception()  # counts as looked at, if nobody waits any more
+        done(task)
+
+    def stop() -> None:
+        for task in tasks:
+            task.cancel()
+
+    def cancel() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            running.call_soon_threadsafe(stop)
+
+    running.call_soon_threadsafe(start)
+    return cancel
 
 
 async def bridge(coro: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
@@ -156,22 +262,21 @@ async def bridge(coro: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
     """
     here = asyncio.get_running_loop()
     waiter: asyncio.Future[T] = here.create_future()
-    work = submit(coro)
 
-    def tell(_: "Future[T]") -> None:
+    def tell(work: "asyncio.Task[T]") -> None:
         with contextlib.suppress(RuntimeError):  # the waiter's loop was closed before the work ended
             here.call_soon_threadsafe(_settle, waiter, work)
 
-    work.add_done_callback(tell)
+    cancel = _begin(coro, tell)
     try:
         return await waiter
     except asyncio.CancelledError:
         if not shield:
-            work.cancel()
+            cancel()
         raise
 
 
-def _settle(waiter: "asyncio.Future[T]", work: "Future[T]") -> None:
+def _settle(waiter: "asyncio.Future[T]", work: "asyncio.Task[T]") -> None:
     if waiter.done():
         return
     if work.cancelled():
@@ -182,6 +287,20 @@ def _settle(waiter: "asyncio.Future[T]", work: "Future[T]") -> None:
         waiter.set_result(work.result())
     else:
         waiter.set_exception(error)
+
+
+def finish_at_exit(task: "asyncio.Task[Any]", name: str) -> bool:
+    """Keep work that nobody waits for from being lost when the process ends. `name` says what it is, for the log.
+
+    False where the process is ending already: then the caller has to wait.
+    """
+    _unfinished.add(task, name)
+    return not _unfinished.exiting
+
+
+def was_told(task: "asyncio.Task[Any]") -> None:
+    """Note that somebody was told what became of work that was handed to `finish_at_exit`."""
+    _unfinished.told(task)
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -245,10 +364,12 @@ __all__ = [
     "bridge",
     "call_alone",
     "call_later",
+    "finish_at_exit",
     "in_thread",
     "loop",
     "on_cpu",
     "on_loop",
     "run_sync",
     "submit",
+    "was_told",
 ]

@@ -10,13 +10,14 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 
-from checkpointer import objects
+from checkpointer import objects, placement
 from checkpointer.capture import Capture, PartitionChange
 from checkpointer.changes import EXPLICIT, Change, Plan, split_for_fold
 from checkpointer.codecs import keyed_codec
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
 from checkpointer.keyed import KeyedState
 from checkpointer.metering import Meter, written
+from checkpointer.migrated import how_to_keep
 from checkpointer.pointer import Head
 from checkpointer.prepared import Prepared, refuse_prepared
 from checkpointer.session import Base, Session
@@ -74,6 +75,8 @@ class Draft:
         self._captures: list[tuple[str, Capture]] = []
         self._uploads = Uploads(session.store, session.host, self.id)
         self._flight = Flight()
+        self._seen: set[str] = set()
+        """The places of which one artifact was looked at."""
         self._ended: str | None = None
         self._prepared: Prepared | None = None
 
@@ -99,7 +102,7 @@ class Draft:
         change.grow(partition)
         await self._flight.start(write, len(data) + _size(older))
 
-    async def attach(self, artifact: Artifact) -> None:
+    async def attach(self, artifact: Artifact, place: str = "another process") -> None:
         """Take an artifact that `save_snapshot` or `save_delta` wrote under this attempt's id, in any process."""
         self._check_open()
         if not isinstance(artifact, Artifact):
@@ -121,6 +124,19 @@ class Draft:
             if older:  # only now: whoever waits may find a commit that has begun
                 await self._flight.start(self._write_folded(folded, older, None), _size(older))
         change.grow(partition)
+        if place not in self._seen:
+            await self._flight.start(self.prove(place, artifact), 0)
+
+    async def prove(self, place: str, artifact: Artifact) -> None:
+        """Look whether an artifact that was written at `place` is here. One look for each place, whatever it wrote."""
+        if place in self._seen:
+            return
+        self._seen.add(place)
+        try:
+            await placement.prove(self._session.store, place, artifact)
+        except BaseException:
+            self._seen.discard(place)
+            raise
 
     def capture(self, operator: str, state: KeyedState) -> Capture:
         """Take what changed in `state`, in the caller's thread. Only this blocks the caller."""
@@ -133,7 +149,7 @@ class Draft:
         self._refuse_written(operator)
         old = self._operators.get(operator)
         if old is not None and old.codec != layout.MSGPACK:
-            raise IllegalArgumentError(f"operator {operator!r}: holds {old.codec} artifacts: drop() it first")
+            raise IllegalArgumentError(f"operator {operator!r}: holds {old.codec} artifacts: {how_to_keep(operator)}")
         return state._capture({} if old is None else old.chains, self._session.max_chain)
 
     async def save(self, operator: str, capture: Capture) -> None:
@@ -168,7 +184,7 @@ class Draft:
         old = self._operators.get(operator)
         if old is not None and old.schema != schema:
             raise IllegalArgumentError(
-                f"operator {operator!r}: was written as {old.schema}, not as {schema}: drop() it first"
+                f"operator {operator!r}: was written as {old.schema}, not as {schema}: {how_to_keep(operator)}"
             )
         change = self._change(operator, EXPLICIT, layout.RAW, 0)
         change.operator = replace(change.operator, schema=check_json(f"operator {operator!r}: schema", schema))
@@ -399,7 +415,7 @@ class Draft:
             change = Change(head, chains, dict(chains))
         if change.operator.codec != codec:
             raise IllegalArgumentError(
-                f"operator {operator!r}: holds {change.operator.codec} artifacts, not {codec}: drop() it first"
+                f"operator {operator!r}: holds {change.operator.codec} artifacts, not {codec}: {how_to_keep(operator)}"
             )
         self._changes[operator] = change
         return change

@@ -6,10 +6,11 @@ A session belongs to one process and lives on the library's event loop. It does 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from checkpointer import history, objects
+from checkpointer import history, objects, runtime
 from checkpointer.errors import (
     CheckpointError,
     ConflictError,
@@ -23,6 +24,7 @@ from checkpointer.metering import Reports
 from checkpointer.metrics import MetricsCallback
 from checkpointer.migrated import Migrated
 from checkpointer.pointer import Head, advance, read_head, reading, successor
+from checkpointer.query.running import show_driver
 from checkpointer.store.base import Store
 from checkpointer.store.probe import probe
 from manifests.model import CheckpointId, Manifest, Pointer, Ref, Writer
@@ -70,7 +72,7 @@ class Session:
 
     async def base(self) -> Base:
         """What was restored; the committed checkpoint as it is now if nothing was."""
-        self._check_may_write()
+        self.check_may_write()
         if self._viewed is not None:
             raise InvalidStateError(
                 f"{self.store.url}: {self._viewed} was restored, which is not the committed checkpoint: rollback(to=…) "
@@ -82,10 +84,11 @@ class Session:
 
     async def ground(self) -> Base:
         """What to roll back from: like `base`, but for a manifest that is not needed, since it may be damaged."""
-        self._check_may_write()
+        self.check_may_write()
         return self._base or Base(await read_head(self.store), None)
 
-    def _check_may_write(self) -> None:
+    def check_may_write(self) -> None:
+        """Raise if this session was fenced, or has to restore first."""
         if self._fenced is not None:
             raise self._fenced
         if self._must_restore is not None:
@@ -138,15 +141,21 @@ class Session:
         finally:
             if task.done() and self._background is task:
                 self._background = None
+                runtime.was_told(task)
 
-    async def in_background(self, work: Coroutine[Any, Any, object]) -> None:
-        """Go on with `work` without the caller, after what already runs there; not at all if that failed."""
+    async def in_background(self, work: Coroutine[Any, Any, object], name: str) -> None:
+        """Go on with `work` without the caller, after what already runs there; not at all if that failed.
+
+        A process that ends finishes it first.
+        """
         try:
             await self.settle()
         except BaseException:
             work.close()
             raise
         self._background = asyncio.ensure_future(work)
+        if not runtime.finish_at_exit(self._background, f"{self.store.url}: {name}"):
+            await self.settle()  # nobody comes after this who could wait
 
     async def close(self) -> None:
         try:
@@ -171,7 +180,7 @@ class Session:
             if not self._follows(base, head):
                 if await history.became_live(self.store, head, attempt):
                     return None
-                raise self._lost(base, head, attempt)
+                raise await self._lost(base, head, attempt)
             return await plan(head, successor(head, self._writer_on(head), self.host.token(32)))
 
         try:
@@ -189,7 +198,7 @@ class Session:
                 self.must_restore("the outcome of the last swap is unknown: call restore() first, which tells")
             raise
         if self._owns(head) and not self._owns(base.head):
-            logger.info("%s: this writer took over (epoch %d)", self.store.url, self._writer_on(head).epoch)
+            logger.info("%s: this writer took over (as writer %d)", self.store.url, self._writer_on(head).epoch)
         if not self._owns(head) and self._owns(base.head):
             self._fenced = FencedError(
                 f"{self.store.url}: {attempt.id} was committed, but another writer took over since"
@@ -209,7 +218,7 @@ class Session:
         """Whether nothing but retention and savepoints came between what was restored and `head`."""
         return head.committed == base.head.committed and (head.writer == base.head.writer or self._owns(head))
 
-    def _lost(self, base: Base, head: Head, attempt: Ref) -> CheckpointError:
+    async def _lost(self, base: Base, head: Head, attempt: Ref) -> CheckpointError:
         now = head.committed.id if head.committed else None
         if self._owns(head) and (self._base is None or self._base.parent != head.committed):
             return ConflictError(
@@ -226,12 +235,33 @@ class Session:
                 f"over since, and {now} is committed: {attempt.id} was not; call restore() and go on from there"
             )
         return FencedError(
-            f"{self.store.url}: another writer has taken over (epoch {head.writer.epoch if head.writer else 0}) and "
-            f"{now} is committed: {attempt.id} was not committed; stop this job"
+            f"{self.store.url}: another writer has taken over, {await self._describe(base, head)}, and {now} is "
+            f"committed: {attempt.id} was not committed; stop this job"
         )
+
+    async def _describe(self, base: Base, head: Head) -> str:
+        """Say who writes now and since when, as far as the first checkpoint of it that can be read tells."""
+        who = f"writer {head.writer.epoch if head.writer else 0}"
+        for ref, old in ((head.committed, base.head.committed), (head.prepared, base.head.prepared)):
+            if ref is None or ref == old:
+                continue
+            with suppress(CheckpointError):  # the news is that somebody else writes; this is no more than a help
+                return f"{who}{_show(await objects.read_manifest_alone(self.store, ref))}"
+        return who
 
     async def prove_conditions(self, head: Head) -> None:
         """Refuse a store that ignores conditions, when a root is about to be created on it."""
         if head.pointer is None and self.store.fencing and not self._probed:
             await probe(self.store)
             self._probed = True
+
+
+def _show(manifest: Manifest) -> str:
+    """The query, run and process that wrote a checkpoint, and when, as far as it says so."""
+    job, told = manifest.job, []
+    if job is not None:
+        told = [f"query {job.query_id:.80}", f"run {job.run_id:.80}"]
+        told += [] if job.driver is None else [show_driver(job.driver)]
+    if manifest.created is not None:
+        told.append(f"since {manifest.created.isoformat(timespec='seconds')} at the latest")
+    return f" ({', '.join(told)})" if told else ""

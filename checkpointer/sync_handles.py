@@ -9,20 +9,28 @@ from checkpointer.client import Client, as_bytes
 from checkpointer.errors import CheckpointError
 from checkpointer.keyed import KeyedState
 from checkpointer.runtime import run_sync
-from checkpointer.views import OperatorView, RestoredView
+from checkpointer.views import Live, OperatorView, RestoredView
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json
 
 if TYPE_CHECKING:
     from checkpointer.table.opening import Table
 
 
-class Checkpoint:
+class Checkpoint(Live):
     """A checkpoint being made. What is not mentioned stays as it was in the parent."""
+
+    _instead = (
+        "send its id and the Checkpointer, which is its configuration only; save_snapshot(id, …) or save_delta(id, …) "
+        "there, and attach() here what they return"
+    )
 
     def __init__(self, client: Client, draft: save.Draft, background: bool) -> None:
         self._client = client
         self._draft = draft
         self._background = background
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.id}, epoch {self.epoch})"
 
     @property
     def id(self) -> CheckpointId:
@@ -115,7 +123,7 @@ class Checkpoint:
                 if self._background:
                     with self._draft.meter.blocking():
                         self._draft.freeze()
-                        run_sync(self._client._session.in_background(self._draft.commit()))
+                        run_sync(self._client._session.in_background(self._draft.commit(), f"the commit of {self.id}"))
                 else:
                     self.commit()
             except BaseException as failed:
@@ -130,8 +138,10 @@ class Checkpoint:
             error.add_note(f"aborting {self.id} failed too: {second}")
 
 
-class Prepared:
+class Prepared(Live):
     """A checkpoint between the two phases."""
+
+    _instead = "send the Checkpointer, which is its configuration only: restore().prepared is the same there"
 
     def __init__(self, core: prepared.Prepared) -> None:
         self._core = core

@@ -2,14 +2,38 @@
 
 from copy import deepcopy
 from datetime import datetime
+from typing import Never
 
+from checkpointer.errors import IllegalArgumentError
 from checkpointer.restore import Snapshot
 from checkpointer.retention.verify import Finding
+from manifests.measures import partition_bytes
 from manifests.model import Artifact, CheckpointId, Job, Json, Manifest
+from manifests.notebook import manifest_html, note, table
+from manifests.words import count, cut, size, some
+
+_MOST = 20
+"""Partitions that a notebook shows."""
 
 
-class RestoredView:
+class Live:
+    """A live object of one process. Pickling or copying it is refused: what the copy is given would be lost."""
+
+    _instead = "it belongs to the process that made it"
+
+    def __reduce_ex__(self, protocol: object, /) -> Never:
+        raise IllegalArgumentError(
+            f"{type(self).__name__}: cannot be pickled, copied, sent to tasks or used in a UDF: {self._instead}"
+        )
+
+
+class RestoredView(Live):
     """What a restored checkpoint says about itself, without reading any artifact."""
+
+    _instead = (
+        "read here what is needed and send the values; or send the Checkpointer, which is its configuration only, and "
+        "restore(id=…) there"
+    )
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -58,11 +82,27 @@ class RestoredView:
         return sorted(self._snapshot.manifest.operators) if self._snapshot.manifest else []
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.id}, epoch={self.epoch}, operators={self.operators})"
+        if self.manifest is None:
+            return f"{type(self).__name__}(nothing is committed{self._more})"
+        return f"{type(self).__name__}({self.id}, epoch {self.epoch}, {some(self.operators) or 'no state'}{self._more})"
+
+    @property
+    def _more(self) -> str:
+        """What a restored checkpoint has to tell before it is used."""
+        said = f"; {self._snapshot.prepared.id} is prepared" if self._snapshot.prepared else ""
+        damage = count(len(self.skipped), "finding")
+        return said + (f"; newer ones were skipped: {damage}" if self.skipped else "")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the operators, and what is to be known first."""
+        shown = note("Nothing is committed.") if self.manifest is None else manifest_html(self.manifest)
+        return shown + (note(self._more.removeprefix("; ")) if self._more else "")
 
 
-class OperatorView:
+class OperatorView(Live):
     """One operator of a restored checkpoint."""
+
+    _instead = RestoredView._instead
 
     def __init__(self, snapshot: Snapshot, name: str) -> None:
         self._snapshot = snapshot
@@ -80,3 +120,18 @@ class OperatorView:
         What a migration transformed is in memory until it is committed, under other ids than it has here.
         """
         return self._operator.chains.get(partition, ())
+
+    def __repr__(self) -> str:
+        held = count(len(self._operator.chains), "partition")
+        return f"{type(self).__name__}({cut(repr(self.name))}, {self._operator.codec}, {held} with state)"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first partitions and what they are made of."""
+        sizes = partition_bytes(self._operator)
+        rows = [
+            (number, size(sizes[number]), len(self.chain(number)), sum(a.records for a in self.chain(number)))
+            for number in self.partitions[:_MOST]
+        ]
+        more = f", the first {_MOST}" if len(sizes) > _MOST else ""
+        caption = f"{self.name}, {self._operator.codec}, {count(len(sizes), 'partition')}{more}"
+        return table(caption, ("partition", "size", "chain", "records"), rows)

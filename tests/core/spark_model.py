@@ -25,6 +25,8 @@ class Query:
         self.spark = Path(spark or f"{root}-spark")
         self.recording = True
         """Whether checkpoints say how far Spark was; those of old versions do not."""
+        self.refusal: str | None = None
+        """What the last start said that was refused."""
 
     def create(self) -> None:
         self.write("metadata", json.dumps({"id": QUERY}))
@@ -79,12 +81,13 @@ class Query:
             restored = ck.restore()
             try:
                 repeated = restored is not None and compare(self.root, restored.job, job) == "repeated"
-            except (BatchGapError, BatchResetError):
+            except (BatchGapError, BatchResetError) as error:
+                self.refusal = str(error)
                 return None
             state = restored.keyed("sum") if restored else KeyedState(partitions=1)
             if not repeated:
                 assert state.get("read", 0) == start, "the state ends where Spark goes on"
-                state["read"] = end
+                state["read"], state["total"] = end, state.get("total", 0) + sum(range(start, end))
                 with ck._begin(job.batch_id, job) as cp:
                     cp.save("sum", state)
             assert state["read"] == end
@@ -94,9 +97,17 @@ class Query:
 
     @property
     def read(self) -> int:
+        return self._value("read")
+
+    @property
+    def total(self) -> int:
+        """The sum of all numbers that were read, each as often as it was read."""
+        return self._value("total")
+
+    def _value(self, name: str) -> int:
         restored = Checkpointer(self.root).restore()
         assert restored is not None
-        return int(restored.keyed("sum")["read"])
+        return int(restored.keyed("sum")[name])
 
     def files(self) -> dict[str, str]:
         return {

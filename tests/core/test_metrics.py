@@ -312,7 +312,7 @@ def test_artifacts_that_tasks_wrote_are_counted_in_bytes_and_objects(watched: Wa
         cp.attach(task.save_snapshot(cp.id, "op", 1, b"from a task"))
     record = watched.record()
     assert record.operators == {"op": OperatorMetrics(11, 1, 1, 11, 0)}
-    assert record.requests == Requests(put=1, swap=1)
+    assert record.requests == Requests(put=1, get=1, swap=1), "one look at what was told"
 
 
 # ---- time ------------------------------------------------------------------------------------------------------------
@@ -325,6 +325,35 @@ def test_a_caller_is_blocked_by_the_commit_and_not_by_what_it_does_itself(watche
         watched.host.pass_by(7)
     record = watched.record()
     assert (record.blocked_seconds, record.total_seconds) == (5, 12)
+
+
+def test_calls_within_and_beside_each_other_block_once(watched: Watched) -> None:
+    with watched.client.begin() as cp:
+        meter = cp._draft.meter
+        with meter.blocking():
+            watched.host.pass_by(2)
+            with meter.blocking():
+                watched.host.pass_by(3)
+            watched.host.pass_by(4)
+            assert meter.blocked == 9 * metering.NANOSECONDS
+        inside, gone = threading.Barrier(3), threading.Barrier(3)
+
+        def call() -> None:
+            with meter.blocking():
+                inside.wait(30)
+                gone.wait(30)
+
+        threads = [threading.Thread(target=call) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        inside.wait(30)
+        watched.host.pass_by(5)
+        gone.wait(30)
+        for thread in threads:
+            thread.join()
+        watched.host.pass_by(6)
+    record = watched.record()
+    assert (record.blocked_seconds, record.total_seconds) == (14, 20)
 
 
 def test_a_commit_in_the_background_blocks_only_who_waits_for_it(world: World, watched: Watched) -> None:
@@ -582,7 +611,7 @@ def test_what_is_logged_at_which_level(world: World, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.DEBUG, "checkpointer"):
         first = put(watched.client, b"1")
         (took, commit) = logged()
-        assert took == ("INFO", f"{url}: this writer took over (epoch 1)")
+        assert took == ("INFO", f"{url}: this writer took over (as writer 1)")
         assert commit == ("DEBUG", repr(watched.record()))
         second = put(watched.client, b"2")
         assert [level for level, _ in logged()] == ["DEBUG"]

@@ -16,7 +16,7 @@ from checkpointer.census import take_census
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.sync_handles import Checkpoint, Restored
-from checkpointer.table import migration
+from checkpointer.table import migration, write
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.merge import in_order
 from checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema, first_schema
@@ -310,7 +310,7 @@ def test_small_partitions_share_an_object(world: World, client: Actor, monkeypat
     with client.begin():
         pass
     assert len(world.objects("artifacts/rows/") - before) == 1
-    monkeypatch.setattr(migration, "SMALL_PARTITION", 10)
+    monkeypatch.setattr(write, "SMALL_PARTITION", 10)
     monkeypatch.setattr(migration, "PACK", 1)
     before = world.objects("artifacts/rows/")
     restored(client, transform={"rows": double})
@@ -665,7 +665,7 @@ def test_parquet_that_is_no_table_is_not_transformed(world: World) -> None:
     client = world.actor()
     with client.begin() as cp:
         cp._draft.put_operator("x", Operator(1, "explicit", layout.PARQUET))
-    with pytest.raises(IllegalArgumentError, match="'x': was not saved from a table"):
+    with pytest.raises(IllegalArgumentError, match=r"'x': is .*, not a table"):
         client.restore(transform={"x": lambda rows: rows})
 
 

@@ -5,6 +5,8 @@ import json
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -20,6 +22,8 @@ from checkpointer.errors import (
 from checkpointer.sync_handles import Restored
 from checkpointer.testing.requests import CrashError
 from tests.core.world import Actor, World, attempt, line, put
+from tests.proof.checker import Checker
+from tests.proof.histories import History, Operation, digest, seen
 
 REFUSED = (ConflictError, InvalidStateError)
 """What says for certain that a commit did not happen."""
@@ -40,21 +44,45 @@ def tokens(restored: Restored | None) -> list[str]:
     return json.loads(data)
 
 
-def write(client: Actor, name: str, numbers: random.Random, outcomes: Outcomes) -> None:
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A client, and what is recorded of its operations."""
+
+    client: Actor
+    history: History
+    process: int
+
+    def asks(self, kind: str, **fields: object) -> AbstractContextManager[Operation]:
+        return self.history.operation(self.process, kind, session=self.client._session._instance, **fields)
+
+
+def write(recorded: Recorded, name: str, numbers: random.Random, outcomes: Outcomes) -> None:
     """Read what is there and add a token to it, by one of the ways to commit."""
-    restored = client.restore()
-    if restored is not None and restored.prepared is not None and numbers.random() < 0.8:
-        restored.prepared.abort() if numbers.random() < 0.5 else restored.prepared.commit()
+    client, asks = recorded.client, recorded.asks
+    with asks("restore") as asked:
+        restored = client.restore()
+        asked.result = seen(restored)
+        found = tokens(restored)
+        asked.result["content"] = digest(json.dumps(found).encode())
+    assert restored is not None
+    if restored.prepared is not None and numbers.random() < 0.8:
+        promote = numbers.random() >= 0.5
+        with asks("promote" if promote else "abort", id=str(restored.prepared.id)):
+            restored.prepared.commit() if promote else restored.prepared.abort()
         return
-    cp = client.begin()
-    cp.snapshot("op", 0, json.dumps([*tokens(restored), name]).encode())
+    cp, content = client.begin(), json.dumps([*found, name]).encode()
+    cp.snapshot("op", 0, content)
+    attempted = {"parent": str(restored.id), "id": str(cp.id), "content": digest(content)}
     try:
         if numbers.random() < 0.7:
-            cp.commit()
+            with asks("commit", **attempted):
+                cp.commit()
         else:
-            prepared = cp.prepare()
+            with asks("prepare", **attempted):
+                prepared = cp.prepare()
             if numbers.random() < 0.7:
-                prepared.commit()
+                with asks("promote", id=str(prepared.id)):
+                    prepared.commit()
             else:
                 outcomes.unknown.append(name)  # left for another to decide
                 return
@@ -68,23 +96,35 @@ def write(client: Actor, name: str, numbers: random.Random, outcomes: Outcomes) 
     outcomes.added.append(name)
 
 
-def tidy(client: Actor, numbers: random.Random) -> None:
+def tidy(recorded: Recorded, numbers: random.Random) -> None:
     """What a command line does meanwhile."""
+    client, asks = recorded.client, recorded.asks
     name = f"s{numbers.randrange(3)}"
     match numbers.randrange(3):
         case 0:
-            client.savepoint(name)
+            with asks("savepoint", name=name) as asked:
+                asked.result = {"id": str(client.savepoint(name).id)}
         case 1:
-            client.delete_savepoint(name)
+            with asks("delete_savepoint", name=name):
+                client.delete_savepoint(name)
         case 2:
-            listed = client.list_checkpoints()
-            client.delete_checkpoint(numbers.choice(listed))
+            with asks("list") as asked:
+                listed = client.list_checkpoints()
+                asked.result = {"ids": [str(one) for one in listed]}
+            which = numbers.choice(listed)
+            with asks("delete", target=str(which)):
+                client.delete_checkpoint(which)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_actors_on_a_failing_store_lose_nothing_that_was_acknowledged(seed: int) -> None:
-    world = World()
-    put(world.actor(), b"[]")
+    world, history = World(), History()
+    first = Recorded(world.actor(), history, 0)
+    with first.asks("restore") as asked:
+        asked.result = seen(first.client.restore())
+    cp = attempt(first.client, b"[]")
+    with first.asks("commit", parent="", id=str(cp.id), content=digest(b"[]")):
+        cp.commit()
     outcomes, lock = Outcomes(), threading.Lock()
 
     def work(number: int) -> None:
@@ -92,11 +132,12 @@ def test_actors_on_a_failing_store_lose_nothing_that_was_acknowledged(seed: int)
         client = world.actor(retries=number % 2 == 0, seed=numbers.randrange(1000))
         for step in range(25):
             mine = Outcomes()
+            recorded = Recorded(client, history, number + 1)
             try:
                 if number < 3:
-                    write(client, f"{number}.{step}", numbers, mine)
+                    write(recorded, f"{number}.{step}", numbers, mine)
                 else:
-                    tidy(client, numbers)
+                    tidy(recorded, numbers)
             except (CheckpointError, CrashError) as error:
                 if number < 3 and isinstance(error, NotFoundError):
                     raise
@@ -113,8 +154,14 @@ def test_actors_on_a_failing_store_lose_nothing_that_was_acknowledged(seed: int)
         list(threads.map(work, range(5)))
 
     reader = world.actor()
-    restored = reader.restore()
-    found = tokens(restored)
+    with Recorded(reader, history, 0).asks("restore") as asked:
+        restored = reader.restore()
+        asked.result = seen(restored)
+        found = tokens(restored)
+        asked.result["content"] = digest(json.dumps(found).encode())
+    if checker := Checker.find():
+        verdict = checker.judge(history.operations)
+        assert verdict.is_linearizable, verdict
     if restored.prepared is not None:
         restored.prepared.abort()
     assert len(set(found)) == len(found)

@@ -267,9 +267,14 @@ def test_savepoints_are_copied_too(world: World, caplog: Any) -> None:
     wanted = {known: everything(world.actor().restore(known)) for known in ids}
     spoil(world, own_of(world, ids[2], "artifacts/own/"))
     missing(world)
+    before = world.objects()
+    with pytest.raises(CorruptionError, match="savepoint 'lost' is damaged: choose another candidate"):
+        world.actor().repair(ids[3])
+    assert world.actor().repair_plan(ids[3]).savepoints == ("lost",)
+    assert world.objects() == before
     with caplog.at_level(logging.WARNING, "checkpointer"):
         repairer = world.actor()
-        new = repairer.repair(ids[3])
+        new = repairer.repair(ids[3], accept_loss=True)
     assert "savepoint 'lost'" in caplog.text
     puts = repairer.faults.paths("put")
     assert len(puts) == len(set(puts))

@@ -66,10 +66,10 @@ def test_of_two_rewinds_at_once_one_does_it_and_keeps_its_way_back(
 ) -> None:
     original = rewind.rollback
 
-    async def after_another(*args: object) -> object:
+    async def after_another(*args: object, **options: object) -> object:
         monkeypatch.setattr(rewind, "rollback", original)
         await AsyncCheckpointer(query.root).rewind(to=2)
-        return await original(*args)  # type: ignore[arg-type]
+        return await original(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(rewind, "rollback", after_another)
     with pytest.raises(CheckpointError, match="stop it first"):
@@ -341,3 +341,40 @@ def test_a_query_moves_from_one_store_to_another(
     ck.rewind(to="latest")
     assert ck.rewind(to="latest").cut == ()
     assert run_sync(read_log(other)).offsets == (LAST - 1, LAST)
+
+
+def test_an_undo_puts_back_nothing_that_spark_cannot_start_from(query: Query) -> None:
+    """Of what would come back, Spark has deleted since the offsets of the batch before the newest one."""
+    Checkpointer(query.root).rollback(Checkpointer(query.root).list_checkpoints()[TO])
+    Checkpointer(query.root).rewind(to="latest")
+    for _ in range(3):
+        query.run(step=7)
+    for number in range(TO + 2):
+        for folder in ("offsets", "commits"):
+            (query.spark / folder / str(number)).unlink()
+            (query.spark / folder / f".{number}.crc").unlink()
+    (query.spark / "offsets" / str(TO + 2)).unlink()
+    (query.spark / "offsets" / f".{TO + 2}.crc").unlink()
+    (kept,) = query.spark.glob(f"rewound/0001/offsets/{TO + 2}")
+    kept.unlink()
+    assert Checkpointer(query.root).undo_rewind().batch == TO
+    while query.run() is None:
+        Checkpointer(query.root).rewind(to="latest")
+    assert query.read == query.offset(query.numbers("offsets")[-1])
+    assert query.total == query.read * (query.read - 1) // 2
+
+
+def test_a_refusal_names_two_ways_where_spark_went_back(query: Query) -> None:
+    """The checkpoint that Spark went back to may be retired by now; the other way always works."""
+    for folder in ("offsets", "commits"):
+        for number in query.numbers(folder):
+            if number > TO + 1:
+                (query.spark / folder / str(number)).unlink()
+                (query.spark / folder / f".{number}.crc").unlink()
+    assert query.run() is None
+    assert query.refusal is not None
+    assert f"epoch={TO + 1}" in query.refusal
+    assert f"rewind {query.root} latest --spark-checkpoint" in query.refusal
+    Checkpointer(query.root).rewind(to="latest")
+    assert query.run() == LAST + 1
+    assert query.total == query.read * (query.read - 1) // 2

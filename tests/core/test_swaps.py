@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointer import RetentionPolicy
+from checkpointer import RetentionPolicy, session
 from checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     ConflictError,
+    DependencyError,
     FencedError,
     InvalidStateError,
     OutcomeUnknownError,
@@ -20,7 +21,7 @@ from checkpointer.errors import (
 )
 from checkpointer.store.swap import SENDS
 from checkpointer.sync_handles import Prepared
-from manifests.model import Manifest
+from manifests.model import Job, Manifest
 from tests.core.world import Actor, World, attempt, got, latest, line, put
 
 # ---- who is the writer -----------------------------------------------------------------------------------------------
@@ -685,3 +686,38 @@ def test_who_prepared_what_another_promoted_is_told_that_it_is_committed(world: 
     with pytest.raises((FencedError, InvalidStateError)):
         put(client, b"a lost update")
     assert latest(world.actor()) == (b"3" if more else b"2")
+
+
+@pytest.mark.parametrize("two_phases", [False, True])
+def test_who_took_over_and_since_when_is_said(world: World, two_phases: bool) -> None:
+    """The number of a writer is not called an epoch: that is the number of a batch."""
+    old, new = world.actor(), world.actor()
+    line(old, 1)
+    new.restore()
+    attempt_by = new._begin(41, Job("query-7", "run-8", 41, "4711@worker-9/abc"))
+    attempt_by.snapshot("op", 0, b"new")
+    if two_phases:
+        attempt_by.prepare()
+    else:
+        attempt_by.commit()
+    with pytest.raises(FencedError) as raised:
+        put(old, b"old")
+    said = str(raised.value)
+    assert (
+        "another writer has taken over, writer 2 (query query-7, run run-8, process 4711 on worker-9, since 20" in said
+    )
+    assert "at the latest)" in said
+    assert "epoch" not in said
+
+
+def test_who_took_over_is_left_out_where_it_cannot_be_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(manifest: Manifest) -> str:
+        raise DependencyError("planted")
+
+    monkeypatch.setattr(session, "_show", fail)
+    old, new = world.actor(), world.actor()
+    line(old, 1)
+    new.restore()
+    put(new, b"new")
+    with pytest.raises(FencedError, match="another writer has taken over, writer 2, and 0000000002"):
+        put(old, b"old")

@@ -1,0 +1,72 @@
+"""What a repair of a damaged checkpoint would keep, and what would be missing: values, and how they read."""
+
+from dataclasses import dataclass
+
+from manifests.model import CheckpointId
+from manifests.words import count
+
+SHOWN = 3
+"""Losses that an error names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Older:
+    """An older state of a damaged partition, or operator, that is whole."""
+
+    id: CheckpointId | None
+    """The newest checkpoint that had this state; None where no manifest is left that says which it was."""
+    epoch: int | None
+    records: int
+    """Records and changes in it."""
+
+    def __str__(self) -> str:
+        if self.id is None:
+            return f"of a batch that is not known, before the others, with {count(self.records, 'record')}"
+        return f"of {self.id}, epoch {self.epoch}, with {count(self.records, 'record')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A partition that is damaged, or a whole operator of which it cannot be read what its partitions are."""
+
+    operator: str
+    partition: int | None
+    """None for all partitions of the operator."""
+    problem: str
+    records: int | None
+    """Records and changes that its chain held when it was whole; None where that cannot be read."""
+    older: Older | None
+    """What it can be taken back to."""
+
+    def __str__(self) -> str:
+        where = "all partitions" if self.partition is None else f"partition {self.partition}"
+        held = "" if self.records is None else f" with {count(self.records, 'record')}"
+        back = "" if self.older is None else f"; there is an older state of it, {self.older}"
+        return f"operator {self.operator!r}, {where}{held}: {self.problem}{back}"
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """What `repair` would keep of a checkpoint, and what would be missing. True where nothing would be."""
+
+    id: CheckpointId
+    epoch: int | None
+    kept: int
+    """Partitions that are whole."""
+    losses: tuple[Loss, ...]
+    savepoints: tuple[str, ...] = ()
+    """Savepoints that are damaged and would be lost, as the catalog is too."""
+
+    def __bool__(self) -> bool:
+        return not (self.losses or self.savepoints)
+
+    def __str__(self) -> str:
+        said = [*map(str, self.losses), *(f"savepoint {name!r}: is damaged" for name in self.savepoints)]
+        head = f"{self.id}, epoch {self.epoch}: {count(self.kept, 'partition')} whole"
+        return "\n".join([f"{head}, {len(said) or 'nothing'} missing", *said])
+
+    def summary(self) -> str:
+        """Return what would be missing in one sentence, the first of it by name."""
+        said = [*map(str, self.losses), *(f"savepoint {name!r} is damaged" for name in self.savepoints)]
+        more = f"; and {len(said) - SHOWN} more" if len(said) > SHOWN else ""
+        return "; ".join(said[:SHOWN]) + more
