@@ -18,7 +18,7 @@ demo: .venv/.demo ## run the example jobs
 test: servers ## run the tests; those whose server is missing are skipped by name
 	@scripts/run python -m pytest $(TWO_AT_ONCE)
 
-PROOFS ?= tests/proof tests/progress/test_histories.py tests/core/test_rewind_crashes.py
+PROOFS ?= tests
 
 prove: servers ## run the long proofs, for hours, or some (PROOFS=files), and write docs/proof.md
 	@CHECKPOINTER_REQUIRE_SERVERS=1 CHECKPOINTER_PROVE=docs/proof.md scripts/run python -m pytest -o faulthandler_timeout=10800 $(PROOFS)
@@ -44,6 +44,7 @@ bench-quick: .venv/.bench ## run the benchmarks at a small size
 servers: .venv/.dev ## install the servers and the browser that the tests start
 	@.venv/bin/python -m tests.servers || true
 	@scripts/run python -m tests.kafka || true
+	@.venv/bin/python -m tests.proof.checker || true
 	@.venv/bin/python -m tests.browser || true
 
 clean: ## remove everything that is made here

@@ -27,21 +27,69 @@ PROGRAMS = [program for file in (README, OPERATIONS, PROGRESS, TESTING) for prog
 NAMES = [re.sub(r"\W+", "-", program.splitlines()[0]) + f"-{number}" for number, program in enumerate(PROGRAMS)]
 
 
+def bare_environment(folder: Path) -> dict[str, str]:
+    """What a new user's shell has: no activated environment, an empty home, and a `python3` that has no packages."""
+    home, path = folder / "home", folder / "path"
+    home.mkdir()
+    path.mkdir()
+    (path / "python3").write_text(f'#!/bin/sh\nexec {Path(sys.executable).resolve()} -S "$@"\n')
+    (path / "python3").chmod(0o755)
+    java = subprocess.run(
+        [README.parent / "scripts" / "java-home"], capture_output=True, text=True, check=True, timeout=60
+    )
+    return {
+        "PATH": f"{path}:/usr/bin:/bin",
+        "HOME": str(home),
+        "JAVA_HOME": java.stdout.strip(),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def run_program(program: str, cwd: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    cwd.mkdir(exist_ok=True)
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=480,  # a loaded machine starts a JVM slowly
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=NAMES)
 def test_a_program_of_the_readme_runs_and_runs_again(program: str, tmp_path: Path) -> None:
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
+    """From an environment that nobody activated, in an empty folder: with the interpreter's path and nothing else."""
+    environment = bare_environment(tmp_path)
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
+        done = run_program(program, tmp_path / "work", environment)
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stdout.strip()
+        assert "|" not in done.stdout or re.search(r"\d", done.stdout), f"a table without a row:\n{done.stdout}"
+
+
+STREAMS = [program for program in blocks(README, "python") if "writeStream" in program]
+
+
+@pytest.mark.parametrize("program", STREAMS, ids=["map", "table"])
+def test_a_streaming_program_of_the_readme_runs_on_a_cluster(program: str, tmp_path: Path) -> None:
+    assert 'master("local[2]")' in program
+    environment = bare_environment(tmp_path) | {"PYSPARK_PYTHON": sys.executable}
+    done = run_program(program.replace("local[2]", "local-cluster[2,1,1024]"), tmp_path / "work", environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(r"\d", done.stdout), done.stdout
+
+
+def test_a_cluster_whose_python_lacks_packages_is_told_in_one_sentence(tmp_path: Path) -> None:
+    environment = bare_environment(tmp_path)
+    program = STREAMS[1].replace("local[2]", "local-cluster[2,1,1024]")
+    done = run_program(program, tmp_path / "work", environment)
+    assert done.returncode != 0
+    (said,) = [line for line in done.stderr.splitlines() if "state/totals: batch 0 failed: " in line]
+    assert "the Python of Spark's tasks" in said
+    assert "cannot import checkpointer" in said
+    assert "let PYSPARK_PYTHON" in said
 
 
 def test_the_readme_has_its_programs() -> None:
@@ -148,7 +196,8 @@ TYPED += [line for block in blocks(OPERATIONS, "sh") for line in block.splitline
 
 
 @pytest.mark.parametrize("line", sorted(set(TYPED)))
-def test_a_command_of_the_docs_can_be_typed(line: str) -> None:
+def test_a_command_of_the_docs_can_be_typed(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHECKPOINTER_ROOT", "state/visits")  # what `-` stands for
     _, verb, *arguments = shlex.split(line, comments=True)
     command = checkpointer.commands[verb]
     if arguments:

@@ -6,7 +6,7 @@ What a writer commits is what it restored and one token more, so that a lost or 
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -31,6 +31,7 @@ from checkpointer.session import Session
 from checkpointer.store.retry import RetryingStore
 from checkpointer.testing.simulation import SimulatedHost, Simulation
 from manifests.model import DELTA, SNAPSHOT, CheckpointId, Manifest
+from tests.proof.histories import History, Operation, digest, id_of
 from tests.proof.judge import DEED, END, Deed, Judge, Violation
 
 EXPECTED = (
@@ -55,7 +56,8 @@ class Actor:
     """A process with a session of its own, and what it believes the state to be."""
 
     def __init__(self, stage: "Stage", name: str, number: int) -> None:
-        self.stage, self.name = stage, name
+        self.stage, self.name, self.number = stage, name, number
+        self._sessions = 0
         self.dice = random.Random(f"{stage.seed} {name}")
         self.host = SimulatedHost(stage.simulation, number, timedelta(seconds=self.dice.randint(-50, 50)))
         self.store = RetryingStore(stage.simulation.store_of(name), sleep=at_once)
@@ -65,6 +67,7 @@ class Actor:
         """A session that knows nothing, and takes the store's word for its conditions."""
         self.session = Session(self.store, self.host, max_chain=3)
         self.session._probed = True
+        self._sessions += 1
         self.content: bytes | None = None
 
     @contextmanager
@@ -76,6 +79,11 @@ class Actor:
             yield deed
         finally:
             DEED.reset(token)
+
+    def asks(self, kind: str, **fields: object) -> AbstractContextManager[Operation]:
+        """Record an operation of this actor's session."""
+        session = f"{self.number}.{self._sessions}"
+        return self.stage.history.operation(self.number, kind, session=session, **fields)
 
     async def live(self, acts: Sequence[Act]) -> None:
         """Do some things, and get over what goes wrong."""
@@ -92,18 +100,21 @@ class Actor:
 
     async def restore(self, *, promote: bool = True) -> None:
         """Begin anew with what is there; what is found prepared is promoted, or dropped."""
-        with self.deed("restore") as deed:
+        with self.deed("restore") as deed, self.asks("restore") as asked:
             found = await restore.restore(self.session, None, None, None)
+            asked.result = _seen(found)
             self.content = b""
             if found is not None and found.manifest is not None:
                 self.content = b"".join(await found.partition("log", 0))
+                asked.result["content"] = digest(self.content)
                 self.stage.judge.restored(deed, found.manifest.id, self.content)
         if found is not None and found.prepared is not None:
             await self.decide(found.prepared, promote=promote)
 
     async def decide(self, prepared: Prepared, *, promote: bool) -> None:
         self.content = None
-        with self.deed("promote" if promote else "abort", str(prepared.id)):
+        kind = "promote" if promote else "abort"
+        with self.deed(kind, str(prepared.id)), self.asks(kind, id=str(prepared.id)):
             if promote:
                 await prepared.commit()
                 self.stage.acknowledge(prepared.id)
@@ -116,7 +127,8 @@ class Actor:
             return
         with self.deed("commit"):
             draft = await self._draft(whole=whole)
-            await self._attempt(draft.id, draft.commit())
+            with self._attempts("commit", draft.id):
+                await self._attempt(draft.id, draft.commit())
 
     async def prepare(self) -> Prepared | None:
         """What may or may not have been prepared is withdrawn: after that it never will be."""
@@ -124,11 +136,13 @@ class Actor:
             return None
         with self.deed("prepare"):
             draft = await self._draft()
+            attempt = self._attempts("prepare", draft.id)
             self.content = None
             try:
-                return await draft.prepare()
+                with attempt:
+                    return await draft.prepare()
             except OutcomeUnknownError:
-                with self.deed("abort", str(draft.id)):
+                with self.deed("abort", str(draft.id)), self.asks("abort", id=str(draft.id)):
                     await draft.abort()
                     self.stage.refuse(draft.id, "it was withdrawn")
                 raise
@@ -144,12 +158,17 @@ class Actor:
             log = replace(base.manifest.operators["log"], chains={0: (artifact,)})
             manifest = Manifest(checkpoint, parent=base.parent, operators={**base.manifest.operators, "log": log})
             await verbs.save_manifest(self.session, manifest)
-            await self._attempt(checkpoint, lineage.update_latest(self.session, checkpoint))
+            with self._attempts("commit", checkpoint):
+                await self._attempt(checkpoint, lineage.update_latest(self.session, checkpoint))
 
     async def roll_back(self, to: CheckpointId | str) -> None:
-        with self.deed("rollback", target=to):
+        where = {"target": str(to)} if isinstance(to, CheckpointId) else {"name": to}
+        fresh = self.session._base is None
+        with self.deed("rollback", target=to), self.asks("rollback", fresh=fresh, **where) as asked:
             self.content = None
-            self.stage.acknowledge(await lineage.rollback(self.session, to))
+            made = await lineage.rollback(self.session, to)
+            asked.result = {"id": str(made)}
+            self.stage.acknowledge(made)
 
     async def _knows(self) -> bool:
         """Restore, unless it goes on from where it was. Not where a prepared checkpoint had to be decided first."""
@@ -168,6 +187,13 @@ class Actor:
             await draft.add("rest", 0, SNAPSHOT, self.dice.choice((b"x", b"y")))
         return draft
 
+    def _attempts(self, kind: str, checkpoint: CheckpointId) -> AbstractContextManager[Operation]:
+        """Record an attempt at what this actor believes and a token more."""
+        base = self.session._base
+        assert base is not None
+        content = digest((self.content or b"") + _token(checkpoint))
+        return self.asks(kind, parent=id_of(base.parent), id=str(checkpoint), content=content)
+
     async def _attempt(self, checkpoint: CheckpointId, commit: Awaitable[object]) -> None:
         """A commit of what was never prepared: what it is told is final, but for an unknown outcome."""
         try:
@@ -181,14 +207,19 @@ class Actor:
     # ---- what others do ------------------------------------------------------------------------------------------
 
     async def listed(self) -> list[CheckpointId]:
-        with self.deed("list"):
-            return await lineage.list_checkpoints(self.session)
+        with self.deed("list"), self.asks("list") as asked:
+            found = await lineage.list_checkpoints(self.session)
+            asked.result = {"ids": [str(one) for one in found]}
+            return found
 
     async def keep(self, name: str, which: CheckpointId | None) -> None:
         """Make a savepoint."""
+        target = "" if which is None else str(which)
         with self.deed("savepoint", name, target=which) as deed:
             try:
-                await lineage.savepoint(self.session, name, which)
+                with self.asks("savepoint", name=name, target=target) as asked:
+                    made = await lineage.savepoint(self.session, name, which)
+                    asked.result = {"id": str(made.id)}
             except IllegalArgumentError as error:
                 if "is taken" not in str(error):
                     raise
@@ -197,27 +228,30 @@ class Actor:
 
     async def forget(self, name: str) -> None:
         """Delete a savepoint."""
-        with self.deed("delete_savepoint", name) as deed:
+        with self.deed("delete_savepoint", name) as deed, self.asks("delete_savepoint", name=name):
             await lineage.delete_savepoint(self.session, name)
             self.stage.judge.done(deed)
 
     async def delete(self, which: CheckpointId) -> None:
-        with self.deed("delete", str(which)):
+        with self.deed("delete", str(which)), self.asks("delete", target=str(which)):
             await delete_checkpoint(self.session, which)
 
     async def clean(self, keep_last: int) -> None:
-        with self.deed("clean", keep_last=keep_last):
-            await clean(self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace))
+        with self.deed("clean", keep_last=keep_last), self.asks("clean", keep_last=keep_last) as asked:
+            done = await clean(self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace))
+            asked.result = {"ids": [str(one) for one in done.retired]}
 
     async def retain(self, keep_last: int) -> None:
         """A plan that was made before, and is applied when others have moved on."""
         with self.deed("retain", keep_last=keep_last):
             plan = await make_plan(self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace))
-            await apply_plan(self.session, plan)
+            with self.asks("retire", ids=[str(ref.id) for ref in plan.retired]):
+                await apply_plan(self.session, plan)
 
     async def read(self) -> None:
-        with self.deed("read") as deed:
+        with self.deed("read") as deed, self.asks("restore") as asked:
             found = await restore.restore(self.session, None, None, None)
+            asked.result = _seen(found)
             if found is None or found.manifest is None:
                 self.stage.judge.found_nothing(deed)
                 return
@@ -226,7 +260,31 @@ class Actor:
             except RetiredError:
                 self.stage.lost_while_reading()
                 raise
+            asked.result["content"] = digest(content)
             self.stage.judge.restored(deed, found.manifest.id, content)
+
+    async def look(self) -> None:
+        """Read all that is there: every live checkpoint, and every savepoint by name."""
+        for checkpoint in await self.listed():
+            await self._load(checkpoint, None, target=str(checkpoint))
+        with self.deed("list"), self.asks("savepoints") as asked:
+            found = await lineage.savepoints(self.session)
+            asked.result = {"names": {one.name: str(one.id) for one in found}}
+        for one in found:
+            await self._load(None, one.name, name=one.name)
+
+    async def _load(self, checkpoint: CheckpointId | None, savepoint: str | None, **which: str) -> None:
+        with self.deed("list"), self.asks("load", **which) as asked:
+            found = await restore.restore(self.session, checkpoint, None, savepoint)
+            assert found is not None
+            asked.result = {"content": digest(b"".join(await found.partition("log", 0)))}
+
+
+def _seen(found: restore.Snapshot | None) -> dict[str, Any]:
+    """Return what a restore showed, but for the content."""
+    committed = "" if found is None or found.manifest is None else str(found.manifest.id)
+    prepared = "" if found is None or found.prepared is None else str(found.prepared.id)
+    return {"id": committed, "prepared": prepared}
 
 
 def _token(checkpoint: CheckpointId) -> bytes:
@@ -239,8 +297,11 @@ class Stage:
     def __init__(self, simulation: Simulation, seed: int = 0, grace: timedelta = timedelta(0)) -> None:
         self.simulation, self.seed, self.grace = simulation, seed, grace
         self.judge = Judge(simulation)
+        self.history = History()
         self.told: Counter[str] = Counter()
         """What became of the deeds: acknowledged, refused, and the errors."""
+        self.observant = False
+        """Whether somebody reads all that is there before the end."""
         self._actors = 0
 
     def actor(self, name: str) -> Actor:
@@ -273,7 +334,10 @@ class Stage:
         last = self.actor("last")
         self.grace = timedelta(0)
         before = self.told["acknowledged"]
-        self.play(last, Actor.restore, Actor.commit, Actor.commit, lambda actor: actor.clean(1))
+        self.play(last, Actor.restore, Actor.commit)
+        if self.observant:
+            self.play(self.actor("observer"), Actor.look)
+        self.play(last, Actor.commit, lambda actor: actor.clean(1))
         if self.told["acknowledged"] == before:
             raise Violation("nothing was committed in the end")
         left = self.judge.now.garbage(self.simulation.store.objects)

@@ -9,7 +9,8 @@ import pytest
 
 from checkpointer import pointer
 from manifests import wire
-from tests.servers import Server
+from tests.proof.checker import CHECKER, Checker
+from tests.servers import Server, ServerUnavailableError
 
 
 @pytest.fixture
@@ -41,3 +42,15 @@ def decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoding is a function of bytes, and takes half of the time: equal bytes are decoded once."""
     monkeypatch.setattr(wire, "decode_manifest", lru_cache(4096)(wire.decode_manifest))
     monkeypatch.setattr(pointer, "decode_pointer", lru_cache(4096)(pointer.decode_pointer))
+
+
+@pytest.fixture(scope="session")
+def checker() -> Checker:
+    """The linearizability checker, which `make servers` builds."""
+    try:
+        return Checker(CHECKER.find())
+    except ServerUnavailableError as unavailable:
+        reason = str(unavailable)
+    if os.environ.get("CHECKPOINTER_REQUIRE_SERVERS"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)

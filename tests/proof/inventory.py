@@ -29,11 +29,14 @@ PARSERS = {
 _HANDS_ON = "gets bytes, and hands them to a decoder of the table"
 _OF_THE_JOB = "made and read by processes of one job, and never stored"
 _OF_THE_CALLER = "reads what its caller wrote"
+_OWN_TEXT = "reads what it encoded itself, a moment before"
 _NONE = "decodes nothing"
 
 REASONS = {
     "checkpointer.aio.AsyncCheckpointer.load_artifact": _HANDS_ON,
     "checkpointer.aio.AsyncCheckpointer.load_manifest": _HANDS_ON,
+    "checkpointer.cli.cleanup._load": _HANDS_ON,
+    "checkpointer.cli.keys.compare": _OWN_TEXT,
     "checkpointer.cli.verb.parse_options": _OF_THE_CALLER,
     "checkpointer.objects.Segments._decode": _HANDS_ON,
     "checkpointer.objects.Segments._load": _HANDS_ON,
@@ -49,6 +52,7 @@ REASONS = {
     "checkpointer.restore.load_artifact": _HANDS_ON,
     "checkpointer.restore.load_manifest": _HANDS_ON,
     "checkpointer.retention.index._hash": _NONE,
+    "checkpointer.salvage._Look._load": _HANDS_ON,
     "checkpointer.spark.source.Request.of": _OF_THE_CALLER,
     "checkpointer.spark.table.TableState._pack": _OF_THE_JOB,
     "checkpointer.spark.tasks._client": _OF_THE_JOB,

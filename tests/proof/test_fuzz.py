@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from checkpointer.codecs import values
 from checkpointer.errors import CheckpointError
 from checkpointer.table import parquet
-from checkpointer.table.schema import CHANGE, FIELD_ID, PARTITION
+from checkpointer.table.schema import CHANGE, FIELD_ID, KEPT, PARTITION
 from tests.proof.decoders import TABLE, Decoder, examine
 from tests.proof.effort import SUMMARY
 from tests.proof.inventory import REASONS, called_by, decoding
@@ -171,8 +171,8 @@ def hostile_tables(draw: st.DrawFn) -> bytes:
     """A Parquet file of our columns, with types, ids, nulls, values and numbers of rows of anybody's choice."""
     count = draw(st.integers(0, 5))
     arrays, columns = [], []
-    for name in draw(st.permutations(["k", "n", PARTITION, CHANGE]))[: draw(st.integers(1, 4))]:
-        own = {"k": pa.int64(), "n": pa.int64(), PARTITION: pa.int32(), CHANGE: pa.int8()}[name]
+    for name in draw(st.permutations(["k", "n", PARTITION, CHANGE, KEPT]))[: draw(st.integers(1, 5))]:
+        own = {"k": pa.int64(), "n": pa.int64(), PARTITION: pa.int32(), CHANGE: pa.int8(), KEPT: pa.string()}[name]
         kind = draw(st.sampled_from([own, own, own, *KINDS]))
         numbers = draw(st.lists(st.none() | st.integers(-1, 3) | st.just(100), min_size=count, max_size=count))
         arrays.append(

@@ -158,7 +158,9 @@ READING: dict[str, Callable[[Checkpointer, Path], object]] = {
     "verify": lambda ck, aside: ck.verify(),
     "plan": lambda ck, aside: list(ck.plan(ALL)),
     "export": lambda ck, aside: ck.export(COMMITTED, aside / "copy"),
+    "export as Parquet": lambda ck, aside: ck.export_parquet(COMMITTED, aside / "tables"),
     "candidates": lambda ck, aside: ck.repair_candidates(),
+    "what a repair would keep": lambda ck, aside: str(ck.repair_plan(SECOND)),
     "positions": _positions,
 }
 WRITING: dict[str, Callable[[Checkpointer, Path], object]] = {
@@ -170,6 +172,7 @@ WRITING: dict[str, Callable[[Checkpointer, Path], object]] = {
     "a saved plan": _saved_plan,
     "clean": lambda ck, aside: ck.clean(ALL),
     "repair": lambda ck, aside: ck.repair(SECOND),
+    "repair with a loss": lambda ck, aside: ck.repair(SECOND, accept_loss=True, older_partitions=True),
 }
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("list", "--sizes"),
@@ -177,6 +180,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("show", "--json"),
     ("tree", "--all"),
     ("diff", SECOND),
+    ("diff", SECOND, "latest", "table"),
+    ("diff", SECOND, "latest", "seen", "--json"),
     ("cat", "table"),
     ("cat", "seen"),
     ("stats",),

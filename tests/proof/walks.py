@@ -155,9 +155,10 @@ class Walk(Stage):
             simulation.lose(one, after=self.dice.random() < 0.5)
 
 
-def walk(seed: int) -> Walk:
+def walk(seed: int, *, observant: bool = False) -> Walk:
     """Play one history. Raises what broke, with the command that plays it again."""
     history = Walk(seed)
+    history.observant = observant
     try:
         history.run()
     except Exception as error:

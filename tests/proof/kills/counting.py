@@ -3,6 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
+from tests.proof.checker import Checker
+from tests.proof.histories import gather
 from tests.proof.kills import writers
 from tests.proof.kills.ledger import ADDED, Told, compare, read
 from tests.proof.kills.lives import Slot
@@ -33,14 +35,20 @@ def acknowledged(place: Place) -> int:
 def count(figures: Figures, area: str, place: Place, slots: list[Slot]) -> list[str]:
     """After all have stopped, go on as the next run would, and count. Returns the tokens of the state."""
     with place.open() as client:
-        restored = client.restore()
-        if restored is not None and restored.prepared is not None:
-            restored.prepared.commit()
-            restored = client.restore()
-        found = writers.tokens(restored)
+        last = writers.Asking(client, place.diary("last"), "last")
+        restored, found = last.restore()
+        if restored.prepared is not None:
+            with last.asks("promote", id=str(restored.prepared.id)):
+                restored.prepared.commit()
+            restored, found = last.restore()
         with client.begin() as cp:
             cp.keep("tokens")
     figures[f"{area}: kills"] += sum(slot.kills for slot in slots)
+    if checker := Checker.find():
+        verdict = checker.judge(gather(place.ledgers.glob("*.history")))
+        assert verdict.is_linearizable, verdict
+        figures[f"{area}: operations judged by porcupine"] += verdict.operations
+        figures[f"{area}: of which of unknown outcome"] += verdict.open
     judge_all(figures, area, place, found, sum(slot.needed_a_hand for slot in slots))
     return found
 

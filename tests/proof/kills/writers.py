@@ -3,7 +3,8 @@
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 from checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from checkpointer.errors import CheckpointError, ConflictError, InvalidStateError, OutcomeUnknownError, RetryableError
-from checkpointer.sync_handles import Checkpoint, Restored
+from checkpointer.session import Session
+from checkpointer.sync_handles import Checkpoint, Prepared, Restored
+from tests.proof.histories import Diary, History, Operation, digest, seen
 from tests.proof.kills.ledger import ADDED, ANEW, REFUSED, UNKNOWN, Ledger
 
 CERTAIN = (ConflictError, InvalidStateError)
@@ -40,6 +43,10 @@ class Place:
     def ledger(self, name: str) -> Path:
         return self.ledgers / f"{name}.jsonl"
 
+    def diary(self, name: str) -> Diary:
+        """Where a process writes down what it asks of the root."""
+        return Diary(self.ledgers / f"{name}.history")
+
 
 def going(place: Place) -> Callable[[], bool]:
     """Whether to go on: nobody said stop, and whoever started this process is still there."""
@@ -50,11 +57,44 @@ def going(place: Place) -> Callable[[], bool]:
 # ---- the state: tokens, in the order in which they came, and how many of each process ----
 
 
+@dataclass(slots=True)
+class Asking:
+    """One user of a root, whose operations are recorded."""
+
+    client: Checkpointer
+    history: History
+    session: str
+
+    def asks(self, kind: str, **fields: Any) -> AbstractContextManager[Operation]:
+        return self.history.operation(os.getpid(), kind, session=self.session, **fields)
+
+    def attempts(self, kind: str, cp: Checkpoint, parent: Restored | None, content: Sequence[str]) -> Any:
+        """Record an attempt at a checkpoint."""
+        before = "" if parent is None else str(parent.id)
+        return self.asks(kind, parent=before, id=str(cp.id), content=digest("\n".join(content).encode()))
+
+    def restore(self) -> tuple[Restored, list[str]]:
+        """Restore, and read the tokens."""
+        with self.asks("restore") as asked:
+            restored = self.client.restore()
+            asked.result = seen(restored)
+            found = tokens(restored)
+            assert restored is not None
+            asked.result["content"] = digest("\n".join(found).encode())
+        return restored, found
+
+
 def begin(place: Place) -> None:
     """The first checkpoint: no tokens."""
-    with place.open() as client, client.begin() as cp:
+    with place.open() as client:
+        first = Asking(client, place.diary("first"), "first")
+        with first.asks("restore") as asked:
+            asked.result = seen(client.restore())
+        cp = client.begin()
         cp.snapshot("tokens", 0, b"")
         cp.save("counts", KeyedState(partitions=2))
+        with first.attempts("commit", cp, None, []):
+            cp.commit()
 
 
 def tokens(restored: Restored | None) -> list[str]:
@@ -67,11 +107,11 @@ def tokens(restored: Restored | None) -> list[str]:
     return found
 
 
-def add(cp: Checkpoint, restored: Restored, token: str, numbers: random.Random) -> None:
+def add(cp: Checkpoint, restored: Restored, found: list[str], token: str, numbers: random.Random) -> None:
     if numbers.randrange(WHOLE):
         cp.delta("tokens", 0, f"{token}\n".encode())
     else:
-        cp.snapshot("tokens", 0, "".join(f"{one}\n" for one in [*tokens(restored), token]).encode())
+        cp.snapshot("tokens", 0, "".join(f"{one}\n" for one in [*found, token]).encode())
     counts, name = restored.keyed("counts"), token.rpartition("-")[0]
     counts[name] = counts.get(name, 0) + 1
     cp.save("counts", counts)
@@ -80,13 +120,30 @@ def add(cp: Checkpoint, restored: Restored, token: str, numbers: random.Random) 
 # ---- the processes ----
 
 
-def compete(place: Place, name: str, seed: str, padding: int = 0, savepoints: bool = False) -> None:
-    """Add a token after the other to whatever is there, for ever; where that fails, restore and go on."""
+def compete(
+    place: Place,
+    name: str,
+    seed: str,
+    padding: int = 0,
+    savepoints: bool = False,
+    careless: bool = False,
+    trigger: float = 0,
+) -> None:
+    """Add a token after the other to whatever is there, for ever; where that fails, restore and go on.
+
+    After a commit its next batch comes within `trigger` seconds. Who is `careless` has lost the rule that a commit
+    stands on what was restored: a bug for those who judge.
+    """
+    if careless:
+        Session._follows = lambda *_: True  # type: ignore[method-assign]
     ledger, numbers, go_on = Ledger(place.ledger(name)), random.Random(seed), going(place)
-    for client in _clients(place, go_on):
+    diary = place.diary(name)
+    for number, client in enumerate(_clients(place, go_on)):
+        asking = Asking(client, diary, f"{os.getpid()}.{number}")
         try:
             while go_on():
-                _step(client, ledger, numbers, padding)
+                if _step(asking, ledger, numbers, padding) and trigger:
+                    time.sleep(numbers.uniform(0, trigger))
                 if savepoints and numbers.random() < 0.2:
                     _savepoint(client, ledger, name)
         except EXPECTED as error:
@@ -94,16 +151,16 @@ def compete(place: Place, name: str, seed: str, padding: int = 0, savepoints: bo
             time.sleep(numbers.uniform(0, 0.05))
 
 
-def _step(client: Checkpointer, ledger: Ledger, numbers: random.Random, padding: int) -> None:
-    restored = client.restore()
-    assert restored is not None
+def _step(asking: Asking, ledger: Ledger, numbers: random.Random, padding: int) -> bool:
+    """Commit a token, or decide what was found prepared. Returns whether a token was committed."""
+    restored, found = asking.restore()
     if restored.prepared is not None:
-        restored.prepared.commit() if numbers.random() < 0.5 else restored.prepared.abort()
-        return
+        _decide(asking, restored.prepared, promote=numbers.random() < 0.5)
+        return False
     token, prepared = ledger.new_token(), None
     try:
-        cp = client.begin()
-        add(cp, restored, token, numbers)
+        cp = asking.client.begin()
+        add(cp, restored, found, token, numbers)
         if padding:
             cp.snapshot("padding", 0, numbers.randbytes(numbers.randrange(padding)))
         kind = numbers.random()
@@ -111,17 +168,25 @@ def _step(client: Checkpointer, ledger: Ledger, numbers: random.Random, padding:
             cp.abort()
             ledger.tell(REFUSED, token, "given up")
         elif kind < 0.7:
-            cp.commit()
+            with asking.attempts("commit", cp, restored, [*found, token]):
+                cp.commit()
             ledger.tell(ADDED, token)
         else:
-            prepared = cp.prepare()
-            prepared.commit()
+            with asking.attempts("prepare", cp, restored, [*found, token]):
+                prepared = cp.prepare()
+            _decide(asking, prepared, promote=True)
             ledger.tell(ADDED, token)
+        return kind >= 0.1
     except CheckpointError as error:
         # Somebody else may have promoted what was prepared before this process lost its place.
         sure = isinstance(error, CERTAIN) and prepared is None
         ledger.tell(REFUSED if sure else UNKNOWN, token, f"{type(error).__name__}: {error}")
         raise
+
+
+def _decide(asking: Asking, prepared: Prepared, *, promote: bool) -> None:
+    with asking.asks("promote" if promote else "abort", id=str(prepared.id)):
+        prepared.commit() if promote else prepared.abort()
 
 
 def _savepoint(client: Checkpointer, ledger: Ledger, name: str) -> None:

@@ -1,0 +1,127 @@
+"""As much of Spark as a table's driver side asks for, in this process: frames of Arrow rows, and tasks that are called.
+
+`State` and `TableState` are the real ones, and so is what their tasks do. What a query plan would say is drawn.
+"""
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from checkpointer import Checkpointer
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.runtime import run_sync
+from checkpointer.spark import table as table_module
+from checkpointer.spark import write as write_module
+from checkpointer.spark.state import Line, State
+from checkpointer.sync_handles import Restored
+from checkpointer.table.hashing import partitions_of
+from checkpointer.table.schema import PARTITION, TableSchema
+from checkpointer.table.types import spark_type
+from checkpointer.table.version import Reader, Version
+from manifests.model import Job
+
+Part = pa.Table
+
+_running = threading.local()
+"""The task that runs in this thread."""
+
+
+class PlainFrame:
+    """Rows as the tasks have them: one table for each."""
+
+    def __init__(self, draw: random.Random, parts: Sequence[Part]) -> None:
+        self.draw = draw
+        self.parts = list(parts)
+
+    @classmethod
+    def of(cls, draw: random.Random, rows: pa.Table) -> "PlainFrame":
+        """Rows, spread over some tasks."""
+        cuts = sorted(draw.randrange(rows.num_rows + 1) for _ in range(draw.choice([0, 0, 1, 3])))
+        edges = [0, *cuts, rows.num_rows]
+        return cls(draw, [rows.slice(a, b - a) for a, b in pairwise(edges)])
+
+    @property
+    def rows(self) -> pa.Table:
+        return pa.concat_tables(self.parts)
+
+    def repartition(self, column: str) -> "PlainFrame":
+        rows, tasks = self.rows, self.draw.choice([1, 2, 5])
+        numbers = rows[column].to_numpy() % tasks
+        return PlainFrame(self.draw, [rows.filter(pa.array(numbers == task)) for task in range(tasks)])
+
+    def collect(self) -> list[dict[str, bytes]]:
+        return [{"written": row} for row in self.rows["written"].to_pylist()]
+
+
+def _fields(frame: PlainFrame) -> list[dict[str, Any]]:
+    return [{"name": f.name, "type": spark_type(f.type), "nullable": True, "metadata": {}} for f in frame.rows.schema]
+
+
+def _keys(table: str, frame: PlainFrame, schema: TableSchema) -> PlainFrame:
+    if not set(schema.key) <= set(frame.rows.column_names):
+        raise IllegalArgumentError(f"table {table!r}: a key column is missing")
+    return PlainFrame(frame.draw, [part.select(schema.key) for part in frame.parts])
+
+
+def _placed(frame: PlainFrame, schema: TableSchema, partitions: int) -> PlainFrame:
+    """The rows in the types of the table, each with its partition."""
+
+    def place(part: Part) -> Part:
+        columns = [column.field() for column in schema.columns if column.name in part.column_names]
+        rows = part.select([field.name for field in columns]).cast(pa.schema(columns))
+        numbers = partitions_of(rows.select(schema.key), schema, partitions)
+        return rows.append_column(PARTITION, pa.array(numbers, pa.int32()))
+
+    return PlainFrame(frame.draw, list(map(place, frame.parts)))
+
+
+def _mapped(frame: PlainFrame, work: Callable[[Iterator[Any]], Iterator[Any]], result: Any) -> PlainFrame:
+    """Call the task for each part, some of them twice, as Spark does where one is slow or its executor is lost."""
+    parts = []
+    for number, part in enumerate(frame.parts):
+        for _ in range(frame.draw.choice([1, 1, 1, 2])):
+            _running.task = SimpleNamespace(partitionId=lambda n=number: n)
+            found = list(work(iter(part.to_batches(max_chunksize=frame.draw.choice([3, 1000])))))
+        parts.append(pa.Table.from_batches(found, pa.schema([("written", pa.binary())])))
+    return PlainFrame(frame.draw, parts)
+
+
+@contextmanager
+def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
+    """Tables of this process need no Spark meanwhile."""
+
+    def scanned(spark: Any, client: Any, checkpoint: Any, version: Version, columns: Any = None) -> PlainFrame:
+        session = client._session
+        reader = Reader(session.store, session.host, version, columns)
+        parts = [run_sync(reader.rows(partition)) for partition in version.chains]
+        return PlainFrame(draw, parts or [run_sync(reader.rows(0))])
+
+    def each(spark: Any, tasks: int) -> PlainFrame:
+        return PlainFrame(draw, [pa.table({"id": [task]}) for task in range(tasks)])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write_module, "TaskContext", SimpleNamespace(get=lambda: _running.task))
+        patch.setattr(table_module, "fields_of", _fields)
+        patch.setattr(table_module, "keys_of", _keys)
+        patch.setattr(table_module, "rows_of", _placed)
+        patch.setattr(table_module, "map_batches", _mapped)
+        patch.setattr(table_module, "has_unique_keys", lambda frame, key: draw.random() < 0.5)
+        patch.setattr(table_module, "scan", scanned)
+        patch.setattr(table_module, "each", each)
+        patch.setattr(table_module.TaskRoot, "of", lambda *_: SimpleNamespace(open=lambda: client))
+        yield
+
+
+def new_state(client: Checkpointer, restored: Restored | None, batch_id: int, session: Any = None) -> State:
+    """What a callback would be handed for this batch."""
+    spark: Any = session or SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    line = Line(client, restored, SimpleNamespace())  # type: ignore[arg-type]
+    job = Job("query", "run", batch_id)
+    return State(spark, line, job, client._begin(batch_id, job))

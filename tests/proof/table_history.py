@@ -1,0 +1,211 @@
+"""A history of two tables of one root: batches as the real `State` takes them, each compared with plain Python.
+
+Without Spark the frames are Arrow rows (`plain_spark`); with a session all of it is real, tasks and shuffles too.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from checkpointer import Checkpointer
+from checkpointer.runtime import run_sync
+from checkpointer.spark import table as table_module
+from checkpointer.spark.state import State
+from checkpointer.spark.table import TableState
+from checkpointer.table import version as version_module
+from checkpointer.table import wide
+from checkpointer.table import write as write_module
+from checkpointer.table.merge import in_order
+from checkpointer.table.version import Reader, Version
+from tests.proof.plain_spark import PlainFrame, new_state
+from tests.proof.table_model import COMBINE, KEY, Drawn, Key, Row, TableModel
+
+Figures = Counter[str]
+Found = dict[Key, list[Any]]
+
+
+class History:
+    """One root, two tables, and what they should hold. `width`: bytes of the largest values."""
+
+    def __init__(self, seed: int, figures: Figures, root: str, width: int, spark: SparkSession | None = None) -> None:
+        self.draw = random.Random(seed)
+        self.figures = figures
+        self.url = root
+        self.spark = spark
+        self.max_chain = self.draw.choice([2, 4, 10])
+        self.drawn = Drawn(self.draw, width, self.draw.choice([4, 40]))
+        self.models = {"t": TableModel(), "other": TableModel()}
+        self.client = self._open()
+
+    def _open(self) -> Checkpointer:
+        client = Checkpointer(self.url, max_chain=self.max_chain)
+        client.restore()
+        return client
+
+    def limits(self, patch: pytest.MonkeyPatch) -> None:
+        """Rows and bytes at which something changes, most of them so small that it does."""
+        choose = self.draw.choice
+        patch.setattr(table_module, "DRIVER_BYTES", choose([1, 3000, 16 << 20]))
+        patch.setattr(write_module, "COMPACT_ROWS", choose([8, 65_536]))
+        patch.setattr(write_module, "COMPACT_BYTES", choose([1000, 64 << 20]))
+        patch.setattr(write_module, "MOST_BYTES", choose([1, 5000, 512 << 20]))
+        patch.setattr(write_module, "SMALL_PARTITION", choose([1, 5, 4096]))
+        patch.setattr(write_module, "SMALL_BYTES", choose([1, 8 << 20]))
+        patch.setattr(wide, "NARROW_BYTES", choose([1, 1 << 30]))
+        patch.setattr(version_module, "STREAM_BYTES", choose([1, 64 << 20]))
+        patch.setattr(version_module, "PIECE_GROUPS", choose([1, 16]))
+        patch.setattr("checkpointer.table.parquet.ROW_GROUP", choose([2, 16_384]))
+
+    def batch(self, number: int) -> None:
+        """One batch, which is committed or fails."""
+        state = new_state(self.client, self.client.restore(), number, self.spark)
+        before = {name: model.copy() for name, model in self.models.items()}
+        partitions = self.draw.choice([None, None, 1, 3])
+        work = [self._open_table(state, name, partitions) for name in self.models]
+        if self.draw.random() < 0.3:
+            together(*work)
+        else:
+            for one in work:
+                one()
+        if self.draw.random() < 0.1:
+            state._abort()
+            self.models = before
+        else:
+            state._commit()
+        if self.draw.random() < 0.3:
+            self.client = self._open()
+        self.figures["batches"] += 1
+
+    def _open_table(self, state: State, name: str, partitions: int | None) -> Callable[[], None]:
+        """Draw what is done to a table in this batch, and how it is opened for that."""
+        steps = [self.drawn.step() for _ in range(self.draw.choice([1, 1, 2, 3]))]
+        drops = "drop columns" in steps
+        planned = [(step, [c for c in self.drawn.columns() if not (drops and c in COMBINE)]) for step in steps]
+        writes = [columns for step, columns in planned if step in ("upsert", "replace")]
+        known = [*self.models[name].columns, *(column for columns in writes for column in columns)]
+        combine = {} if drops else {column: how for column, how in COMBINE.items() if column in known}
+        table = state.table(name, KEY, num_partitions=partitions, combine=combine)  # type: ignore[arg-type]
+        draw = random.Random(self.draw.random())  # of its own: threads would take turns otherwise
+        drawn = Drawn(draw, self.drawn.width, self.drawn.keys)
+        drawn.types = self.drawn.types
+
+        def work() -> None:
+            for step, columns in planned:
+                self.figures[step] += 1
+                Step(table, self.models[name], drawn, list(combine), self.spark).do(step, columns)
+
+        return work
+
+    def check(self) -> None:
+        """What is committed, by each way in which it can be read."""
+        restored = self.client.copy().restore()
+        operators = {} if restored is None or restored.manifest is None else restored.manifest.operators
+        for name, model in self.models.items():
+            if name not in operators:
+                assert (model.columns, model.rows) == ([], {})
+                continue
+            assert restored is not None
+            columns = self.draw.sample(model.columns, self.draw.randrange(len(model.columns) + 1))
+            assert sorted(restored.table(name).column_names) == sorted([*KEY, *model.columns])
+            assert found(restored.table(name), model.columns) == model.found(model.columns)
+            assert found(restored.table(name, columns=[*columns, *KEY]), columns) == model.found(columns)
+            keys = [key for key in (*model.rows, (10**6, "a")) if self.draw.random() < 0.3]
+            wanted = {key: row for key, row in model.found(columns).items() if key in keys}
+            sought: Any = [dict(zip(KEY, key, strict=True)) for key in keys]
+            assert found(restored.table(name, columns=[*KEY, *columns], keys=sought), columns) == wanted
+            version = Version.of(name, operators[name])
+            assert max(map(len, version.chains.values()), default=0) <= self.max_chain
+            pieces: Found = {}
+            for partition in version.chains:
+                rows = run_sync(in_pieces(self.client, version, partition))
+                keyed = rows.select(KEY)
+                assert keyed.equals(in_order(keyed, KEY))
+                pieces |= found(rows, model.columns)
+            assert pieces == model.found(model.columns)
+            self.figures["rows compared"] += len(model.rows)
+
+
+class Step:
+    """One call of a table, and the same in its model. What is combined is in the table from the first rows on."""
+
+    def __init__(
+        self, table: TableState, model: TableModel, drawn: Drawn, combine: list[str], spark: SparkSession | None
+    ) -> None:
+        self.table = table
+        self.model = model
+        self.drawn = drawn
+        self.combine = combine
+        self.spark = spark
+
+    def do(self, step: str, columns: list[str]) -> None:
+        draw, model = self.drawn.draw, self.model
+        missing = [name for name in self.combine if name not in model.columns]
+        match step:
+            case "upsert" | "keys alone":
+                columns = missing if step == "keys alone" else list(dict.fromkeys([*columns, *missing]))
+                given = self.drawn.rows(columns)
+                parts = [given[start::3] for start in range(3)] if draw.random() < 0.2 else [given]
+                model.upsert(given, columns)
+                together(*(partial(self.table.upsert, self.frame(part, columns)) for part in parts))
+            case "replace":
+                columns = list(dict.fromkeys([*columns, *self.combine]))
+                given = self.drawn.rows(columns)
+                model.replace(given, columns)
+                self.table.replace(self.frame(given, columns))
+            case "delete" | "delete all":
+                keys = [*self.drawn.some_keys(), *(model.rows if step == "delete all" else ())]
+                model.delete(keys)
+                self.table.delete(self.frame([dict(zip(KEY, key, strict=True)) for key in keys], []))
+            case "drop columns" if model.columns:
+                dropped = draw.sample(model.columns, draw.choice([1, len(model.columns)]))
+                model.drop(dropped)
+                self.table.drop_columns(dropped)
+            case "compact" if self.table._version is not None:
+                self.table.compact()
+        if self.spark is not None and self.table._version is not None and draw.random() < 0.3:
+            columns = list(model.columns)
+            rows = [row.asDict(recursive=True) for row in self.table.read([*KEY, *columns]).collect()]
+            by_key = {tuple(row[name] for name in KEY): [_plain(row[name]) for name in columns] for row in rows}
+            assert (by_key, len(rows)) == (model.found(columns), len(model.rows))
+
+    def frame(self, rows: list[Row], columns: list[str]) -> Any:
+        table = self.drawn.table(rows, columns)
+        if self.spark is None:
+            return PlainFrame.of(self.drawn.draw, table)
+        return self.spark.createDataFrame(table).repartition(self.drawn.draw.choice([1, 2, 4]))
+
+
+def _plain(value: Any) -> Any:
+    """A value as Arrow shows it."""
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def together(*work: Callable[[], None]) -> None:
+    """Do all of it, each in a thread of its own where it is more than one; raises what one of them raised."""
+    if len(work) == 1:
+        work[0]()
+        return
+    with ThreadPoolExecutor(len(work)) as pool:
+        for done in [pool.submit(one) for one in work]:
+            done.result()
+
+
+def found(rows: pa.Table, columns: list[str]) -> Found:
+    """Rows by their key, each of which is there once."""
+    rows.validate(full=True)
+    by_key = {tuple(row[name] for name in KEY): [row[name] for name in columns] for row in rows.to_pylist()}
+    assert len(by_key) == rows.num_rows
+    return by_key
+
+
+async def in_pieces(client: Checkpointer, version: Version, partition: int) -> pa.Table:
+    session = client._session
+    reader = Reader(session.store, session.host, version)
+    return pa.concat_tables([rows async for rows in reader.pieces(partition, ordered=True)])

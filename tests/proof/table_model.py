@@ -1,0 +1,121 @@
+"""What a table should hold, in plain Python: rows as dicts, and what each operation does to them.
+
+The histories with and without Spark draw their operations here, so that both have the same dimensions.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+KEY = ["k", "part"]
+Row = dict[str, Any]
+Key = tuple[Any, ...]
+
+COMBINE = {"n": "sum", "top": "max", "low": "min"}
+TYPES = {
+    "n": pa.int64(),
+    "top": pa.int32(),
+    "low": pa.string(),
+    "title": pa.string(),
+    "body": pa.binary(),
+    "x": pa.int32(),
+    "tags": pa.list_(pa.string()),
+}
+"""Columns that an upsert may have, of which it has some. `x` becomes wider one day."""
+
+STEPS = {"upsert": 12, "keys alone": 1, "delete": 3, "delete all": 1, "replace": 1, "drop columns": 1, "compact": 1}
+
+
+@dataclass
+class TableModel:
+    """A table as dicts: columns that a row does not have are null."""
+
+    columns: list[str] = field(default_factory=list)
+    rows: dict[Key, Row] = field(default_factory=dict)
+
+    def copy(self) -> "TableModel":
+        return TableModel(list(self.columns), {key: dict(row) for key, row in self.rows.items()})
+
+    def upsert(self, given: list[Row], columns: list[str]) -> None:
+        self.columns += [name for name in columns if name not in self.columns]
+        for row in given:
+            old = self.rows.setdefault(tuple(row[name] for name in KEY), {})
+            for name in columns:
+                old[name] = combined(COMBINE.get(name, "last"), old.get(name), row[name])
+
+    def replace(self, given: list[Row], columns: list[str]) -> None:
+        self.columns, self.rows = [], {}
+        self.upsert(given, columns)
+
+    def delete(self, keys: list[Key]) -> None:
+        for key in keys:
+            self.rows.pop(key, None)
+
+    def drop(self, columns: list[str]) -> None:
+        self.columns = [name for name in self.columns if name not in columns]
+        for row in self.rows.values():
+            for name in columns:
+                row.pop(name, None)
+
+    def found(self, columns: list[str]) -> dict[Key, list[Any]]:
+        """The rows, as a reader of these columns has them."""
+        return {key: [row.get(name) for name in columns] for key, row in self.rows.items()}
+
+
+def combined(role: str, old: Any, new: Any) -> Any:
+    if role == "last" or old is None or new is None:
+        return new if role == "last" or old is None else old
+    return old + new if role == "sum" else max(old, new) if role == "max" else min(old, new)
+
+
+class Drawn:
+    """Draws rows and operations. `width`: bytes of a large value; `keys`: how many there are."""
+
+    def __init__(self, draw: random.Random, width: int, keys: int) -> None:
+        self.draw = draw
+        self.width = width
+        self.keys = keys
+        self.types: dict[str, pa.DataType] = dict(TYPES)
+
+    def step(self) -> str:
+        return self.draw.choices(list(STEPS), list(STEPS.values()))[0]
+
+    def some_keys(self) -> list[Key]:
+        count = min(self.draw.choice([0, 1, 3, 10, self.keys]), self.keys)
+        return [self._key(number) for number in self.draw.sample(range(self.keys), count)]
+
+    def _key(self, number: int) -> Key:
+        return (None if number == 0 else number, "ab"[number % 2])
+
+    def columns(self) -> list[str]:
+        if self.draw.random() < 0.02:
+            self.types["x"] = pa.int64()
+        return [name for name in self.types if self.draw.random() < 0.5]
+
+    def rows(self, columns: list[str]) -> list[Row]:
+        return [
+            dict(zip(KEY, key, strict=True)) | {name: self._value(name) for name in columns} for key in self.some_keys()
+        ]
+
+    def _value(self, name: str) -> Any:
+        draw = self.draw
+        if draw.random() < 0.2:
+            return None
+        match name:
+            case "n" | "top" | "x":
+                return draw.randrange(-9, 9)
+            case "body":
+                return bytes([draw.randrange(256)]) * draw.choice([0, 3, self.width])
+            case "tags":
+                return [draw.choice("abc") * draw.choice([1, self.width]) for _ in range(draw.choice([0, 1, 3]))]
+        return draw.choice(["", "a", "bb", "ü"])
+
+    def table(self, rows: list[Row], columns: list[str]) -> pa.Table:
+        """Rows as Arrow, their columns in any order."""
+        kinds: Mapping[str, pa.DataType] = {"k": pa.int64(), "part": pa.string(), **self.types}
+        names = [*KEY, *columns]
+        self.draw.shuffle(names)
+        return pa.table({name: pa.array([row[name] for row in rows], kinds[name]) for name in names})

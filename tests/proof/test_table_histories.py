@@ -1,0 +1,97 @@
+"""Random histories of tables against dicts: whatever was written, however it was stored, is what a reader is given.
+
+Each batch opens the table anew, by the real `State`. Drawn are the columns of each upsert, keys, widths of rows, the
+bytes from which on the tasks write, compact, and merge piece by piece or with 64-bit offsets, numbers of partitions,
+lengths of chains, threads, batches that fail, and restarts.
+"""
+
+import random
+import uuid
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+pytest.importorskip("pyspark")
+
+from checkpointer.runtime import run_sync
+from checkpointer.table import wide
+from checkpointer.table import write as write_module
+from checkpointer.table.version import Reader
+from checkpointer.table.write import Writer
+from manifests.model import CheckpointId
+from tests.proof.effort import SUMMARY
+from tests.proof.plain_spark import plain_spark
+from tests.proof.table_history import History
+from tests.table.tables import schema_of
+from tests.table.test_version import Place
+
+Effort = Callable[[int, int], int]
+Figures = Counter[str]
+
+
+@pytest.mark.parametrize("part", range(1 if SUMMARY is None else 40))
+def test_a_table_is_what_a_dict_would_be(part: int, effort: Effort, figures: Figures) -> None:
+    histories = effort(6, 50)
+    for seed in range(part * histories, (part + 1) * histories):
+        width = random.Random(seed).choice([5, 200, 5000])
+        with pytest.MonkeyPatch.context() as patch:
+            history = History(seed, figures, f"memory://{uuid.uuid4().hex}", width)
+            history.limits(patch)
+            with plain_spark(history.draw, history.client):
+                try:
+                    for number in range(8):
+                        history.batch(number)
+                        history.check()
+                except BaseException as error:
+                    error.add_note(f"in the history of seed {seed}")
+                    raise
+        figures["histories"] += 1
+
+
+def test_large_rows_that_all_change_stay_readable_batch_after_batch(
+    effort: Effort, figures: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The long run brings more than 2 GiB of one column together, which 32-bit offsets cannot hold."""
+    scale = effort(20, 1)
+    for module, name in ((wide, "NARROW_BYTES"), *((write_module, n) for n in ("COMPACT_BYTES", "MOST_BYTES"))):
+        monkeypatch.setattr(module, name, getattr(module, name) // scale)
+    schema = schema_of({"k": "long", "v": "binary"}, ["k"])
+    place = Place(schema)
+    count, width = 7000 // scale, 36_000
+    body = bytes(range(250)) * (width // 250)
+    offsets = pa.py_buffer((np.arange(count + 1) * width).astype(np.int32))
+    values = pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(body * count)])
+    for batch in range(12):
+        changes = pa.table(
+            [
+                pa.array(np.arange(count) + batch),
+                values,
+                pa.array([0] * count, pa.int32()),
+                pa.array([0] * count, pa.int8()),
+            ],
+            schema=schema.arrow_delta(),
+        )
+        owner = CheckpointId(batch + 1, "0123abcd")
+        writer = Writer(place.store, place.host, owner, "t", schema)
+        delta = run_sync(writer.pack(changes))[0]
+        place.chains[0] = write_module.on_top(place.chains.get(0, ()), delta)
+        place.chains |= run_sync(
+            write_module.rewrite(place.reader(), writer, place.chains, write_module.rewrites(place.version, 30, 1))
+        )
+    (rows, size) = run_sync(_measure(place.reader()))
+    assert (rows, size) == (count + 11, (count + 11) * width)
+    assert len(place.chains[0]) <= 3
+    figures["bytes of large rows merged"] += 12 * count * width
+
+
+async def _measure(reader: Reader) -> tuple[int, int]:
+    """How many rows there are, and bytes of them; held is no more than a piece."""
+    rows = size = 0
+    async for piece in reader.pieces(0):
+        rows += piece.num_rows
+        size += pc.sum(pc.binary_length(piece["v"])).as_py()
+    return rows, size

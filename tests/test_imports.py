@@ -1,0 +1,93 @@
+"""What a program is told that cannot run here: another Python, a missing package, and errors by their name."""
+
+import ast
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkpointer import Checkpointer, errors
+
+ROOT = Path(__file__).parents[1]
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {package!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+{statement}
+"""
+
+
+def last_line(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("package", "statement", "said"),
+    [
+        (
+            "pyspark",
+            "import checkpointer.spark",
+            "checkpointer.spark needs PySpark 4 and pyarrow, and pyspark is missing",
+        ),
+        (
+            "pyarrow",
+            "import checkpointer.spark",
+            "checkpointer.spark needs PySpark 4 and pyarrow, and pyarrow is missing",
+        ),
+        ("numpy", "import checkpointer.table.opening", "tables need pyarrow and numpy, and numpy is missing"),
+    ],
+)
+def test_a_missing_package_is_named_with_what_to_install(package: str, statement: str, said: str) -> None:
+    line = last_line(WITHOUT.format(package=package, statement=statement))
+    assert said in line
+    assert "pip install 'spark-state-checkpointer[spark]'" in line
+
+
+def test_another_python_is_refused_in_a_sentence_that_it_can_read() -> None:
+    program = "import sys; sys.version_info = (3, 10, 1, 'final', 0); import checkpointer.spark"
+    assert last_line(program) == "ImportError: checkpointer needs Python 3.11 or newer, this is Python 3.10"
+    source = (ROOT / "checkpointer" / "__init__.py").read_text()
+    tree = ast.parse(source, feature_version=(3, 8))
+    imports = [index for index, node in enumerate(tree.body) if isinstance(node, ast.ImportFrom)]
+    (check,) = [index for index, node in enumerate(tree.body) if isinstance(node, ast.If)]
+    assert check < min(imports), "what is imported before the check may not parse"
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_an_error_goes_by_the_name_that_users_catch_it_by(name: str) -> None:
+    kind = getattr(errors, name)
+    assert kind.__module__ == "checkpointer.errors"
+    again = pickle.loads(pickle.dumps(kind("said")))
+    assert (type(again), str(again)) == (kind, "said")
+
+
+def test_a_traceback_ends_with_the_name_that_users_catch() -> None:
+    program = "from checkpointer import Checkpointer; Checkpointer('memory://x').restore(epoch='1')"
+    assert last_line(program).startswith("checkpointer.errors.IllegalArgumentError: epoch '1'")
+
+
+def test_a_map_is_no_table_and_the_way_to_read_it_is_said(tmp_path: Path) -> None:
+    from checkpointer import KeyedState
+
+    client = Checkpointer(tmp_path / "root")
+    with client.begin() as cp:
+        cp.save("visits", KeyedState({"a": 1}))
+        cp.snapshot("blobs", 0, bytearray(b"x"))
+    restored = client.restore()
+    assert restored is not None
+    with pytest.raises(errors.IllegalArgumentError, match=r"is a map, not a table: restored\.keyed\('visits'\)"):
+        restored.table("visits")
+    with pytest.raises(errors.IllegalArgumentError, match=r"is bytes, not a table: restored\.operator\('blobs'\)"):
+        restored.table("blobs")
