@@ -24,6 +24,9 @@ from manifests.model import Chain
 PARTITIONS = 8
 """Partitions of a state unless told otherwise: enough for every core of a small driver to encode at once."""
 
+MOST_PARTITIONS = 131_072
+"""Partitions that a state may have: 100,000 are proven, and no manifest makes a restore ask for memory without end."""
+
 LIVE = 256
 """Live objects of all partitions that are let be before those that nobody holds any more are put to rest."""
 
@@ -56,8 +59,10 @@ class KeyedState(MutableMapping[Any, Any]):
     def __init__(
         self, initial: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = (), *, partitions: int = PARTITIONS
     ) -> None:
-        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= 65_536:
-            raise IllegalArgumentError(f"partitions {partitions!r:.40}: expected an integer from 1 to 65536")
+        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MOST_PARTITIONS:
+            raise IllegalArgumentError(
+                f"partitions {partitions!r:.40}: expected an integer from 1 to {MOST_PARTITIONS}"
+            )
         self._partitions = partitions
         self._owner = Exclusive(Content([Partition(max(LIVE // partitions, 1)) for _ in range(partitions)]))
         if isinstance(initial, Mapping) or not hasattr(initial, "keys"):

@@ -24,7 +24,7 @@ from checkpointer.errors import (
 )
 from checkpointer.fallback import find_intact
 from checkpointer.history import find_savepoint, is_live, read_history
-from checkpointer.keyed import KeyedState
+from checkpointer.keyed import MOST_PARTITIONS, KeyedState
 from checkpointer.migrated import Migrated
 from checkpointer.pointer import Head, read_head, reading
 from checkpointer.prepared import Prepared, refuse_prepared
@@ -106,7 +106,7 @@ class Snapshot:
             raise IllegalArgumentError(
                 f"operator {name!r}: was not saved from a KeyedState: use operator().partition()"
             )
-        if not 1 <= operator.partitions <= 65_536:
+        if not 1 <= operator.partitions <= MOST_PARTITIONS:
             raise CorruptionError(f"operator {name!r}: {operator.partitions} partitions of keyed state")
         decoded: dict[Artifact, dict[object, bytes | None]] = {}
 
