@@ -177,6 +177,12 @@ def _digits(spark: str) -> tuple[int, int] | None:
     return (integers[spark], 0) if spark in integers else None
 
 
+def decimal_scale(spark: str) -> int:
+    """Digits after the point of an exact numeric type: none of an integer."""
+    digits = _digits(spark)
+    return 0 if digits is None else digits[1]
+
+
 def can_be_key(spark: Json) -> bool:
     """Whether equal values of the type hash alike in Spark and compare alike in Arrow."""
     return isinstance(spark, str) and spark != "variant"

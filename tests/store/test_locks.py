@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from checkpointer import Checkpointer
-from checkpointer.errors import DependencyError, OutcomeUnknownError
+from checkpointer.errors import DependencyError, OutcomeUnknownError, SwapNotSentError
 from checkpointer.runtime import run_sync
 from checkpointer.store import files, locks
-from checkpointer.errors import SwapNotSentError
 from checkpointer.store.local import LocalStore
 from checkpointer.store.locks import locked
 from tests.core.world import latest, put
