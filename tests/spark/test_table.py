@@ -789,3 +789,35 @@ def test_a_sum_beyond_all_types_commits_nothing_and_both_ways_out_are_ways(job: 
 
     once(job, leave)
     assert rows(read_state(spark, job.root, "t")) == [("x", 1e38)]
+
+
+WIDER = {
+    "integer": ("long", [1, None, -(2**31)], [2**31, 2**32 + 1, -(2**31) - 1]),
+    "decimal(5,2)": ("decimal(9,4)", ["1.50", None, "999.99"], ["1.5001", "1000.0000"]),
+    "short": ("decimal(7,1)", [1, None, -(2**15)], ["1.5", "32768.0"]),
+    "float": ("double", [1.5, None, float("nan"), 0.0], [1.1, 1e300]),
+}
+"""For types of keys: a wider one, values of both, and values of the wider one alone."""
+
+
+@pytest.mark.parametrize("kind", WIDER)
+def test_a_wider_key_finds_and_deletes_what_the_table_has(job: Job, spark: SparkSession, kind: str) -> None:
+    """Until an upsert of the wider type comes. What the table cannot hold is not there, and is none of its keys."""
+    wide, shared, beyond = WIDER[kind]
+
+    def frame(values: list[Any], kind: str) -> DataFrame:
+        text = spark.createDataFrame(
+            [(None if value is None else str(value), "p") for value in values], "k string, p string"
+        )
+        return text.select(F.col("k").cast(kind).alias("k"), "p")
+
+    once(job, lambda batch, _, state: state.table("t", ["k", "p"], num_partitions=4).upsert(frame(shared, kind)))
+    everything = frame([*shared, *beyond], wide)
+    asked = read_state(spark, job.root, "t", keys=everything)
+    assert len(rows(asked)) == len(shared)
+    assert dict(asked.dtypes)["k"] == dict(frame(shared, kind).dtypes)["k"]
+    assert rows(read_state(spark, job.root, "t", keys=frame(beyond, wide))) == []
+    once(job, lambda batch, _, state: state.table("t", ["k", "p"]).delete(frame([*shared[1:], *beyond], wide)))
+    assert read_state(spark, job.root, "t").count() == 1
+    once(job, lambda batch, _, state: state.table("t", ["k", "p"]).upsert(everything))
+    assert read_state(spark, job.root, "t").count() == len(shared) + len(beyond)
