@@ -20,9 +20,9 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
 from checkpointer.spark.cleaner import Cleaner
 from checkpointer.spark.failure import describe
-from checkpointer.spark.interpreter import use_driver_python
 from checkpointer.spark.progress import QueryProgress
 from checkpointer.spark.state import Callback, Line, State
+from checkpointer.spark.tasks import prove_tasks
 from checkpointer.store import Fencing
 from checkpointer.sync import Checkpointer
 from manifests.model import Job
@@ -119,9 +119,9 @@ class StatefulSink:
     def _restore(self, batch: DataFrame, job: Job) -> Line:
         """A client of its own for each run: whoever ran before, in this process too, is fenced by its first commit."""
         refuse_temporary(batch, job.query_id)
-        use_driver_python(batch.sparkSession)
         client = self.checkpointer.copy()
         line = Line(client, client.restore(), QueryProgress(batch.sparkSession, job.query_id))
+        prove_tasks(client, batch.sparkSession, line.restored)
         for before in self._lines.values():
             before.end()
         self._lines = {job.run_id: line}
