@@ -62,6 +62,11 @@ def stateful(
             goes wrong with it is logged, and does not fail the job.
         metrics: See `Checkpointer`. Called on the driver.
     """
+    if callable(root) and not isinstance(root, str | os.PathLike):
+        raise IllegalArgumentError(
+            "@stateful stands without its root: write @stateful('s3://bucket/jobs/orders'), or a folder, above the "
+            "function"
+        )
     if isinstance(clean_every, bool) or not isinstance(clean_every, int) or clean_every < 1:
         raise IllegalArgumentError(f"clean_every={clean_every!r:.40}: expected an integer of at least 1")
     if retention is not None and not isinstance(retention, RetentionPolicy):
@@ -77,6 +82,11 @@ class StatefulSink:
     """What `stateful` makes of a function: callable by foreachBatch, and the checkpointer of its root."""
 
     def __init__(self, client: Checkpointer, callback: Callback, on_reset: OnReset, cleaner: Cleaner | None) -> None:
+        if not callable(callback):
+            raise IllegalArgumentError(
+                f"stateful({client.root!r}): decorates a function of batch, batch_id and state, not "
+                f"{type(callback).__name__}: write @stateful(root) above it"
+            )
         self.checkpointer = client
         self._callback = callback
         self._on_reset = on_reset

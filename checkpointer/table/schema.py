@@ -92,9 +92,8 @@ class TableSchema:
         wanted = list(by_name) if columns is None else list(columns)
         unknown = [name for name in wanted if name not in by_name]
         if unknown or not wanted:
-            raise IllegalArgumentError(
-                f"table {table!r}: no column {', '.join(unknown)}; there are {', '.join(by_name)}"
-            )
+            why = f"no column {', '.join(unknown)}" if unknown else "columns=[]: expected at least one column"
+            raise IllegalArgumentError(f"table {table!r}: {why}; there are {', '.join(by_name)}")
         if len(set(wanted)) < len(wanted):
             raise IllegalArgumentError(f"table {table!r}: columns {', '.join(wanted)}: one is there twice")
         return [by_name[name] for name in wanted]

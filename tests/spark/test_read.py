@@ -235,8 +235,8 @@ def test_views_of_checkpoints_artifacts_and_positions(spark: SparkSession, store
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "say an operator, or one of the views"),
-        ({"operator": "t", "view": "artifacts"}, "say an operator, or one of the views"),
+        ({}, "there is neither: say one table"),
+        ({"operator": "t", "view": "artifacts"}, "there are both: say one table"),
         ({"view": "nope"}, "there are checkpoints"),
         ({"operator": "t", "coluns": "k"}, "option coluns: is none"),
         ({"operator": "t", "columns": "nope"}, "no column nope"),

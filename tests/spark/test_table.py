@@ -180,7 +180,7 @@ def test_replacing_with_nothing_empties_every_partition(job: Job, spark: SparkSe
         ({"key": ["c"]}, "select 'a' collate UTF8_LCASE c from b", "column 'c': a collated string cannot be a key"),
         ({"key": ["nope"]}, "select key from b", "column 'nope' is missing"),
         ({"key": []}, "select key from b", "expected at least one column"),
-        ({"num_partitions": 0}, "select key from b", "num_partitions: expected at least 1"),
+        ({"num_partitions": 0}, "select key from b", "num_partitions=0: expected an integer from 1"),
         ({"combine": {"v": "avg"}}, "select key, 1 v from b", "combine='avg'"),
         ({"combine": {"v": "sum"}}, "select key, 'a' v from b", "sum of string is not defined"),
         ({"combine": {"key": "sum"}}, "select key from b", "a key column cannot be combined"),
