@@ -70,6 +70,11 @@ class Client:
         """
         if isinstance(max_chain, bool) or not isinstance(max_chain, int) or max_chain < MIN_CHAIN:
             raise IllegalArgumentError(f"max_chain={max_chain!r:.40}: expected an integer of at least {MIN_CHAIN}")
+        if storage_options is not None and not isinstance(storage_options, Mapping):
+            raise IllegalArgumentError(  # its value may be a secret
+                "storage_options: expected a dict of what the file system takes, as in {'key': …}, not "
+                f"{type(storage_options).__name__}"
+            )
         options = None if storage_options is None else dict(storage_options)
         if metrics is not None and not callable(metrics):
             raise IllegalArgumentError(f"metrics={metrics!r:.40}: expected a function of one record, or None")

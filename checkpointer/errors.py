@@ -4,6 +4,7 @@
     ├─ RetryableError                    wait and try again
     │   ├─ ThrottlingError               the store asked for less
     │   └─ DependencyError               the store could not be reached, or did not answer
+    │       └─ SwapNotSentError          a swap was given up before it was sent: nothing was changed
     ├─ NotFoundError (LookupError)       there is no such thing
     │   ├─ CheckpointNotFoundError
     │   ├─ SavepointNotFoundError
@@ -62,6 +63,10 @@ class ThrottlingError(RetryableError):
 
 class DependencyError(RetryableError):
     """The store could not be reached, or did not answer in time."""
+
+
+class SwapNotSentError(DependencyError):
+    """A swap was given up before anything of it was sent: it can never take effect."""
 
 
 class NotFoundError(CheckpointError, LookupError):
@@ -147,6 +152,7 @@ __all__ = [
     "ShutdownError",
     "StoreNotFoundError",
     "StoreRefusedError",
+    "SwapNotSentError",
     "ThrottlingError",
     "UnsupportedFormatError",
 ]

@@ -178,7 +178,20 @@ def _after_fork() -> None:
     _unfinished.forget()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+_fork_count = 0
+
+
+def forks() -> int:
+    """How often this process was forked; a child process counts on from its parent's number."""
+    return _fork_count
+
+
+def _count_fork() -> None:
+    global _fork_count
+    _fork_count += 1
+
+
+os.register_at_fork(after_in_parent=_count_fork, after_in_child=_after_fork)
 
 
 def loop() -> asyncio.AbstractEventLoop:

@@ -150,7 +150,10 @@ class Draft:
         old = self._operators.get(operator)
         if old is not None and old.codec != layout.MSGPACK:
             raise IllegalArgumentError(f"operator {operator!r}: holds {old.codec} artifacts: {how_to_keep(operator)}")
-        return state._capture({} if old is None else old.chains, self._session.max_chain)
+        try:
+            return state._capture({} if old is None else old.chains, self._session.max_chain)
+        except IllegalArgumentError as error:  # a value that cannot be stored
+            raise IllegalArgumentError(f"operator {operator!r}: {error}") from None
 
     async def save(self, operator: str, capture: Capture) -> None:
         """Write what was captured. What may have come since then is refused: then its changes are changes still."""
@@ -421,6 +424,7 @@ class Draft:
         return change
 
     def _existing(self, operator: str, partition: int | None) -> None:
+        layout.encode_name("operator", operator)
         change, old = self._changes.get(operator), self._operators.get(operator)
         if change is None and old is None:
             raise IllegalArgumentError(

@@ -27,7 +27,7 @@ from checkpointer.pointer import Head, advance, read_head, reading, successor
 from checkpointer.query.running import show_driver
 from checkpointer.store.base import Store
 from checkpointer.store.probe import probe
-from manifests.model import CheckpointId, Manifest, Pointer, Ref, Writer
+from manifests.model import CheckpointId, Job, Manifest, Pointer, Ref, Writer
 
 logger = logging.getLogger("checkpointer")
 
@@ -64,6 +64,7 @@ class Session:
         self._must_restore: str | None = None
         self._viewed: CheckpointId | None = None
         self._instance = host.token(32)
+        self._forks = runtime.forks()
         self._fenced: FencedError | None = None
         self._probed = False
         self._background: asyncio.Task[object] | None = None
@@ -200,8 +201,10 @@ class Session:
         if self._owns(head) and not self._owns(base.head):
             logger.info("%s: this writer took over (as writer %d)", self.store.url, self._writer_on(head).epoch)
         if not self._owns(head) and self._owns(base.head):
+            who = await self._describe(base, head, attempt)
             self._fenced = FencedError(
-                f"{self.store.url}: {attempt.id} was committed, but another writer took over since"
+                f"{self.store.url}: {attempt.id} was committed, but another writer took over since, {who}: "
+                "stop this job"
             )
         return head
 
@@ -232,22 +235,38 @@ class Session:
         if not self._owns(base.head):
             return ConflictError(
                 f"{self.store.url}: {base.parent.id if base.parent else None} was restored, but another writer took "
-                f"over since, and {now} is committed: {attempt.id} was not; call restore() and go on from there"
+                f"over since, {await self._describe(base, head, attempt)}, and {now} is committed: {attempt.id} was "
+                "not; call restore() and go on from there"
             )
         return FencedError(
-            f"{self.store.url}: another writer has taken over, {await self._describe(base, head)}, and {now} is "
-            f"committed: {attempt.id} was not committed; stop this job"
+            f"{self.store.url}: another writer has taken over, {await self._describe(base, head, attempt)}, and {now} "
+            f"is committed: {attempt.id} was not committed; stop this job"
         )
 
-    async def _describe(self, base: Base, head: Head) -> str:
+    async def _describe(self, base: Base, head: Head, attempt: Ref) -> str:
         """Say who writes now and since when, as far as the first checkpoint of it that can be read tells."""
         who = f"writer {head.writer.epoch if head.writer else 0}"
-        for ref, old in ((head.committed, base.head.committed), (head.prepared, base.head.prepared)):
-            if ref is None or ref == old:
+        for ref in (head.committed, head.prepared):
+            if ref is None or ref in (base.head.committed, base.head.prepared, attempt):
                 continue
             with suppress(CheckpointError):  # the news is that somebody else writes; this is no more than a help
-                return f"{who}{_show(await objects.read_manifest_alone(self.store, ref))}"
+                manifest = await objects.read_manifest_alone(self.store, ref)
+                who += _show(manifest, None if self._is_by_hand(manifest.job, base) else manifest.job)
+                break
+        if runtime.forks() > self._forks:
+            who += " (this process was forked meanwhile: a child process that commits to the same root takes over)"
         return who
+
+    def _is_by_hand(self, job: Job | None, base: Base) -> bool:
+        """Whether a checkpoint of another writer is of a batch that it did not run itself.
+
+        What is committed by hand on top of a query's checkpoint, or brings one back, names the batch whose state it
+        has: one of this writer's own run, or one that was committed when this writer restored.
+        """
+        last = base.manifest.job if base.manifest is not None else None
+        if job is None or last is None or (job.query_id, job.run_id) != (last.query_id, last.run_id):
+            return False
+        return self._owns(base.head) or job.batch_id <= last.batch_id
 
     async def prove_conditions(self, head: Head) -> None:
         """Refuse a store that ignores conditions, when a root is about to be created on it."""
@@ -256,9 +275,9 @@ class Session:
             self._probed = True
 
 
-def _show(manifest: Manifest) -> str:
+def _show(manifest: Manifest, job: Job | None) -> str:
     """The query, run and process that wrote a checkpoint, and when, as far as it says so."""
-    job, told = manifest.job, []
+    told = ["no streaming query"]
     if job is not None:
         told = [f"query {job.query_id:.80}", f"run {job.run_id:.80}"]
         told += [] if job.driver is None else [show_driver(job.driver)]

@@ -183,9 +183,19 @@ def _refuse_lookalikes(value: Any) -> None:
         level = list(chain.from_iterable(members))
 
 
+_INSTEAD: dict[type, str] = {
+    bytearray: "bytes",
+    memoryview: "bytes",
+    complex: "a tuple of two floats",
+    range: "a list",
+}
+"""What to use instead of types that are built in and come back as something else, or not at all."""
+
+
 def _unsupported(kind: type) -> UnsupportedValueError:
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    return UnsupportedValueError(f"a value of type {name}: convert it to a built-in type first")
+    instead = _INSTEAD.get(kind, "a built-in type, such as a dict, list, text or number,")
+    return UnsupportedValueError(f"a value of type {name}: convert it to {instead} first")
 
 
 class _Level:

@@ -1,13 +1,15 @@
 """Check what users hand over, by name, before anything is done with it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark import SparkContext
-from pyspark.sql import DataFrame
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from checkpointer.errors import IllegalArgumentError
+from manifests import layout
 
 _CONNECT = "pyspark.sql.connect."
 
@@ -22,9 +24,14 @@ def check_session(function: str, spark: object) -> None:
 
 
 def check_frame(call: str, given: Any) -> DataFrame:
-    """Take a DataFrame of classic PySpark; refuse anything else by its type."""
+    """Take a DataFrame of classic PySpark whose rows are at hand; refuse anything else by its type."""
     kind = type(given)
     if isinstance(given, DataFrame) and not kind.__module__.startswith(_CONNECT):
+        if given.isStreaming:
+            raise IllegalArgumentError(
+                f"{call} takes rows that are at hand, not a streaming DataFrame: within a foreachBatch function use "
+                "the batch that it is given, and read other sources with spark.read"
+            )
         return given
     if kind.__module__.startswith("pandas.") or isinstance(given, list | tuple):
         advice = "make one of it with spark.createDataFrame(…)"
@@ -39,7 +46,10 @@ def check_names(what: str, given: Any) -> list[str]:
     """Take a sequence of column names; refuse a single name as text, which would be taken letter by letter."""
     if isinstance(given, str):
         raise IllegalArgumentError(f"{what}={given!r:.80}: expected a list of column names, as in [{given!r:.80}]")
-    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
+    names = given if isinstance(given, Sequence) else ()
+    if any(isinstance(name, Column) for name in names):
+        raise IllegalArgumentError(f"{what}={given!r:.80}: expected column names, as in ['n'], not Column objects")
+    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in names):
         raise IllegalArgumentError(f"{what}={given!r:.80}: expected a list of column names")
     return list(given)
 
@@ -52,6 +62,28 @@ def check_key(table: str, given: Any) -> list[str]:
     return key
 
 
+def check_combine(table: str, given: Any) -> dict[str, Any]:
+    """Take how columns are combined, by their names; which ways there are, the schema says."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise IllegalArgumentError(
+            f"table {table!r}: combine={given!r:.80}: expected a dict from column names to what is made of two values, "
+            "as in {'n': 'sum'}"
+        )
+    return dict(given)
+
+
+def check_num_partitions(what: str, given: Any) -> int:
+    """Take a number of partitions."""
+    try:
+        if layout.check_partition(given) > 0:
+            return int(given)
+    except IllegalArgumentError:
+        pass
+    raise IllegalArgumentError(f"{what}: num_partitions={given!r:.40}: expected an integer from 1 to 2147483647")
+
+
 def check_schema(table: str, given: Any) -> StructType:
     """Take a schema; text can be parsed by Spark's own grammar alone, where there is a session."""
     if isinstance(given, str) and SparkContext._active_spark_context is None:
@@ -59,7 +91,14 @@ def check_schema(table: str, given: Any) -> StructType:
             f"table {table!r}: schema={given!r:.80}: only Spark parses a schema written as text, and there is no "
             "session: pass a StructType, as in StructType().add('user', 'string'), or make a session first"
         )
-    found = StructType.fromDDL(given) if isinstance(given, str) else given
+    try:
+        found = StructType.fromDDL(given) if isinstance(given, str) else given
+    except PySparkException as error:
+        said = str(error).strip().partition("\n")[0]
+        raise IllegalArgumentError(
+            f"table {table!r}: schema={given!r:.80}: Spark cannot parse it: {said:.300}: expected columns with their "
+            "types, as in 'user string, n long'"
+        ) from None
     if not isinstance(found, StructType):
         raise IllegalArgumentError(f"table {table!r}: schema={given!r:.80}: expected a StructType or columns as text")
     return found

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from checkpointer.errors import CheckpointError, IllegalArgumentError
-from checkpointer.spark.door import check_key, check_schema
+from checkpointer.spark.door import check_combine, check_key, check_num_partitions, check_schema
 from checkpointer.spark.read import Root
 from checkpointer.store import Fencing
 from checkpointer.sync import Checkpointer
@@ -52,6 +52,10 @@ def can_restore(
     fields = [field.jsonValue() for field in check_schema(operator, schema).fields]
     if key is not None:
         key = check_key(operator, key)
+    if combine is not None:
+        combine = check_combine(operator, combine)
+    if num_partitions is not None:
+        check_num_partitions(f"table {operator!r}", num_partitions)
     restored = Checkpointer(root, storage_options, fencing=fencing).restore()
     known = restored.manifest.operators.get(operator) if restored and restored.manifest else None
     if known is None:

@@ -15,11 +15,11 @@ from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark p
 
 from checkpointer.client import as_bytes
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.spark.door import check_frame, check_names
+from checkpointer.spark.door import check_frame, check_names, check_num_partitions
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.sync import Checkpointer
 from manifests import layout
-from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Kind
+from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Kind
 
 _PARTITION = "__partition"
 _RESULT = "path string, size bigint, place string"
@@ -49,6 +49,16 @@ class Delta:
 Write = Callable[[int, Iterator[pa.RecordBatch]], Snapshot | Delta | None]
 
 
+def partitioning(operator: str, key: Sequence[str] | None, num_partitions: int | None) -> Json:
+    """What a manifest records of how rows are brought to their partitions; None where that is left to Spark."""
+    if (key is None) != (num_partitions is None):
+        raise IllegalArgumentError(f"operator {operator!r}: key and num_partitions go together: both, or neither")
+    if key is None:
+        return None
+    names = check_names(f"operator {operator!r}: key", key)
+    return {"key": names, "num_partitions": check_num_partitions(f"operator {operator!r}", num_partitions)}
+
+
 def write_partitions(
     client: Checkpointer,
     checkpoint: CheckpointId,
@@ -61,20 +71,21 @@ def write_partitions(
     """Run `write` on the executors. Return the artifacts of the finished tasks, one a partition, and where each ran."""
     layout.encode_name("operator", operator)
     check_frame(f"operator {operator!r}: write_partitions()", frame)
-    if key is not None:
-        key = check_names(f"operator {operator!r}: key", key)
-    if (key is None) != (num_partitions is None):
-        raise IllegalArgumentError("key and num_partitions go together: both, or neither")
+    if not callable(write):
+        raise IllegalArgumentError(
+            f"operator {operator!r}: write_partitions(): write={write!r:.80}: expected a function of a partition's "
+            "number and its record batches, as in write(partition, batches)"
+        )
     # Sent as closures: Spark looks at the function's own signature, which a bound method hides.
     task = _Task(TaskRoot.of(client, frame.sparkSession), checkpoint, operator, write)
     if key is None:
         written = frame.mapInArrow(lambda batches: task.run_partition(batches), _RESULT)
     else:
         assert num_partitions is not None
-        if layout.check_partition(num_partitions) < 1:
-            raise IllegalArgumentError("num_partitions: expected at least 1")
         if _PARTITION in frame.columns:
-            raise IllegalArgumentError(f"column {_PARTITION!r}: the name is taken, rename the column")
+            raise IllegalArgumentError(
+                f"operator {operator!r}: column {_PARTITION!r}: the name is taken, rename the column"
+            )
         keyed = frame.withColumn(_PARTITION, F.pmod(F.hash(*key), F.lit(num_partitions)))
         # By a column and never by task index: adaptive execution moves rows between tasks.
         written = keyed.groupBy(_PARTITION).applyInArrow(lambda key, rows: task.run_group(key, rows), _RESULT)

@@ -20,9 +20,9 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
 from checkpointer.spark.cleaner import Cleaner
 from checkpointer.spark.failure import describe
-from checkpointer.spark.interpreter import use_driver_python
 from checkpointer.spark.progress import QueryProgress
 from checkpointer.spark.state import Callback, Line, State
+from checkpointer.spark.tasks import prove_tasks
 from checkpointer.store import Fencing
 from checkpointer.sync import Checkpointer
 from manifests.model import Job
@@ -62,6 +62,11 @@ def stateful(
             goes wrong with it is logged, and does not fail the job.
         metrics: See `Checkpointer`. Called on the driver.
     """
+    if callable(root) and not isinstance(root, str | os.PathLike):
+        raise IllegalArgumentError(
+            "@stateful stands without its root: write @stateful('s3://bucket/jobs/orders'), or a folder, above the "
+            "function"
+        )
     if isinstance(clean_every, bool) or not isinstance(clean_every, int) or clean_every < 1:
         raise IllegalArgumentError(f"clean_every={clean_every!r:.40}: expected an integer of at least 1")
     if retention is not None and not isinstance(retention, RetentionPolicy):
@@ -77,6 +82,11 @@ class StatefulSink:
     """What `stateful` makes of a function: callable by foreachBatch, and the checkpointer of its root."""
 
     def __init__(self, client: Checkpointer, callback: Callback, on_reset: OnReset, cleaner: Cleaner | None) -> None:
+        if not callable(callback):
+            raise IllegalArgumentError(
+                f"stateful({client.root!r}): decorates a function of batch, batch_id and state, not "
+                f"{type(callback).__name__}: write @stateful(root) above it"
+            )
         self.checkpointer = client
         self._callback = callback
         self._on_reset = on_reset
@@ -119,9 +129,9 @@ class StatefulSink:
     def _restore(self, batch: DataFrame, job: Job) -> Line:
         """A client of its own for each run: whoever ran before, in this process too, is fenced by its first commit."""
         refuse_temporary(batch, job.query_id)
-        use_driver_python(batch.sparkSession)
         client = self.checkpointer.copy()
         line = Line(client, client.restore(), QueryProgress(batch.sparkSession, job.query_id))
+        prove_tasks(client, batch.sparkSession, line.restored)
         for before in self._lines.values():
             before.end()
         self._lines = {job.run_id: line}

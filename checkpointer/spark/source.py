@@ -89,7 +89,10 @@ class Request:
             raise IllegalArgumentError("option path: say the root, as in load('s3://bucket/jobs/orders')")
         view, operator = given.get("view"), given.get("operator")
         if (view is None) == (operator is None):
-            raise IllegalArgumentError(f"say an operator, or one of the views {', '.join(VIEWS)}")
+            raise IllegalArgumentError(
+                f"option operator or view: {'there is neither' if view is None else 'there are both'}: say one table, "
+                f"as in option('operator', 'totals'), or one of the views {', '.join(VIEWS)}, as in option('view', …)"
+            )
         if view is not None and view not in VIEWS:
             raise IllegalArgumentError(f"view {view!r:.40}: there are {', '.join(VIEWS)}")
         columns = given.get("columns")

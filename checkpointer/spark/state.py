@@ -15,7 +15,7 @@ from checkpointer.runtime import run_sync
 from checkpointer.spark import maps
 from checkpointer.spark.batch import Token
 from checkpointer.spark.operations import Operations
-from checkpointer.spark.partitions import Write, write_partitions
+from checkpointer.spark.partitions import Write, partitioning, write_partitions
 from checkpointer.spark.progress import QueryProgress
 from checkpointer.spark.table import TableState
 from checkpointer.sync import Checkpointer
@@ -126,6 +126,7 @@ class State(Live):
 
         `partitions` is how many parts a new mapping is saved in; another number for an old one spreads it anew.
         """
+        layout.encode_name("map", name)
         if name in self._tables:
             raise IllegalArgumentError(f"map {name!r}: a table of this job has that name")
         self._used.add(name)
@@ -143,7 +144,9 @@ class State(Live):
                 state = KeyedState(partitions=PARTITIONS if partitions is None else partitions)
             self._line.maps[name] = state
         elif partitions not in (None, state.partitions):
-            raise IllegalArgumentError(f"map {name!r}: is in use with {state.partitions} partitions, not {partitions}")
+            raise IllegalArgumentError(
+                f"map {name!r}: is in use with {state.partitions} partitions, not {partitions!r}"
+            )
         return state
 
     @_operation
@@ -167,6 +170,7 @@ class State(Live):
                 Nulls are left out. Sums of integers and decimals are exact; those of floats depend on the order.
             schema: Columns of a table that nothing was written to yet, so that it can be read before that.
         """
+        layout.encode_name("table", name)
         if name in self._line.maps:
             raise IllegalArgumentError(f"table {name!r}: a map of this job has that name")
         if name in self._tables:
@@ -211,10 +215,10 @@ class State(Live):
         together by `pmod(hash(key), num_partitions)`, the same in every batch; without, a partition is whatever Spark
         made of the DataFrame, by index.
         """
+        layout.encode_name("operator", name)
         self._used.add(name)
-        by = None if key is None else {"key": list(key), "num_partitions": num_partitions}
         draft = self._checkpoint._draft
-        draft.declare(name, by)
+        draft.declare(name, partitioning(name, key, num_partitions))
         with draft.meter.blocking():
             wrote = write_partitions(self._line.client, self.id, name, frame, write, key, num_partitions)
             for artifact, place in wrote:
@@ -223,6 +227,8 @@ class State(Live):
     @_operation
     def partition(self, name: str, partition: int) -> list[bytes]:
         """A partition's snapshot and deltas, as of the last committed batch. Empty where it has none."""
+        layout.encode_name("operator", name)
+        layout.check_partition(partition)
         self._used.add(name)
         committed = self._checkpoint.parent
         if committed is None or name not in committed.operators:
@@ -233,6 +239,7 @@ class State(Live):
     @_operation
     def drop(self, name: str) -> None:
         """Leave a map or operator out, from this batch on."""
+        layout.encode_name("operator", name)
         self._used.add(name)
         known = name in self._line.maps or name in self._tables
         if (dropped := self._line.maps.pop(name, None)) is not None:

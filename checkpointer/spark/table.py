@@ -19,7 +19,14 @@ from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.migrated import how_to_keep
 from checkpointer.runtime import run_sync
 from checkpointer.save import Draft
-from checkpointer.spark.door import check_frame, check_key, check_schema
+from checkpointer.spark.door import (
+    check_combine,
+    check_frame,
+    check_key,
+    check_names,
+    check_num_partitions,
+    check_schema,
+)
 from checkpointer.spark.frames import Work, fields_of, has_unique_keys, keys_of, map_batches, rows_of
 from checkpointer.spark.scan import each, lookup, scan, spread
 from checkpointer.spark.tasks import TaskRoot
@@ -40,7 +47,6 @@ from checkpointer.table.schema import (
 from checkpointer.table.version import Reader, Version
 from checkpointer.table.write import Writer, on_top, rewrite, rewrites
 from checkpointer.views import Live
-from manifests import layout
 from manifests.model import Artifact, Chain, CheckpointId
 
 PARTITIONS = 16
@@ -89,9 +95,9 @@ class TableState(Live):
         """Whether changes are so large that tasks should get all of a partition each, though that is a shuffle more."""
         self._name = name
         self._key = check_key(name, key)
-        self._combine = dict(combine or {})
-        if num_partitions is not None and layout.check_partition(num_partitions) < 1:
-            raise IllegalArgumentError(f"table {name!r}: num_partitions: expected at least 1")
+        self._combine = check_combine(name, combine)
+        if num_partitions is not None:
+            check_num_partitions(f"table {name!r}", num_partitions)
         known = draft.operator(name)
         self._version = None if known is None else Version.of(name, known)
         old = PARTITIONS if self._version is None else self._version.partitions
@@ -138,7 +144,8 @@ class TableState(Live):
         """
         with self._operation(self._check):
             version = self._existing()
-            schema = version.schema.without(self._name, columns)
+            names = check_names(f"table {self._name!r}: drop_columns(): columns", columns)
+            schema = version.schema.without(self._name, names)
             if schema != version.schema:
                 self._version, self._changed = replace(version, schema=schema), True
 

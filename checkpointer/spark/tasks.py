@@ -1,6 +1,7 @@
 """What every task of ours needs on an executor: a client of the root, and proof that the root is the same one."""
 
 import functools
+import logging
 import os
 import pickle
 import socket
@@ -11,8 +12,12 @@ from pyspark.sql import SparkSession
 
 from checkpointer.errors import InvalidStateError
 from checkpointer.placement import this_place
-from checkpointer.spark.interpreter import settle_interpreter
+from checkpointer.spark.interpreter import settle_interpreter, use_driver_python
 from checkpointer.sync import Checkpointer
+from checkpointer.sync_handles import Restored
+from manifests import layout
+
+logger = logging.getLogger("checkpointer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,29 @@ def _client(pickled: bytes, pid: int) -> Checkpointer:
     """One client for all the tasks of a Python worker, so that connections are kept."""
     client: Checkpointer = pickle.loads(pickled)  # noqa: S301  # made by the driver of this same job
     return client
+
+
+def prove_tasks(client: Checkpointer, spark: SparkSession, restored: Restored | None) -> None:
+    """Prove that tasks can work for tables, before a callback does what cannot be undone.
+
+    Where the state has maps alone, a job may never need tasks: what they lack is logged, and the first table refused.
+    """
+    use_driver_python(spark)
+    try:
+        _refuse_foreign_executors(client, spark)
+    except InvalidStateError:  # no table can be used on this root: the first one says so
+        return
+    try:
+        settle_interpreter(spark, client.root)
+    except InvalidStateError as error:
+        if not _has_maps_alone(restored):
+            raise
+        logger.warning("%s: no table can be used: %s", client.root, error)
+
+
+def _has_maps_alone(restored: Restored | None) -> bool:
+    manifest = None if restored is None else restored.manifest
+    return manifest is not None and all(o.codec == layout.MSGPACK for o in manifest.operators.values())
 
 
 def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None:

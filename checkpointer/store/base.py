@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from checkpointer.errors import ConflictError, DependencyError, IllegalArgumentError, NotFoundError
+from checkpointer.errors import ConflictError, IllegalArgumentError, NotFoundError
 from manifests.digest import Bytes, sha256
 
 SWAP_LIMIT = 16 << 20
@@ -32,10 +32,6 @@ class ObjectNotFoundError(NotFoundError):
 
 class ObjectExistsError(ConflictError):
     """An object already has this path."""
-
-
-class SwapNotSentError(DependencyError):
-    """A swap was given up before anything of it was sent: it can never take effect."""
 
 
 class PreconditionFailedError(ConflictError):

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from checkpointer.store.base import SwapNotSentError
+from checkpointer.errors import SwapNotSentError
 
 LONGEST_PAUSE = 0.02
 """Seconds between two tries to take the lock, at most about."""

@@ -6,8 +6,9 @@ from checkpointer.errors import (
     RetryableError,
     StoreNotFoundError,
     StoreRefusedError,
+    SwapNotSentError,
 )
-from checkpointer.store.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store, SwapNotSentError
+from checkpointer.store.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store
 
 NOT_TOLD = (RetryableError, StoreRefusedError, StoreNotFoundError)
 """What a store raises that cannot, or will not, tell what it holds: the one proves as little as the other."""

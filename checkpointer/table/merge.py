@@ -5,6 +5,7 @@ without Spark merge alike. Nulls are equal to nulls and NaN to NaN, as in Spark'
 """
 
 from collections.abc import Callable
+from decimal import localcontext
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.table import kept, wide
 from checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, Column, TableSchema
-from checkpointer.table.types import is_float
+from checkpointer.table.types import MAX_PRECISION, decimal_scale, is_float, is_wider, show_type
 
 
 def in_order(rows: pa.Table, key: list[str], *, stable: bool = False) -> pa.Table:
@@ -130,7 +131,7 @@ def _newest(groups: Any, index: Any, count: int) -> Any:
 def _combined(alive: pa.Table, groups: Any, count: int, schema: TableSchema, table: str) -> dict[str, Any]:
     """Return the combined columns of each group, of the rows that count."""
     return {
-        column.name: _combine(alive[column.name], groups, count, column, table)
+        column.name: _combine(alive, groups, count, column, schema.key, table)
         for column in schema.values
         if column.role != "last"
     }
@@ -234,10 +235,10 @@ def _groups(rows: pa.Table, key: list[str]) -> tuple[Any, int]:
 # ---- combining the values of one column ------------------------------------------------------------------------------
 
 
-def _combine(values: pa.ChunkedArray, groups: Any, count: int, column: Column, table: str) -> pa.Array:
-    """The combined value of each group; null where a group has no value but nulls."""
-    present = values.is_valid().to_numpy()
-    values, groups = values.filter(pa.array(present)).combine_chunks(), groups[present]
+def _combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[str], table: str) -> pa.Array:
+    """The combined value of each group of rows; null where a group has no value but nulls."""
+    present = rows[column.name].is_valid().to_numpy()
+    values, groups = rows[column.name].filter(pa.array(present)).combine_chunks(), groups[present]
     if column.role != "sum":
         return _extreme(values, groups, count, last=column.role == "max")
     if is_float(column.type):
@@ -247,9 +248,36 @@ def _combine(values: pa.ChunkedArray, groups: Any, count: int, column: Column, t
     try:
         return add(values, groups, count).cast(values.type)
     except (pa.ArrowInvalid, OverflowError):
-        raise InvalidStateError(
-            f"table {table!r}: a sum of column {column.name!r} does not fit into its type: write it with a wider one"
-        ) from None
+        row = np.flatnonzero(present)[_first_too_large(values, groups, count)]
+        raise _outgrown(table, column, show_key(rows, key, row)) from None
+
+
+def _first_too_large(values: pa.Array, groups: Any, count: int) -> int:
+    """The first value of a group whose sum does not fit into the type of the values, which are exact numbers."""
+    integer = pa.types.is_integer(values.type)
+    scale = 0 if integer else values.type.scale
+    largest = (1 << (values.type.bit_width - 1)) - 1 if integer else 10**values.type.precision - 1
+    smallest = -largest - 1 if integer else -largest
+    sums = _add(values.cast(pa.decimal256(76, scale)), groups, count).to_pylist()
+    with localcontext(prec=80):
+        too_large = {
+            group
+            for group, total in enumerate(sums)
+            if total is not None and not smallest <= total.scaleb(scale) <= largest
+        }
+    return next(row for row, group in enumerate(groups.tolist()) if group in too_large)
+
+
+def _outgrown(table: str, column: Column, key: str) -> InvalidStateError:
+    """Say which sum is too large, and what can be done: there is no wider type for every column."""
+    widest = f"decimal({MAX_PRECISION},{decimal_scale(column.type)})"
+    wider = f"upsert it as a wider type, such as {widest}; or " if is_wider(column.type, widest) else ""
+    return InvalidStateError(
+        f"table {table!r}: the sum of column {column.name!r} of the key {key} does not fit into its type, "
+        f"{show_type(column.type)}, and a batch that fails with this commits nothing: {wider}drop it for good with "
+        f"drop_columns([{column.name!r}]), and go on with a column of another name or type, such as double; or rewind "
+        "to a checkpoint from before it grew so large"
+    )
 
 
 def _extreme(values: pa.Array, groups: Any, count: int, *, last: bool) -> pa.Array:

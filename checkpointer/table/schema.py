@@ -13,6 +13,7 @@ from checkpointer.table.types import (
     can_be_key,
     can_order,
     can_sum,
+    is_too_deep,
     is_wider,
     plain_type,
     show_type,
@@ -91,9 +92,8 @@ class TableSchema:
         wanted = list(by_name) if columns is None else list(columns)
         unknown = [name for name in wanted if name not in by_name]
         if unknown or not wanted:
-            raise IllegalArgumentError(
-                f"table {table!r}: no column {', '.join(unknown)}; there are {', '.join(by_name)}"
-            )
+            why = f"no column {', '.join(unknown)}" if unknown else "columns=[]: expected at least one column"
+            raise IllegalArgumentError(f"table {table!r}: {why}; there are {', '.join(by_name)}")
         if len(set(wanted)) < len(wanted):
             raise IllegalArgumentError(f"table {table!r}: columns {', '.join(wanted)}: one is there twice")
         return [by_name[name] for name in wanted]
@@ -228,6 +228,12 @@ def _columns(name: str, fields: Sequence[Json], key: Sequence[str], combine: Map
             raise IllegalArgumentError(f"table {name!r}: column {field['name']!r}: the name is taken: rename it")
         if field["name"].lower() in (other.lower() for other in found):
             raise IllegalArgumentError(f"table {name!r}: column {field['name']!r} is there twice: rename one")
+        if is_too_deep(field["type"]):  # asked of new rows alone: a table that has such a column can still drop it
+            raise IllegalArgumentError(
+                f"table {name!r}: column {field['name']!r} is nested too deep: its values could be written, and not be "
+                "read back from Parquet or by Spark's tasks; at most 49 arrays, 31 maps or 62 structs stand one inside "
+                "the other: flatten it, or keep it as text, made by to_json(…)"
+            )
         found[field["name"]] = field
     for column in (*key, *combine):
         if column not in found:

@@ -34,6 +34,12 @@ _DURATION = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|seco
 
 MAX_PRECISION = 38
 
+PARQUET_LEVELS = 98
+"""Levels of nesting that Parquet files can be read back with: an array or a map is two of them, a struct one."""
+
+BATCH_LEVELS = 62
+"""Levels of nesting that rows can have on their way between Spark and its tasks: a map is two, others are one."""
+
 
 def arrow_type(spark: Json) -> pa.DataType:
     """The Arrow type in which values of a Spark type are stored. `IllegalArgumentError` where there is none."""
@@ -90,6 +96,26 @@ def whole_variants(rows: pa.Table) -> pa.Table:
             made = pa.StructArray.from_arrays(parts, fields=strict, mask=values.is_null())
             rows = rows.set_column(index, field.with_type(made.type), made)
     return rows
+
+
+def is_too_deep(spark: Json) -> bool:
+    """Whether values of a type, of any depth, could be written and then not be read back."""
+    level = [(spark, 0, 0)]
+    while level:
+        inner = []
+        for kind, parquet, batch in level:
+            if parquet > PARQUET_LEVELS or batch > BATCH_LEVELS:
+                return True
+            if not isinstance(kind, dict):
+                continue
+            if kind.get("type") == "array":
+                inner.append((kind["elementType"], parquet + 2, batch + 1))
+            elif kind.get("type") == "map":
+                inner += [(kind[part], parquet + 2, batch + 2) for part in ("keyType", "valueType")]
+            elif kind.get("type") == "struct":
+                inner += [(field["type"], parquet + 1, batch + 1) for field in kind["fields"]]
+        level = inner
+    return False
 
 
 def show_type(spark: Json) -> str:
@@ -149,6 +175,12 @@ def _digits(spark: str) -> tuple[int, int] | None:
         return int(match[1]) - int(match[2]), int(match[2])
     integers = dict(zip(_INTEGERS, (3, 5, 10, 19), strict=True))
     return (integers[spark], 0) if spark in integers else None
+
+
+def decimal_scale(spark: str) -> int:
+    """Digits after the point of an exact numeric type: none of an integer."""
+    digits = _digits(spark)
+    return 0 if digits is None else digits[1]
 
 
 def can_be_key(spark: Json) -> bool:

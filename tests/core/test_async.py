@@ -341,7 +341,7 @@ def test_a_forked_child_starts_a_session_of_its_own(tmp_path: Path) -> None:
 
     assert in_child(child) == 0
     running.snapshot("op", 0, b"zombie")
-    with pytest.raises(FencedError):
+    with pytest.raises(FencedError, match="this process was forked meanwhile: a child process that commits"):
         running.commit()
     assert latest(Checkpointer(tmp_path / "root")) == b"3"
 

@@ -612,3 +612,19 @@ def test_an_operator_whose_first_delta_was_refused_may_be_saved_otherwise(world:
     restored = world.actor().restore()
     assert restored is not None
     assert dict(restored.keyed("op")) == {"k": 1}
+
+
+@pytest.mark.parametrize("name", [5, "", None, ["t"], b"t"])
+@pytest.mark.parametrize("verb", ["snapshot", "delta", "save", "drop", "keep"])
+def test_a_name_that_is_no_text_is_refused_by_every_verb(world: World, verb: str, name: Any) -> None:
+    more: dict[str, tuple[Any, ...]] = {"snapshot": (0, b""), "delta": (0, b""), "save": (KeyedState(),)}
+    cp = world.actor().begin()
+    with pytest.raises(IllegalArgumentError, match="operator: expected a name of at least one character, got"):
+        getattr(cp, verb)(name, *more.get(verb, ()))
+
+
+@pytest.mark.parametrize("given", ["x", ["x"], {"x"}, 5])
+def test_storage_options_that_are_no_dict_are_refused_without_being_shown(given: Any) -> None:
+    with pytest.raises(IllegalArgumentError, match="storage_options: expected a dict") as raised:
+        Checkpointer("s3://bucket/root", given)
+    assert str(raised.value).endswith(f"not {type(given).__name__}")

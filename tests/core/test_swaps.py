@@ -710,8 +710,55 @@ def test_who_took_over_and_since_when_is_said(world: World, two_phases: bool) ->
     assert "epoch" not in said
 
 
+@pytest.mark.parametrize("kind", ["first", "by hand", "overtaken"])
+def test_every_loser_is_told_who_took_over_and_since_when(world: World, kind: str) -> None:
+    """Also one that has committed nothing yet, one that lost to a program that is no query, and one that won before."""
+    old, new = world.actor(), world.actor()
+    mine = Job("query-7", "run-8", 41, "4711@worker-9/abc")
+    start = old._begin(41, mine)
+    start.snapshot("op", 0, b"1")
+    start.commit()
+    if kind == "first":
+        old = world.actor()
+        old.restore()
+    new.restore()
+    late = old._begin(42, replace(mine, batch_id=42))
+    late.snapshot("op", 0, b"2")
+
+    def take_over(_: object = None) -> None:
+        new.restore()
+        theirs = new._begin(42, Job("query-1", "run-2", 42, "12@worker-3/abc")) if kind == "first" else new.begin()
+        theirs.snapshot("op", 0, b"new")
+        theirs.commit()
+
+    if kind == "overtaken":  # between the swap of the old one and the reading that tells what became of it
+        old.faults.drop_answer("swap")
+        old.faults.call(take_over, "get", path="_latest")
+        late.commit()
+        with pytest.raises(CheckpointError) as raised:
+            put(old, b"3")
+    else:
+        take_over()
+        with pytest.raises(ConflictError) as raised:
+            late.commit()
+    who = "query query-1, run run-2, process 12 on worker-3" if kind == "first" else "no streaming query"
+    assert f", writer 2 ({who}, since 20" in str(raised.value)
+    assert "forked" not in str(raised.value)
+
+
+def test_a_rollback_by_hand_is_not_taken_for_the_query_whose_batch_it_brings_back(world: World) -> None:
+    old = world.actor()
+    for batch_id in range(2):
+        cp = old._begin(batch_id, Job("query-7", "run-8", batch_id, "4711@worker-9/abc"))
+        cp.snapshot("op", 0, b"x")
+        cp.commit()
+    world.actor().rollback(to=old.list_checkpoints()[0])
+    with pytest.raises(FencedError, match=r"writer 2 \(no streaming query, since 20"):
+        put(old, b"late")
+
+
 def test_who_took_over_is_left_out_where_it_cannot_be_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(manifest: Manifest) -> str:
+    def fail(manifest: Manifest, job: Job | None) -> str:
         raise DependencyError("planted")
 
     monkeypatch.setattr(session, "_show", fail)

@@ -37,15 +37,14 @@ class History:
     def __init__(self, seed: int, figures: Figures, root: str, width: int, spark: SparkSession | None = None) -> None:
         self.draw = random.Random(seed)
         self.figures = figures
-        self.url = root
         self.spark = spark
         self.max_chain = self.draw.choice([2, 4, 10])
         self.drawn = Drawn(self.draw, width, self.draw.choice([4, 40]))
         self.models = {"t": TableModel(), "other": TableModel()}
-        self.client = self._open()
+        self.client = self._open(root)
 
-    def _open(self) -> Checkpointer:
-        client = Checkpointer(self.url, max_chain=self.max_chain)
+    def _open(self, root: str) -> Checkpointer:
+        client = Checkpointer(root, max_chain=self.max_chain)
         client.restore()
         return client
 
@@ -80,7 +79,7 @@ class History:
         else:
             state._commit()
         if self.draw.random() < 0.3:
-            self.client = self._open()
+            self.client = self._open(self.client.root)  # the working directory may be another one since
         self.figures["batches"] += 1
 
     def _open_table(self, state: State, name: str, partitions: int | None) -> Callable[[], None]:

@@ -37,6 +37,7 @@ NAMES |= {"register_extension_type", "read_pickle", "deserialize", "CloudPickleS
 WORDS = {"allow_pickle", "shell", "object_hook", "trust_remote_code"}
 
 EXCEPTIONS = {
+    "checkpointer.spark.interpreter": ({"__import__"}, "packages that tasks need, by names that stand in the code"),
     "checkpointer.spark.tasks": ({"pickle"}, "the driver's client, sent to tasks of its own job as Spark sends them"),
     "checkpointer.spark.write": (
         {"pickle"},

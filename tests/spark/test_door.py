@@ -1,5 +1,6 @@
 """What users get wrong first: refused by name, before anything is done, and told in one line."""
 
+import functools
 import logging
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from checkpointer import Checkpointer, RetentionPolicy, errors
@@ -55,7 +58,99 @@ WRONG = {
     "operator 'w': key='key': expected a list": lambda s, b: s.write_partitions(
         "w", b, lambda p, r: None, key="key", num_partitions=2
     ),
+    "operator 'w': key=5: expected a list": lambda s, b: s.write_partitions(
+        "w", b, lambda p, r: None, key=5, num_partitions=2
+    ),
+    "operator 'w': num_partitions='2': expected an integer": lambda s, b: s.write_partitions(
+        "w", b, lambda p, r: None, key=["key"], num_partitions="2"
+    ),
+    "operator 'w': key and num_partitions go together": lambda s, b: s.write_partitions("w", b, print, key=["key"]),
+    "operator 'w': write_partitions(): write=b'': expected a function": lambda s, b: s.write_partitions("w", b, b""),
+    "operator 'w': write_partitions() takes rows that are at hand": lambda s, b: s.write_partitions(
+        "w", stream(b), lambda p, r: None
+    ),
+    "table 'b1': combine=['n']: expected a dict from column names": lambda s, b: s.table("b1", ["key"], combine=["n"]),
+    "table 'b2': combine='sum': expected a dict": lambda s, b: s.table("b2", ["key"], combine="sum"),
+    "table 'b3': combine={'n'}: expected a dict": lambda s, b: s.table("b3", ["key"], combine={"n"}),
+    "table 'b4': combine={1: 'sum'}: expected a dict": lambda s, b: s.table("b4", ["key"], combine={1: "sum"}),
+    "table 'b5': num_partitions='8': expected an integer from 1 to": lambda s, b: s.table(
+        "b5", ["key"], num_partitions="8"
+    ),
+    "table 'b6': num_partitions=0: expected an integer from 1 to": lambda s, b: s.table(
+        "b6", ["key"], num_partitions=0
+    ),
+    "table 'b7': schema='key strnig, n long': Spark cannot parse it: [": lambda s, b: s.table(
+        "b7", ["key"], schema="key strnig, n long"
+    ),
+    "table 'b8': schema=5: expected a StructType": lambda s, b: s.table("b8", ["key"], schema=5),
+    "map: expected a name of at least one character, got 5": lambda s, b: s.map(5),
+    "map: expected a name of at least one character, got ''": lambda s, b: s.map(""),
+    "map 'a/b': a name must not start with a dot nor hold slashes": lambda s, b: s.map("a/b"),
+    "table: expected a name of at least one character, got None": lambda s, b: s.table(None, ["key"]),
+    "operator: expected a name of at least one character, got ['t']": lambda s, b: s.drop(["t"]),
+    "operator: expected a name of at least one character, got b'w'": lambda s, b: s.write_partitions(b"w", b, print),
+    "operator: expected a name of at least one character, got 7": lambda s, b: s.partition(7, 0),
+    "partition '0': expected an integer": lambda s, b: s.partition("w", "0"),
+    "table 'c1': drop_columns(): columns='n': expected a list of column names, as in ['n']": lambda s, b: opened(
+        s, "c1"
+    ).drop_columns("n"),
+    "table 'c2': drop_columns(): columns=[Column<'n'>]: expected column names, as in ['n'], not Column objects": (
+        lambda s, b: opened(s, "c2").drop_columns([F.col("n")])
+    ),
+    "table 'c3': columns=[Column<'n'>]: expected column names": lambda s, b: opened(s, "c3").read([F.col("n")]),
+    "table 'c4': columns=[]: expected at least one column; there are key, n": lambda s, b: opened(s, "c4").read([]),
+    "table 'c5': columns=[]: expected at least one column; there are key, n": lambda s, b: opened(s, "c5").lookup(
+        b, []
+    ),
+    "table 'c6': lookup() takes a Spark DataFrame, not builtins.list: make one": lambda s, b: opened(s, "c6").lookup(
+        []
+    ),
+    "table 'd1': upsert() takes rows that are at hand, not a streaming": lambda s, b: opened(s, "d1").upsert(stream(b)),
+    "table 'd2': replace() takes rows that are at hand": lambda s, b: opened(s, "d2").replace(stream(b)),
+    "table 'd3': delete() takes rows that are at hand": lambda s, b: opened(s, "d3").delete(stream(b)),
+    "table 'd4': lookup() takes rows that are at hand": lambda s, b: opened(s, "d4").lookup(stream(b)),
 }
+
+
+def opened(state: State, name: str) -> Any:
+    return state.table(name, ["key"], schema="key string, n long")
+
+
+def stream(batch: DataFrame) -> DataFrame:
+    return batch.sparkSession.readStream.format("rate").load().select(F.col("value").cast("string").alias("key"))
+
+
+def test_what_is_decorated_wrongly_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(IllegalArgumentError, match=r"/root'\): decorates a function of .*, not int: write @stateful"):
+        stateful(tmp_path / "root")(5)  # type: ignore[arg-type]
+    with pytest.raises(IllegalArgumentError, match=r"@stateful stands without its root: write @stateful\('s3://"):
+
+        @stateful  # type: ignore[arg-type]
+        def update(batch: DataFrame, batch_id: int, state: State) -> None: ...
+
+    with pytest.raises(IllegalArgumentError, match=r"storage_options: expected a dict of .*, not str$") as raised:
+        stateful("s3://bucket/root", "hidden")  # type: ignore[arg-type]
+    assert "hidden" not in str(raised.value)
+
+
+def test_a_source_without_a_table_or_view_says_what_to_say(job: Job) -> None:
+    with Checkpointer(job.root).begin() as cp:
+        cp.snapshot("op", 0, b"")
+    load = job.spark.read.format("checkpointer")
+    with pytest.raises(PySparkException, match=r"there is neither: say one table, as in option\('operator', 'tot"):
+        load.load(job.root).collect()
+    with pytest.raises(PySparkException, match="there are both: say one table"):
+        load.option("operator", "op").option("view", "checkpoints").load(job.root).collect()
+
+
+def test_can_restore_refuses_what_a_table_refuses(spark: SparkSession, tmp_path: Path) -> None:
+    ask = functools.partial(can_restore, tmp_path / "new", "t", key=["a"])
+    with pytest.raises(IllegalArgumentError, match=r"table 't': combine=\['n'\]: expected a dict"):
+        ask(schema="a long", combine=["n"])  # type: ignore[arg-type]
+    with pytest.raises(IllegalArgumentError, match="table 't': num_partitions='8': expected an integer"):
+        ask(schema="a long", num_partitions="8")  # type: ignore[arg-type]
+    with pytest.raises(IllegalArgumentError, match=r"schema='a lnog': Spark cannot parse it: \[.*as in 'user string"):
+        ask(schema="a lnog")
 
 
 def test_wrong_types_are_refused_by_name(job: Job) -> None:

@@ -3,11 +3,16 @@
 import sys
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
+from pyspark.errors.exceptions.captured import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
 from checkpointer.errors import InvalidStateError
+from checkpointer.spark import State, interpreter, stateful
 from checkpointer.spark.interpreter import settle_interpreter
+from tests.spark.conftest import Job
 
 
 class Context:
@@ -143,3 +148,57 @@ def test_missing_packages_are_named_and_other_versions_logged(caplog: pytest.Log
     settle(Session(Context(local=False, look=lambda _: ("python3", {"pyarrow": "1.0"}))))
     (record,) = [record for record in caplog.records if record.name == "checkpointer"]
     assert record.getMessage().startswith("Spark's tasks have pyarrow 1.0, the driver has pyarrow ")
+
+
+# ---- before the first callback of a run ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lost_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks are run with a Python that is not there."""
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python")
+    monkeypatch.setattr(interpreter, "_fit", WeakKeyDictionary())
+
+
+def start(job: Job, *, tables: bool, root: str | None = None, refused: bool = False) -> list[int]:
+    """One more batch; return the batches for which the callback was called."""
+    called: list[int] = []
+
+    @stateful(root or job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        called.append(batch_id)
+        state.map("seen")[batch_id] = True
+        if tables:
+            state.table("t", ["key"]).upsert(batch)
+
+    job.feed(("a", 1))
+    if refused:
+        with pytest.raises(StreamingQueryException, match="/nowhere/python, cannot be started there: let PYSPARK_PY"):
+            job.run(update)
+    else:
+        job.run(update)
+    return called
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_what_tasks_lack_is_refused_before_the_callback_is_called(
+    job: Job, known: bool, request: pytest.FixtureRequest
+) -> None:
+    if known:
+        assert start(job, tables=True) == [0]
+    request.getfixturevalue("lost_python")
+    assert start(job, tables=True, refused=True) == []
+
+
+def test_a_job_of_maps_needs_nothing_of_tasks(
+    job: Job, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert start(job, tables=False) == [0]
+    request.getfixturevalue("lost_python")
+    assert start(job, tables=False) == [1]
+    assert "no table can be used: the Python of Spark's tasks, /nowhere/python, cannot be started" in caplog.text
+    assert start(job, tables=True, refused=True) == [2]
+
+
+def test_a_root_that_can_have_no_tables_needs_nothing_of_tasks(job: Job, lost_python: None) -> None:
+    assert start(job, tables=False, root="memory://no-tables-here") == [0]

@@ -235,8 +235,8 @@ def test_views_of_checkpoints_artifacts_and_positions(spark: SparkSession, store
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "say an operator, or one of the views"),
-        ({"operator": "t", "view": "artifacts"}, "say an operator, or one of the views"),
+        ({}, "there is neither: say one table"),
+        ({"operator": "t", "view": "artifacts"}, "there are both: say one table"),
         ({"view": "nope"}, "there are checkpoints"),
         ({"operator": "t", "coluns": "k"}, "option coluns: is none"),
         ({"operator": "t", "columns": "nope"}, "no column nope"),
@@ -402,7 +402,7 @@ def test_no_column_is_asked_for_twice(spark: SparkSession, tmp_path: Path) -> No
     root = str(tmp_path / "root")
     put(spark, root, spark.range(2).toDF("k"))
     for columns in (["k", "k"], []):
-        with pytest.raises(IllegalArgumentError, match=r"is there twice|no column"):
+        with pytest.raises(IllegalArgumentError, match=r"is there twice|at least one column"):
             read_state(spark, root, "t", columns=columns)
 
 

@@ -180,7 +180,7 @@ def test_replacing_with_nothing_empties_every_partition(job: Job, spark: SparkSe
         ({"key": ["c"]}, "select 'a' collate UTF8_LCASE c from b", "column 'c': a collated string cannot be a key"),
         ({"key": ["nope"]}, "select key from b", "column 'nope' is missing"),
         ({"key": []}, "select key from b", "expected at least one column"),
-        ({"num_partitions": 0}, "select key from b", "num_partitions: expected at least 1"),
+        ({"num_partitions": 0}, "select key from b", "num_partitions=0: expected an integer from 1"),
         ({"combine": {"v": "avg"}}, "select key, 1 v from b", "combine='avg'"),
         ({"combine": {"v": "sum"}}, "select key, 'a' v from b", "sum of string is not defined"),
         ({"combine": {"key": "sum"}}, "select key from b", "a key column cannot be combined"),
@@ -726,3 +726,98 @@ def test_a_name_is_a_map_or_a_table(job: Job) -> None:
     assert "the state has a table of that name: state.table('t', key=…)" in refused(
         job, lambda batch, _, state: state.map("t")
     )
+
+
+DEEPEST = (
+    "array<" * 49 + "long" + ">" * 49,
+    "map<string," * 31 + "long" + ">" * 31,
+    "struct<a:" * 62 + "long" + ">" * 62,
+)
+
+
+def test_the_deepest_columns_are_written_and_read_by_everything(job: Job, spark: SparkSession) -> None:
+    columns = ", ".join(f"v{number} {kind}" for number, kind in enumerate(DEEPEST))
+    deep: list[Any] = [7, 7, 7]
+    for depth in range(62):
+        deep = [[deep[0]] if depth < 49 else deep[0], {"x": deep[1]} if depth < 31 else deep[1], (deep[2],)]
+
+    def put(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["k"], num_partitions=2)
+        table.upsert(spark.createDataFrame([(batch_id, *deep), (9, *deep)], f"k long, {columns}"))
+        assert table.lookup(spark.createDataFrame([(9,)], "k long")).count() == 1
+        table.compact()
+
+    for _ in range(2):
+        once(job, put)
+    assert [row[0] for row in rows(read_state(spark, job.root, "t"))] == [0, 1, 9]
+    assert spark.read.format("checkpointer").option("operator", "t").load(job.root).collect()[0][1:] == (*deep,)
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    assert restored.table("t").num_rows == 3
+
+
+@pytest.mark.parametrize("kind", ["array<" * 50 + "long" + ">" * 50, "struct<a:" * 99 + "long" + ">" * 99])
+def test_a_column_that_could_not_be_read_back_is_refused_before_anything_is_written(job: Job, kind: str) -> None:
+    def put(change: Callable[[State, DataFrame], object]) -> Body:
+        return lambda batch, batch_id, state: change(state, batch.select("key", F.lit(None).cast(kind).alias("v")))  # type: ignore[func-returns-value]
+
+    said = "table 't': column 'v' is nested too deep"
+    assert said in refused(job, put(lambda state, frame: state.table("t", ["key"]).upsert(frame)))
+    assert said in refused(job, put(lambda state, frame: state.table("t", ["key"], schema=frame.schema)))
+    once(job, lambda batch, _, state: state.table("t", ["key"]).upsert(batch))
+    before = list(Path(job.root).rglob("*.parquet"))
+    assert said in refused(job, put(lambda state, frame: state.table("t", ["key"]).replace(frame)))
+    assert list(Path(job.root).rglob("*.parquet")) == before
+
+
+def test_a_sum_beyond_all_types_commits_nothing_and_both_ways_out_are_ways(job: Job, spark: SparkSession) -> None:
+    def add(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["key"], combine={"v": "sum"})
+        table.upsert(batch.select("key", F.lit("9" * 38).cast("decimal(38,0)").alias("v")))
+        table.read().collect()
+
+    once(job, add)
+    committed = Checkpointer(job.root).read_latest()
+    with pytest.raises(StreamingQueryException, match=r"column 'v' of the key key='x' does not fit .*drop_columns"):
+        once(job, add)
+    assert Checkpointer(job.root).read_latest() == committed
+
+    def leave(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["key"])
+        table.drop_columns(["v"])
+        table.upsert(batch.select("key", F.lit(1e38).alias("v")))
+
+    once(job, leave)
+    assert rows(read_state(spark, job.root, "t")) == [("x", 1e38)]
+
+
+WIDER = {
+    "integer": ("long", [1, None, -(2**31)], [2**31, 2**32 + 1, -(2**31) - 1]),
+    "decimal(5,2)": ("decimal(9,4)", ["1.50", None, "999.99"], ["1.5001", "1000.0000"]),
+    "short": ("decimal(7,1)", [1, None, -(2**15)], ["1.5", "32768.0"]),
+    "float": ("double", [1.5, None, float("nan"), 0.0], [1.1, 1e300]),
+}
+"""For types of keys: a wider one, values of both, and values of the wider one alone."""
+
+
+@pytest.mark.parametrize("kind", WIDER)
+def test_a_wider_key_finds_and_deletes_what_the_table_has(job: Job, spark: SparkSession, kind: str) -> None:
+    """Until an upsert of the wider type comes. What the table cannot hold is not there, and is none of its keys."""
+    wide, shared, beyond = WIDER[kind]
+
+    def frame(values: list[Any], kind: str) -> DataFrame:
+        text = spark.createDataFrame(
+            [(None if value is None else str(value), "p") for value in values], "k string, p string"
+        )
+        return text.select(F.col("k").cast(kind).alias("k"), "p")
+
+    once(job, lambda batch, _, state: state.table("t", ["k", "p"], num_partitions=4).upsert(frame(shared, kind)))
+    everything = frame([*shared, *beyond], wide)
+    asked = read_state(spark, job.root, "t", keys=everything)
+    assert len(rows(asked)) == len(shared)
+    assert dict(asked.dtypes)["k"] == dict(frame(shared, kind).dtypes)["k"]
+    assert rows(read_state(spark, job.root, "t", keys=frame(beyond, wide))) == []
+    once(job, lambda batch, _, state: state.table("t", ["k", "p"]).delete(frame([*shared[1:], *beyond], wide)))
+    assert read_state(spark, job.root, "t").count() == 1
+    once(job, lambda batch, _, state: state.table("t", ["k", "p"]).upsert(everything))
+    assert read_state(spark, job.root, "t").count() == len(shared) + len(beyond)

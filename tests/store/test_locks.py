@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from checkpointer import Checkpointer
-from checkpointer.errors import DependencyError, OutcomeUnknownError
+from checkpointer.errors import DependencyError, OutcomeUnknownError, SwapNotSentError
 from checkpointer.runtime import run_sync
 from checkpointer.store import files, locks
-from checkpointer.store.base import SwapNotSentError
 from checkpointer.store.local import LocalStore
 from checkpointer.store.locks import locked
 from tests.core.world import latest, put
@@ -221,6 +220,7 @@ def test_a_stopped_holder_is_named_with_what_to_do(lock: str, tmp_path: Path) ->
         store = LocalStore(str(tmp_path), timeout=0.5)
         with pytest.raises(SwapNotSentError) as refused:
             run_sync(store.compare_and_swap("_latest", b"1", None))
+        assert type(refused.value).__module__ == "checkpointer.errors", "what a traceback shows can be imported"
         said = str(refused.value)
         assert f"process {holder.pid} of " in said
         assert f"is stopped: continue it (kill -CONT {holder.pid}) or end it" in said

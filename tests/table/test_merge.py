@@ -263,8 +263,30 @@ def test_a_sum_that_fits_with_what_is_below_is_exact(values: list[int]) -> None:
 
 @pytest.mark.parametrize(("kind", "values"), DOES_NOT_FIT)
 def test_a_sum_that_does_not_fit_is_refused_by_name(kind: str, values: list[Any]) -> None:
-    with pytest.raises(InvalidStateError, match=r"table 't': a sum of column 'v' does not fit into its type"):
+    with pytest.raises(
+        InvalidStateError, match=r"table 't': the sum of column 'v' of the key .* does not fit into its type"
+    ):
         combined(kind, "sum", values)
+
+
+@pytest.mark.parametrize("kind", ["byte", "long", "decimal(5,2)", "decimal(38,0)", "decimal(38,38)"])
+def test_a_sum_that_does_not_fit_names_its_key_and_the_ways_out(kind: str) -> None:
+    schema = schema_of({"k": "long", "part": "string", "v": kind}, ["k", "part"], v="sum")
+    digits = arrow_type(kind)
+    largest = 2 ** (digits.bit_width - 1) - 1 if pa.types.is_integer(digits) else largest_decimal(digits)
+    with localcontext(prec=50):
+        rows = [(3, "a", None), (1, "a", largest), (2, "b", largest), (1, "a", -largest), (2, "b", largest)]
+    with pytest.raises(InvalidStateError) as refused:
+        consolidate(changes_of(schema, [(MERGE, row) for row in rows]), schema, "t")
+    said = str(refused.value)
+    assert f"table 't': the sum of column 'v' of the key k=2, part='b' does not fit into its type, {kind}" in said
+    assert "drop_columns(['v'])" in said
+    assert "rewind" in said
+    assert ("upsert it as a wider type, such as decimal(38" in said) == (not kind.startswith("decimal(38"))
+
+
+def largest_decimal(kind: pa.DataType) -> Decimal:
+    return Decimal((0, (9,) * kind.precision, -kind.scale))
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.none() | st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=8))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -14,9 +15,11 @@ from checkpointer.table.schema import (
     FIELD_ID,
     KEPT,
     PARTITION,
+    Column,
     TableSchema,
     extended_schema,
     first_schema,
+    migrated_schema,
     needs_rescale,
     next_schema,
 )
@@ -351,3 +354,52 @@ def test_a_pack_that_keeps_otherwise_is_malformed(values: list[Any], kind: str, 
         rows = rows.append_column(name, column)
     with pytest.raises(MalformedError, match="the/pack"):
         parquet.decode_pack("the/pack", parquet.encode(rows).data, schema, schema.names, [0])
+
+
+# ---- types that are nested deep --------------------------------------------------------------------------------------
+
+DEEPEST = {"a": 49, "s": 62, "m": 31, "as": 62, "am": 41, "sm": 41, "asm": 47, "ssa": 62}
+"""How many types can stand one inside the other: arrays, structs and maps, in turns."""
+
+
+def nested(turns: str, depth: int) -> Any:
+    kind: Any = "long"
+    for turn in reversed((turns * depth)[:depth]):
+        kind = {"a": array(kind), "s": struct(a=kind), "m": mapping("string", kind)}[turn]
+    return kind
+
+
+@pytest.mark.parametrize(("turns", "depth"), DEEPEST.items())
+def test_the_deepest_types_come_back_from_parquet_and_from_a_stream(turns: str, depth: int) -> None:
+    schema = schema_of({"k": "long", "v": nested(turns, depth)}, ["k"])
+    rows = pa.table([pa.array([1]), pa.nulls(1, schema.arrow().field("v").type)], schema=schema.arrow())
+    assert parquet.decode("x", parquet.encode(rows).data, schema, schema.names).equals(rows)
+    sent = pa.BufferOutputStream()
+    batch = pa.table([rows.to_struct_array()], ["rows"])  # Spark hands tasks the columns of a row as one struct
+    with pa.ipc.new_stream(sent, batch.schema) as stream:
+        stream.write_table(batch)
+    assert pa.ipc.open_stream(sent.getvalue()).read_all().equals(batch)
+
+
+@pytest.mark.parametrize(("turns", "depth"), DEEPEST.items())
+def test_a_type_that_is_nested_deeper_is_refused_in_every_schema(turns: str, depth: int) -> None:
+    known = schema_of({"k": "long"}, ["k"])
+    too_deep = {"k": "long", "v": nested(turns, depth + 1)}
+    calls: list[Callable[[], TableSchema]] = [
+        lambda: schema_of(too_deep, ["k"]),
+        lambda: next_schema("t", known, fields(too_deep), ["k"], {}),
+        lambda: extended_schema("t", known, fields(too_deep), ["k"], {}),
+        lambda: migrated_schema("t", known, list(too_deep.items()), {}),
+        lambda: schema_of({"k": "long", "v": mapping(nested("s", 80), "long")}, ["k"]),
+        lambda: schema_of({"k": "long", "v": nested("s", 5000)}, ["k"]),
+    ]
+    for call in calls:
+        with pytest.raises(IllegalArgumentError, match=r"table 't': column 'v' is nested too deep: .*: flatten it, or"):
+            call()
+
+
+def test_a_table_that_has_a_type_that_is_nested_too_deep_can_drop_the_column() -> None:
+    known = TableSchema((*schema_of({"k": "long"}, ["k"]).columns, Column(2, "v", nested("a", 60), "last")), 3)
+    again = TableSchema.from_json("t", known.to_json())
+    assert again.without("t", ["v"]).names == ["k"]
+    assert extended_schema("t", again, fields({"k": "long"}), ["k"], {}).names == ["k", "v"]
