@@ -12,9 +12,10 @@ from itertools import islice
 from typing import Any
 
 from checkpointer.capture import Capture
-from checkpointer.codecs.keyed_codec import partition_of, partitions_of
+from checkpointer.codecs.keyed_codec import in_known_zones, partition_of, partitions_of
 from checkpointer.codecs.shown import show
 from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
+from checkpointer.codecs.zones import HOLDERS
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.keyed_content import MISSING, PLAIN, Content, fill, place_anew
 from checkpointer.partition import Partition
@@ -47,7 +48,8 @@ class KeyedState(MutableMapping[Any, Any]):
     Like a dict, it may be used by several threads, and by whoever interrupts them, such as a signal handler: each
     operation, a save among them, is whole or not there. Several together are not: `state[k] += 1` reads, then sets.
 
-    Keys are text, bytes, numbers, None, dates and times, UUIDs, and tuples or frozen sets of these. Values are whatever
+    Keys are text, bytes, numbers, None, dates and times, UUIDs, and tuples or frozen sets of these. Times in zones of
+    one name are compared by their clocks, as if all these zones were one object. Values are whatever
     `checkpointer.codecs.values` packs; others are refused when the state is saved, by key and type. Iteration goes
     partition by partition. `partitions` is how many parts the keys are spread over; it may differ at every restore.
     A state follows one operator: saved under another name, or on another root, it is written whole.
@@ -91,6 +93,8 @@ class KeyedState(MutableMapping[Any, Any]):
     # ---- the mapping --------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
+        if type(key) in HOLDERS:
+            key = in_known_zones(key)
         number = partition_of(key, self._partitions)
         packed = value = None
         version = self._owner.version
@@ -112,6 +116,8 @@ class KeyedState(MutableMapping[Any, Any]):
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if type(key) in HOLDERS:
+            key = in_known_zones(key)
         number = partition_of(key, self._partitions)
         if type(key) not in PLAIN and key not in self._parts[number].data:
             _check_key(key)
@@ -134,6 +140,7 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """As of a dict."""
+        key = in_known_zones(key)
         number = partition_of(key, self._partitions)
         _check_key(key)
         try:
@@ -144,6 +151,7 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def pop(self, key: Any, default: Any = MISSING) -> Any:
         """As of a dict."""
+        key = in_known_zones(key)
         found: list[Any] = []
         self._owner.change(Content.pop, partition_of(key, self._partitions), key, found)
         if found[0] is not MISSING:
@@ -205,6 +213,7 @@ class KeyedState(MutableMapping[Any, Any]):
             self._assign(number, some)
 
     def __delitem__(self, key: Any) -> None:
+        key = in_known_zones(key)
         found: list[Any] = []
         self._owner.change(Content.pop, partition_of(key, self._partitions), key, found)
         if found[0] is MISSING:
@@ -212,6 +221,7 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def __contains__(self, key: object) -> bool:
         try:
+            key = in_known_zones(key)
             number = partition_of(key, self._partitions)
         except IllegalArgumentError:
             return False

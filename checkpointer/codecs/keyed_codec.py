@@ -20,6 +20,7 @@ import zstandard
 from checkpointer.codecs.equal_keys import find_key, is_zoned, now_equal
 from checkpointer.codecs.shown import show
 from checkpointer.codecs.values import MAX_DEPTH, cut_whole, from_extension, pack, pack_checked
+from checkpointer.codecs.zones import normalise
 from checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from manifests.frames import decompress_pieces
 
@@ -152,9 +153,21 @@ def partition_of(key: Any, partitions: int) -> int:
     try:
         return zlib.crc32(_canonical(key)) % partitions
     except RecursionError:
-        raise IllegalArgumentError(
-            f"a key with more than {MAX_DEPTH} tuples or frozen sets one inside the other cannot be stored"
-        ) from None
+        raise _too_deep() from None
+
+
+def in_known_zones(key: Any) -> Any:
+    """Return a key as it is compared and stored: times of one zone name are in one zone object."""
+    try:
+        return normalise(key)
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _too_deep() -> IllegalArgumentError:
+    return IllegalArgumentError(
+        f"a key with more than {MAX_DEPTH} tuples or frozen sets one inside the other cannot be stored"
+    )
 
 
 def partitions_of(keys: list[str], partitions: int) -> list[int] | None:

@@ -8,7 +8,7 @@ come back as something else.
 import io
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 
 import msgpack
 
+from checkpointer.codecs import zones
 from checkpointer.errors import MalformedError
 
 MAX_DEPTH = 32
@@ -180,7 +181,18 @@ def _refuse_lookalikes(value: Any) -> None:
         members = (*dicts, *map(dict.values, dicts), *groups)
         if _ATOMS.issuperset(map(type, chain.from_iterable(members))):
             return
+        for keys in dicts:
+            _refuse_merging(keys)
         level = list(chain.from_iterable(members))
+
+
+def _refuse_merging(members: Collection[Any]) -> None:
+    """Raise for members of a set, or keys of a dict, of which fewer would come back."""
+    if zones.would_merge(members):
+        raise UnsupportedValueError(
+            "a set or a dict with two times in zones of one name that are different objects, which would be one when "
+            "they are read: use one ZoneInfo(name) for both"
+        )
 
 
 def _unsupported(kind: type) -> UnsupportedValueError:
@@ -247,7 +259,8 @@ from_extension = _LEVELS[0].from_extension
 
 
 def _pack_members(values: Any, pack: Pack) -> bytes:
-    """Members in the order of their bytes, so that equal sets are equal bytes."""
+    """Pack members in the order of their bytes, so that equal sets are equal bytes."""
+    _refuse_merging(values)
     return pack(sorted(map(pack, values)))
 
 
@@ -262,7 +275,10 @@ def _pack_zone(value: datetime) -> Any:
     if type(zone) is timezone:
         return [*_duration(zone.utcoffset(None)), *zone_name(zone)]
     if type(zone) is ZoneInfo:
-        _refuse_unnamed(zone)
+        if zones.is_unnamed(zone):
+            raise UnsupportedValueError(
+                "a datetime whose zone was read from a file: use ZoneInfo(name), which is found again by its name"
+            )
         return f"zone:{zone.key}"
     raise UnsupportedValueError(f"a datetime whose zone is a {type(zone).__name__}: use datetime.timezone or ZoneInfo")
 
@@ -272,22 +288,12 @@ def zone_name(zone: timezone) -> list[str]:
     return list(zone.__getinitargs__()[1:])  # type: ignore[attr-defined]  # what it is pickled by
 
 
-def _refuse_unnamed(zone: ZoneInfo) -> None:
-    """Raise unless the zone can be found again by its name: one that was read from a file may be another."""
-    try:
-        zone.__reduce__()
-    except Exception:  # a PicklingError
-        raise UnsupportedValueError(
-            "a datetime whose zone was read from a file: use ZoneInfo(name), which is found again by its name"
-        ) from None
-
-
 def _unpack_zone(zone: Any) -> Any:
     if zone is None or zone == "UTC":
         return None if zone is None else UTC
     if isinstance(zone, list):
         return timezone(timedelta(*zone[:3]), *zone[3:])
-    return ZoneInfo(zone.removeprefix("zone:"))
+    return zones.find(zone.removeprefix("zone:"))
 
 
 def _pack_datetime(value: datetime, pack: Pack) -> bytes:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from checkpointer import KeyedState
+from checkpointer.codecs import zones
 from checkpointer.codecs.equal_keys import may_differ, overlay, same
 from checkpointer.codecs.keyed_codec import partition_of
 from checkpointer.codecs.values import pack
@@ -217,10 +218,12 @@ def rules(tmp_path: Path) -> Iterator[Any]:
         (folder / "Test" / "B").write_bytes(zone_file(b))
         reset_tzpath([str(folder)])
         ZoneInfo.clear_cache()
+        zones._KNOWN.clear()  # as in a new process: this one stays with the rules that it began with
 
     yield be
     reset_tzpath()
     ZoneInfo.clear_cache()
+    zones._KNOWN.clear()
 
 
 def at(hour: int, zone: str, day: int = 1) -> datetime:
