@@ -16,10 +16,10 @@ from checkpointer.codecs.keyed_codec import in_known_zones, partition_of, partit
 from checkpointer.codecs.shown import show
 from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
 from checkpointer.codecs.zones import HOLDERS
-from checkpointer.errors import IllegalArgumentError
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.keyed_content import MISSING, PLAIN, Content, fill, place_anew
 from checkpointer.partition import Partition
-from checkpointer.reentry import Exclusive
+from checkpointer.reentry import Exclusive, Guard
 from manifests.model import Chain
 
 PARTITIONS = 8
@@ -47,6 +47,8 @@ class KeyedState(MutableMapping[Any, Any]):
 
     Like a dict, it may be used by several threads, and by whoever interrupts them, such as a signal handler: each
     operation, a save among them, is whole or not there. Several together are not: `state[k] += 1` reads, then sets.
+    What interrupts an operation must not wait for another thread that uses the state: that thread cannot go on before
+    the operation does, and raises `InvalidStateError` after a minute.
 
     Keys are text, bytes, numbers, None, dates and times, UUIDs, and tuples or frozen sets of these. Times in zones of
     one name are compared by their clocks, as if all these zones were one object. Values are whatever
@@ -96,8 +98,11 @@ class KeyedState(MutableMapping[Any, Any]):
         if type(key) in HOLDERS:
             key = in_known_zones(key)
         number = partition_of(key, self._partitions)
+        owner = self._owner
+        if owner.guard is not None:
+            return self._copied(number, key)
         packed = value = None
-        version = self._owner.version
+        version = owner.version
         if not version.running and not version.heir:
             part = version.content.parts[number]
             live = part.live.get(key, MISSING)
@@ -110,10 +115,17 @@ class KeyedState(MutableMapping[Any, Any]):
             # From here on others see that it is held. If none was looking meanwhile, it is live for as long as that.
             elif not version.running and not version.heir and part.live.get(key) is live:
                 return live
-        value = self._owner.change(Content.hand_out, number, key, packed, value)
+        value = owner.change(Content.hand_out, number, key, packed, value)
         if value is MISSING:
             raise KeyError(key)
         return value
+
+    def _copied(self, number: int, key: Any) -> Any:
+        """Return a copy of a value: the value itself could be changed while the state is closed for changes."""
+        packed = self._owner.change(Content.packed_value, number, key)
+        if packed is None:
+            raise KeyError(key)
+        return unpack(packed)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if type(key) in HOLDERS:
@@ -170,9 +182,10 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def update(self, other: Any = (), /, **more: Any) -> None:
         """As of a dict."""
-        if type(other) in _COLLECTED:
-            with self._owner.lock:  # to other threads, all of it is one change
-                self._set_all(other.items() if type(other) is dict else other)
+        if self._owner.guard is not None:  # also where there is nothing to set
+            self._owner.guard(Content.assign)
+        if type(other) in _COLLECTED:  # to other threads, all of it is one change
+            self._owner.whole(self._set_all, other.items() if type(other) is dict else other)
             other = ()
         super().update(other, **more)  # one by one: what makes the pairs may look at those before
 
@@ -226,7 +239,7 @@ class KeyedState(MutableMapping[Any, Any]):
         except IllegalArgumentError:
             return False
         version = self._owner.version
-        if not version.running and not version.heir:
+        if not version.running and not version.heir and self._owner.guard is None:
             part = version.content.parts[number]
             return key in part.live or key in part.data
         return self._owner.change(Content.contains, number, key)
@@ -235,8 +248,12 @@ class KeyedState(MutableMapping[Any, Any]):
         return self._owner.change(Content.count)
 
     def __iter__(self) -> Iterator[Any]:
+        owner = self._owner
         for number in range(self._partitions):
-            yield from self._owner.change(Content.listed, number)
+            for key in owner.change(Content.listed, number):
+                if owner.guard is not None:
+                    owner.guard(Content.listed)
+                yield key
 
     def clear(self) -> None:
         """As of a dict."""
@@ -274,7 +291,14 @@ class KeyedState(MutableMapping[Any, Any]):
         )
 
     def __repr__(self) -> str:
-        return f"KeyedState({len(self):,} keys in {self.partitions} partitions)"
+        try:
+            return f"KeyedState({len(self):,} keys in {self.partitions} partitions)"
+        except InvalidStateError:  # its guard lets nobody read it any more
+            return "KeyedState(of a run that has ended)"
+
+    def _guard(self, guard: Guard | None) -> None:
+        """Let a guard refuse operations from now on, also to whoever kept a bound method, a view or an iterator."""
+        self._owner.close(guard)
 
     # ---- saving -------------------------------------------------------------------------------------------------
 

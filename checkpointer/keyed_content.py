@@ -11,7 +11,7 @@ from typing import Any
 from checkpointer.capture import Capture
 from checkpointer.codecs.equal_keys import find_key, is_zoned, may_differ, now_equal
 from checkpointer.codecs.keyed_codec import partition_of
-from checkpointer.codecs.values import UnsupportedValueError, unpack
+from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
 from checkpointer.partition import Partition
 from manifests.model import Chain
 
@@ -61,8 +61,17 @@ class Content:
             part.hand_out(key, now, value)
         return value
 
+    def packed_value(self, number: int, key: Any) -> bytes | None:
+        """Return the value of a key as it is now, packed; None where there is none. Nothing becomes live."""
+        part = self.parts[number]
+        live = part.live.get(key, MISSING)
+        return part.data.get(key) if live is MISSING else pack(live)
+
     def rest(self, number: int, key: Any, packed: bytes) -> None:
         self.parts[number].rest(key, packed)
+
+    def rest_all(self, number: int, values: dict[Any, bytes]) -> None:
+        self.parts[number].rest_all(values)
 
     def assign(self, number: int, values: dict[Any, Any]) -> None:
         self.parts[number].assign(values)
@@ -167,6 +176,12 @@ class Content:
             else:
                 part.saved(change, outcome.get(change.partition, ()))
         self.captured = None
+
+
+CHANGES = frozenset(
+    {Content.rest, Content.rest_all, Content.assign, Content.setdefault, Content.pop, Content.popitem, Content.clear}
+)
+"""The operations after which other keys or values are there than before."""
 
 
 # ---- where keys are placed ------------------------------------------------------------------------------------------

@@ -135,6 +135,19 @@ class Partition:
         if key in self.live:
             self._let_go([key])
 
+    def rest_all(self, values: dict[Any, bytes]) -> None:
+        """Set values that nobody can change, under keys of which each is equal to itself only."""
+        known = self.data
+        changed = _other_than(known, values)
+        if changed:
+            data = self._writable()
+            for key in self.seen.keys() & changed.keys():
+                del self.seen[key]
+            self._note_all(changed)
+            data.update(changed)
+        if self.live and (live := [key for key in values if key in self.live]):
+            self._let_go(live)
+
     def listed(self) -> dict[Any, bytes]:
         """`data` with every key that there is."""
         if self.fresh:

@@ -1,4 +1,4 @@
-"""The classes that a map has outside of a batch, without Spark."""
+"""What can be done with a map outside of a batch, without Spark."""
 
 from typing import Any
 
