@@ -19,7 +19,7 @@ import zstandard
 
 from checkpointer.codecs.equal_keys import find_key, is_zoned, now_equal
 from checkpointer.codecs.shown import show
-from checkpointer.codecs.values import MAX_DEPTH, cut_whole, from_extension, pack, pack_checked
+from checkpointer.codecs.values import BAD_VALUE, MAX_DEPTH, cut_whole, from_extension, pack, pack_checked
 from checkpointer.codecs.zones import normalise
 from checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from manifests.frames import decompress_pieces
@@ -118,7 +118,7 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
                 end = unpacker.tell()  # once something is cut short, it also counts what it could not use
     except (MalformedError, InvalidStateError):
         raise
-    except Exception as error:  # whatever bad bytes make of msgpack or of a constructor
+    except BAD_VALUE as error:
         raise MalformedError(f"{name}: expected pairs of msgpack arrays: {error}") from None
     if (
         arrays

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import msgpack
 
 from checkpointer.codecs import zones
-from checkpointer.errors import MalformedError
+from checkpointer.errors import BAD_INPUT, MalformedError
 
 MAX_DEPTH = 32
 """Extensions (tuples, sets) one inside the other. Each level takes some 40 KiB of the C stack, which has an end."""
@@ -113,6 +113,10 @@ def unpack(data: bytes) -> Any:
     return _unpack(data, from_extension)
 
 
+BAD_VALUE = (*BAD_INPUT, msgpack.UnpackException)
+"""What bad bytes make of msgpack or of a constructor."""
+
+
 def _unpack(data: bytes, from_extension: Hook) -> Any:
     """Unpack what stands inside as many extensions as the hook counts."""
     try:
@@ -121,7 +125,7 @@ def _unpack(data: bytes, from_extension: Hook) -> Any:
         return msgpack.unpackb(data, ext_hook=from_extension, strict_map_key=False)
     except MalformedError:
         raise
-    except Exception as error:  # whatever bad bytes make of msgpack or of a constructor
+    except BAD_VALUE as error:
         raise MalformedError(f"expected a msgpack value, found {data[:40]!r}: {error}") from None
 
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
+from checkpointer.errors import BAD_INPUT, IllegalArgumentError, InvalidStateError, MalformedError
 from manifests.digest import check_digest, sha256
 from manifests.fields import format_time, show
 
@@ -176,7 +176,7 @@ def decode(name: str, data: bytes) -> Content:
         if content.unreadable and (not content.states or not data.endswith(b"\n")):
             raise ValueError(content.unreadable[0].why)
         return content
-    except Exception as error:  # PyYAML's constructors let errors of almost any type through
+    except (*BAD_INPUT, yaml.YAMLError) as error:  # PyYAML lets errors of its constructors through
         why = " ".join(str(error).split())
         raise MalformedError(f"{name}: expected YAML with update_time and event_logs, found {why:.300}") from None
 
