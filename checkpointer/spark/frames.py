@@ -21,6 +21,10 @@ Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What a task does with the rows it gets."""
 
 
+_SPARK_ERRORS: tuple[type[Exception], ...] = (*BAD_INPUT, PySparkException, Py4JError)
+"""What Spark makes of what it does not know."""
+
+
 def fields_of(frame: DataFrame) -> list[Json]:
     return [field.jsonValue() for field in frame.schema.fields]
 
@@ -30,7 +34,7 @@ def struct_of(columns: list[TableColumn]) -> StructType:
     fields = [{"name": c.name, "type": c.type, "nullable": True, "metadata": c.metadata or {}} for c in columns]
     try:
         return StructType([StructField.fromJson(field) for field in deepcopy(fields)])  # it changes what it is given
-    except (*BAD_INPUT, PySparkException) as error:  # a collation that this Spark does not have, or that nobody has
+    except _SPARK_ERRORS as error:  # a collation that this Spark does not have, or that nobody has
         raise MalformedError(f"a table's columns: Spark does not take them: {type(error).__name__}: {error}") from None
 
 
