@@ -14,7 +14,7 @@ from typing import Any
 from checkpointer.capture import Capture
 from checkpointer.codecs.keyed_codec import in_known_zones, partition_of, partitions_of
 from checkpointer.codecs.shown import show
-from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
+from checkpointer.codecs.values import UnsupportedValueError, pack, pack_some, unpack
 from checkpointer.codecs.zones import HOLDERS
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.keyed_content import MISSING, PLAIN, Content, fill, place_anew
@@ -145,16 +145,20 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def _assign(self, number: int, values: dict[Any, Any]) -> None:
         """Set values that may be changed from outside; `values` does no more."""
-        self._owner.change(Content.assign, number, values)
+        crowded = self._owner.change(Content.assign, number, values)
         values.clear()
-        if self._owner.version.content.parts[number].crowded:
+        if crowded:
             self._owner.change(Content.put_to_rest, number)
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """As of a dict."""
-        key = in_known_zones(key)
+        if self._owner.guard is None and (found := self.get(key, MISSING)) is not MISSING:
+            return found
+        if type(key) in HOLDERS:
+            key = in_known_zones(key)
         number = partition_of(key, self._partitions)
-        _check_key(key)
+        if type(key) not in PLAIN:
+            _check_key(key)
         try:
             packed = pack(default) if type(default) in PLAIN else None
         except UnsupportedValueError:
@@ -163,7 +167,8 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def pop(self, key: Any, default: Any = MISSING) -> Any:
         """As of a dict."""
-        key = in_known_zones(key)
+        if type(key) in HOLDERS:
+            key = in_known_zones(key)
         found: list[Any] = []
         self._owner.change(Content.pop, partition_of(key, self._partitions), key, found)
         if found[0] is not MISSING:
@@ -210,11 +215,19 @@ class KeyedState(MutableMapping[Any, Any]):
             keys, values = [key for key, _ in pairs], [value for _, value in pairs]
         except (TypeError, ValueError):  # one that is no pair: those before it are set
             keys, values = [], []
-        usual = set(map(type, keys)) == {str} and PLAIN.isdisjoint(map(type, values))
-        numbers = partitions_of(keys, self.partitions) if usual else None
-        if numbers is None:
+        kinds = set(map(type, values))
+        numbers = partitions_of(keys, self._partitions) if kinds <= PLAIN or kinds.isdisjoint(PLAIN) else None
+        packed = _packed(values) if numbers is not None and kinds <= PLAIN else None
+        if numbers is None or (packed is None and kinds <= PLAIN):
             for key, value in pairs:
                 self[key] = value
+            return
+        if packed is not None:
+            resting: defaultdict[int, dict[Any, bytes]] = defaultdict(dict)
+            for number, key, data in zip(numbers, keys, packed, strict=True):
+                resting[number][key] = data
+            for number, some in resting.items():
+                self._owner.change(Content.rest_all, number, some)
             return
         each: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
         for number, key, value in zip(numbers, keys, values, strict=True):
@@ -222,19 +235,21 @@ class KeyedState(MutableMapping[Any, Any]):
         pairs.clear()  # and what else holds values that nobody else may hold: such as it are put to rest
         values.clear()
         value = None
-        for number, some in each.items():
-            self._assign(number, some)
+        for number, changeable in each.items():
+            self._assign(number, changeable)
 
     def __delitem__(self, key: Any) -> None:
-        key = in_known_zones(key)
-        found: list[Any] = []
-        self._owner.change(Content.pop, partition_of(key, self._partitions), key, found)
-        if found[0] is MISSING:
+        if type(key) in HOLDERS:
+            key = in_known_zones(key)
+        found: list[bool] = []
+        self._owner.change(Content.delete, partition_of(key, self._partitions), key, found)
+        if not found[0]:
             raise KeyError(key)
 
     def __contains__(self, key: object) -> bool:
         try:
-            key = in_known_zones(key)
+            if type(key) in HOLDERS:
+                key = in_known_zones(key)
             number = partition_of(key, self._partitions)
         except IllegalArgumentError:
             return False
@@ -312,6 +327,15 @@ class KeyedState(MutableMapping[Any, Any]):
         _refuse(refused)
         assert capture is not None
         return capture
+
+
+def _packed(values: list[Any]) -> list[bytes] | None:
+    """Return plain values as their bytes; None where one cannot be stored, or where they are large."""
+    try:
+        packed = pack_some(values)
+    except UnsupportedValueError:
+        return None
+    return packed if len(packed) == len(values) else None
 
 
 def _refuse(refused: Mapping[Any, UnsupportedValueError]) -> None:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from checkpointer.capture import Capture
-from checkpointer.codecs.equal_keys import find_key, is_zoned, may_differ, now_equal
+from checkpointer.codecs.equal_keys import find_key, is_zoned, now_equal
 from checkpointer.codecs.keyed_codec import partition_of
 from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
 from checkpointer.partition import Partition
@@ -73,8 +73,11 @@ class Content:
     def rest_all(self, number: int, values: dict[Any, bytes]) -> None:
         self.parts[number].rest_all(values)
 
-    def assign(self, number: int, values: dict[Any, Any]) -> None:
-        self.parts[number].assign(values)
+    def assign(self, number: int, values: dict[Any, Any]) -> bool:
+        """Set values that may be changed from outside. Whether it is time to put some to rest."""
+        part = self.parts[number]
+        part.assign(values)
+        return part.crowded
 
     def put_to_rest(self, number: int) -> None:
         self.parts[number].put_to_rest()
@@ -89,6 +92,14 @@ class Content:
         else:
             self.parts[number].rest(key, packed)
         return default
+
+    def delete(self, number: int, key: Any, found: list[bool]) -> None:
+        """Remove a key and add to `found` whether it was there. Whoever completes this finds that there."""
+        part = self.parts[number]
+        if not found:
+            found.append(key in part.live or key in part.data)
+        if found[0]:
+            part.delete(key)
 
     def pop(self, number: int, key: Any, found: list[Any]) -> None:
         """Remove a key and add its value to `found`; `MISSING` where there is none.
@@ -179,7 +190,16 @@ class Content:
 
 
 CHANGES = frozenset(
-    {Content.rest, Content.rest_all, Content.assign, Content.setdefault, Content.pop, Content.popitem, Content.clear}
+    {
+        Content.rest,
+        Content.rest_all,
+        Content.assign,
+        Content.setdefault,
+        Content.delete,
+        Content.pop,
+        Content.popitem,
+        Content.clear,
+    }
 )
 """The operations after which other keys or values are there than before."""
 
@@ -212,4 +232,4 @@ def fill(parts: list[Partition], pairs: Iterable[tuple[Any, bytes]]) -> None:
         part.data[key] = packed
         part.chain = ()
     for part in parts:
-        part.mixed = part.mixed or may_differ(part.data)
+        part.learn_keys()

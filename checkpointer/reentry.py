@@ -147,6 +147,7 @@ class Exclusive(Generic[C]):
                 self._take_over(version)
                 continue
             done = False
+            result = None
             if not version.heir:
                 try:
                     result = operation(version.content, *args)
@@ -154,12 +155,12 @@ class Exclusive(Generic[C]):
                     version.running[0] = _FAILED
                     raise
                 version.running.clear()
+                if not version.heir:
+                    return result
                 done = True
-            heir = version.heir.get(0)
-            if heir is not None:
-                self.version = self.last()
-                if heir.completed is step:
-                    return _outcome(heir)
+            heir, self.version = version.heir[0], self.last()
+            if heir.completed is step:
+                return _outcome(heir)
             if done:  # whoever took over since then found it done
                 return result
             # Somebody took over before this began.

@@ -6,13 +6,14 @@ Two arrays are packed and unpacked faster than a map is, since neither makes Pyt
 """
 
 import io
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import islice
+from math import isnan
 from typing import Any
 from uuid import UUID
+from zlib import crc32
 
 import msgpack
 import zstandard
@@ -147,11 +148,11 @@ def partition_of(key: Any, partitions: int) -> int:
     """CRC-32 of the key's canonical bytes, modulo the partition count; keys that are equal in Python share it."""
     if type(key) is str:
         try:
-            return zlib.crc32(key.encode()) % partitions
+            return crc32(key.encode()) % partitions
         except UnicodeEncodeError:
             raise IllegalArgumentError(f"key {show(key)}: not valid Unicode (a lone surrogate)") from None
     try:
-        return zlib.crc32(_canonical(key)) % partitions
+        return crc32(_canonical(key)) % partitions
     except RecursionError:
         raise _too_deep() from None
 
@@ -170,12 +171,19 @@ def _too_deep() -> IllegalArgumentError:
     )
 
 
-def partitions_of(keys: list[str], partitions: int) -> list[int] | None:
-    """`partition_of` each, in half of the time; None if it would refuse one of them."""
+def partitions_of(keys: list[Any], partitions: int) -> list[int] | None:
+    """`partition_of` each, in half of the time; None where they are of several types, or one may be refused."""
+    kinds = set(map(type, keys))
     try:
-        return [zlib.crc32(key.encode()) % partitions for key in keys]
+        if kinds == {str}:
+            return [crc32(key.encode()) % partitions for key in keys]
+        if kinds == {bytes}:
+            return [crc32(key) % partitions for key in keys]
+        if kinds == {int} or (kinds == {float} and not any(map(isnan, keys))):
+            return [crc32(b"%d" % hash(key)) % partitions for key in keys]
     except UnicodeEncodeError:
         return None
+    return None
 
 
 def _canonical(key: Any) -> bytes:

@@ -36,6 +36,9 @@ AT_ONCE = 32
 LARGEST_KEPT = 4 << 20
 """Bytes that a packer has packed at most to be used again: its buffer never becomes smaller."""
 
+SHORT = 1024
+"""Length of texts and bytes that are packed by the packer of what is small."""
+
 MAX_IDLE = 16
 """Packers that are kept for later, for each number of extensions around a value."""
 
@@ -55,6 +58,15 @@ class UnsupportedValueError(TypeError):
 
 def pack(value: Any) -> bytes:
     """One value as msgpack; `UnsupportedValueError` names what in it cannot be stored."""
+    if type(value) in _ATOMS and (type(value) not in _TEXTS or len(value) < SHORT):
+        try:
+            return _pack_atom(value)  # type: ignore[no-any-return]
+        except (OverflowError, UnicodeEncodeError):  # a long integer, or what is refused
+            return _pack_any(value)
+    return _pack_any(value)
+
+
+def _pack_any(value: Any) -> bytes:
     try:
         if type(value) in _TEXTS and LARGEST_KEPT < len(value) < 2**32:
             return _pack_large(value)
@@ -170,6 +182,10 @@ _LOOKALIKES = frozenset({bytearray, memoryview, msgpack.ExtType, msgpack.Timesta
 
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 _TEXTS = frozenset({str, bytes})
+
+_pack_atom = msgpack.Packer(strict_types=True).pack
+"""Packs what consists of one part. No Python code runs meanwhile, so one packer is enough for everybody."""
+
 _GROUPS = frozenset({list, tuple, set, frozenset})
 
 
