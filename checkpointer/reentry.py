@@ -94,27 +94,57 @@ class Exclusive(Generic[C]):
         Raises what the guard raises, and `InvalidStateError` where another thread was interrupted in its own change
         and does not come back to it.
         """
-        if self._taken or self._waiting:
-            return self.whole(self._change, (operation, args))  # type: ignore[no-any-return]
+        if (self._taken or self._waiting) and not self._is_mine():
+            return self._wait(self.change, (operation, *args))  # type: ignore[no-any-return]
+        step = (operation, args)
         with self._lock:
-            self._taken = True
+            outer, self._taken = self._taken, True
             try:
-                return self._change((operation, args))  # type: ignore[no-any-return]
+                if self.guard is not None:
+                    self.guard(operation)
+                while True:
+                    version = self.version
+                    if version.heir:
+                        version = self.version = self.last()  # old contents are freed
+                    if version.running.setdefault(0, step) is not step:
+                        self._take_over(version)
+                        continue
+                    done, result = False, None
+                    if not version.heir:
+                        try:
+                            result = operation(version.content, *args)
+                        except BaseException:
+                            version.running[0] = _FAILED
+                            raise
+                        version.running.clear()
+                        if not version.heir:
+                            return result
+                        done = True
+                    heir = version.heir[0]
+                    if heir.completed is step:
+                        return _outcome(heir)  # type: ignore[no-any-return]
+                    if done:  # whoever took over since then found it done
+                        return result  # type: ignore[return-value]
+                    # Somebody took over before this began.
             finally:
-                self._taken = False
+                if self.version.heir:
+                    self.version = self.last()
+                self._taken = outer
 
     def whole(self, work: Callable[..., R], *args: Any) -> R:
         """Call `work(*args)`, which may make several changes, while no other thread makes any."""
-        if self._taken or self._waiting:
-            if self._lock._is_owned():  # type: ignore[attr-defined]  # what `threading.Condition` asks it
-                return work(*args)
+        if (self._taken or self._waiting) and not self._is_mine():
             return self._wait(work, args)
         with self._lock:
-            self._taken = True
+            outer, self._taken = self._taken, True
             try:
                 return work(*args)
             finally:
-                self._taken = False
+                self._taken = outer
+
+    def _is_mine(self) -> bool:
+        """Whether this thread has the lock: it was interrupted in a change, or makes several as one."""
+        return bool(self._lock._is_owned())  # type: ignore[attr-defined]  # what `threading.Condition` asks it
 
     def _wait(self, work: Callable[..., R], args: tuple[Any, ...]) -> R:
         """Wait for the lock, look now and then whether it can ever be free, and call `work(*args)`."""
@@ -134,36 +164,6 @@ class Exclusive(Generic[C]):
                 self._taken = False
                 self._lock.release()
             self._waiting.pop(me, None)
-
-    def _change(self, step: Step) -> Any:
-        operation, args = step
-        if self.guard is not None:
-            self.guard(operation)
-        version = self.version
-        while True:
-            if version.heir:
-                version = self.version = self.last()  # old contents are freed
-            if version.running.setdefault(0, step) is not step:
-                self._take_over(version)
-                continue
-            done = False
-            result = None
-            if not version.heir:
-                try:
-                    result = operation(version.content, *args)
-                except BaseException:
-                    version.running[0] = _FAILED
-                    raise
-                version.running.clear()
-                if not version.heir:
-                    return result
-                done = True
-            heir, self.version = version.heir[0], self.last()
-            if heir.completed is step:
-                return _outcome(heir)
-            if done:  # whoever took over since then found it done
-                return result
-            # Somebody took over before this began.
 
     def last(self) -> Version[C]:
         """Return the version that counts."""
