@@ -18,6 +18,7 @@ from checkpointer.codecs.values import UnsupportedValueError, pack, pack_some, u
 from checkpointer.codecs.zones import HOLDERS
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.keyed_content import MISSING, PLAIN, Content, fill, place_anew
+from checkpointer.not_picklable import NotPicklable
 from checkpointer.partition import Partition
 from checkpointer.reentry import Exclusive, Guard
 from manifests.model import Chain
@@ -42,7 +43,7 @@ def _check_key(key: Any) -> None:
         raise IllegalArgumentError(f"key {show(key)}: {error}") from None
 
 
-class KeyedState(MutableMapping[Any, Any]):
+class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     """A mutable mapping whose changes are saved as deltas.
 
     Like a dict, it may be used by several threads, and by whoever interrupts them, such as a signal handler: each
@@ -56,6 +57,11 @@ class KeyedState(MutableMapping[Any, Any]):
     partition by partition. `partitions` is how many parts the keys are spread over; it may differ at every restore.
     A state follows one operator: saved under another name, or on another root, it is written whole.
     """
+
+    _instead = (
+        "what another process changed in its copy would never be saved. Pass state.to_dict() to functions that run "
+        "elsewhere, and set what they return in the state on the driver"
+    )
 
     def __init__(
         self, initial: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = (), *, partitions: int = PARTITIONS
@@ -298,12 +304,6 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "KeyedState":
         return self.__copy__()
-
-    def __reduce_ex__(self, protocol: object) -> Any:
-        raise IllegalArgumentError(
-            "a KeyedState cannot be pickled: what another process changed in its copy would never be saved. Pass "
-            "state.to_dict() to functions that run elsewhere, and set what they return in the state on the driver"
-        )
 
     def __repr__(self) -> str:
         try:
