@@ -1,7 +1,7 @@
 """Keys that are equal and not the same: a state keeps the key that a dict keeps, also in the store."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -70,12 +70,22 @@ SCENES = {
 }
 
 
+BESIDE: dict[str, Callable[[int], Any]] = {
+    "texts": lambda n: f"bulk {n}",
+    "floats": lambda n: n + 20.5,
+    "integers": lambda n: n + 20,
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE.values(), ids=BESIDE)
 @pytest.mark.parametrize("value", [1, [1]], ids=["plain", "container"])
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_state_keeps_the_key_that_a_dict_keeps(world: World, scene: str, value: Any) -> None:
+def test_a_state_keeps_the_key_that_a_dict_keeps(
+    world: World, scene: str, value: Any, beside: Callable[[int], Any]
+) -> None:
     for old, new in PAIRS:
         client = world.actor(max_chain=3)
-        bulk = {f"bulk {n}": "x" * 20 for n in range(40)}
+        bulk: dict[Any, Any] = {beside(n): "x" * 20 for n in range(40)}
         state, model = KeyedState(bulk, partitions=1), dict(bulk)
         numbers = itertools.count()
         client.restore()
@@ -117,10 +127,11 @@ class EqualKeys(RuleBasedStateMachine):
         self.state, self.model = KeyedState(partitions=2), {}
         self.committed: dict[Any, Any] | None = None
 
-    @initialize(bulk=st.booleans())
-    def fill(self, bulk: bool) -> None:
-        for number in range(60 if bulk else 0):
-            self.state[f"bulk {number}"] = self.model[f"bulk {number}"] = "x" * 20
+    @initialize(bulk=st.sampled_from([None, *BESIDE]))
+    def fill(self, bulk: str | None) -> None:
+        keys = [] if bulk is None else [BESIDE[bulk](number) for number in range(60)]
+        for key in keys:
+            self.state[key] = self.model[key] = "x" * 20
 
     @rule(key=KEYS, value=st.integers(0, 9))
     def assign(self, key: Any, value: int) -> None:
@@ -138,6 +149,11 @@ class EqualKeys(RuleBasedStateMachine):
     @rule(key=KEYS)
     def pop(self, key: Any) -> None:
         assert self.state.pop(key, None) == self.model.pop(key, None)
+
+    @rule(keys=st.lists(KEYS, max_size=4))
+    def update_with_pairs_that_are_there(self, keys: list[Any]) -> None:
+        self.state.update([(key, 7) for key in keys])
+        self.model.update([(key, 7) for key in keys])
 
     @rule(keys=st.lists(KEYS, max_size=4))
     def update(self, keys: list[Any]) -> None:
