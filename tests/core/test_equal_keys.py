@@ -114,6 +114,21 @@ def test_a_state_keeps_the_key_that_a_dict_keeps(
                     assert {(pack(k), repr(v)) for k, v in found.items()} == shape, (old, new)
 
 
+@pytest.mark.parametrize("value", [1, [1]], ids=["plain", "container"])
+@pytest.mark.parametrize("keys", [(0.0, -0.0), (-0.0, 0.0), (7, 7.0), (7.0, 7)])
+def test_updates_with_numbers_of_one_type_keep_the_key_that_a_dict_keeps(
+    world: World, keys: tuple[Any, Any], value: Any
+) -> None:
+    client, state, model = world.actor(), KeyedState(partitions=1), {}
+    for number, key in enumerate(keys):
+        kind, now = type(key), [number, value] if value != 1 else number
+        for change in ({kind(n + 20): "x" * 30 for n in range(60)}, {kind(5): now, key: now}):
+            state.update(change)
+            model.update(change)
+            save(client, state)
+            assert {pack(k) for k in restored(world)} == {pack(k) for k in model} == {pack(k) for k in state}
+
+
 KEYS = st.sampled_from([key for keys in EQUAL for key in keys])
 
 
