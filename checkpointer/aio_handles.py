@@ -8,15 +8,16 @@ from checkpointer import prepared, restore, save
 from checkpointer.client import Client, as_bytes
 from checkpointer.errors import CheckpointError, InvalidStateError
 from checkpointer.keyed import KeyedState
+from checkpointer.not_picklable import NotPicklable
 from checkpointer.runtime import bridge
-from checkpointer.views import Live, OperatorView, RestoredView
+from checkpointer.views import OperatorView, RestoredView
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json
 
 if TYPE_CHECKING:
     from checkpointer.table.opening import Table
 
 
-class AsyncCheckpoint(Live):
+class AsyncCheckpoint(NotPicklable):
     """A checkpoint being made. What is not mentioned stays as it was in the parent."""
 
     _instead = (
@@ -158,7 +159,7 @@ class AsyncCheckpoint(Live):
             error.add_note(f"aborting {self.id} failed too: {second}")
 
 
-class AsyncPrepared(Live):
+class AsyncPrepared(NotPicklable):
     """A checkpoint between the two phases."""
 
     _instead = "send the AsyncCheckpointer, which is its configuration only: restore().prepared is the same there"

@@ -129,6 +129,17 @@ class OutcomeUnknownError(CheckpointError):
     """The swap was sent and nothing proves either way. `restore()` tells which it was."""
 
 
+BAD_INPUT: tuple[type[Exception], ...] = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What bad bytes make a constructor raise. Anything else, such as a TimeoutError, comes from a signal handler that ran
+meanwhile, and must not be taken for a fault of the bytes."""
+
 __all__ = [
     "BatchGapError",
     "BatchResetError",

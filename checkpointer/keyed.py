@@ -12,13 +12,15 @@ from itertools import islice
 from typing import Any
 
 from checkpointer.capture import Capture
-from checkpointer.codecs.keyed_codec import partition_of, partitions_of
+from checkpointer.codecs.keyed_codec import in_known_zones, partition_of, partitions_of
 from checkpointer.codecs.shown import show
-from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
-from checkpointer.errors import IllegalArgumentError
+from checkpointer.codecs.values import UnsupportedValueError, pack, pack_some, unpack
+from checkpointer.codecs.zones import HOLDERS
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.keyed_content import MISSING, PLAIN, Content, fill, place_anew
+from checkpointer.not_picklable import NotPicklable
 from checkpointer.partition import Partition
-from checkpointer.reentry import Exclusive
+from checkpointer.reentry import Exclusive, Guard
 from manifests.model import Chain
 
 PARTITIONS = 8
@@ -44,17 +46,25 @@ def _check_key(key: Any) -> None:
         raise IllegalArgumentError(f"key {show(key)}: {error}") from None
 
 
-class KeyedState(MutableMapping[Any, Any]):
+class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     """A mutable mapping whose changes are saved as deltas.
 
     Like a dict, it may be used by several threads, and by whoever interrupts them, such as a signal handler: each
     operation, a save among them, is whole or not there. Several together are not: `state[k] += 1` reads, then sets.
+    What interrupts an operation must not wait for another thread that uses the state: that thread cannot go on before
+    the operation does, and raises `InvalidStateError` after a minute.
 
-    Keys are text, bytes, numbers, None, dates and times, UUIDs, and tuples or frozen sets of these. Values are whatever
+    Keys are text, bytes, numbers, None, dates and times, UUIDs, and tuples or frozen sets of these. Times in zones of
+    one name are compared by their clocks, as if all these zones were one object. Values are whatever
     `checkpointer.codecs.values` packs; others are refused when the state is saved, by key and type. Iteration goes
     partition by partition. `partitions` is how many parts the keys are spread over; it may differ at every restore.
     A state follows one operator: saved under another name, or on another root, it is written whole.
     """
+
+    _instead = (
+        "what another process changed in its copy would never be saved. Pass state.to_dict() to functions that run "
+        "elsewhere, and set what they return in the state on the driver"
+    )
 
     def __init__(
         self, initial: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = (), *, partitions: int = PARTITIONS
@@ -96,9 +106,14 @@ class KeyedState(MutableMapping[Any, Any]):
     # ---- the mapping --------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
+        if type(key) in HOLDERS:
+            key = in_known_zones(key)
         number = partition_of(key, self._partitions)
+        owner = self._owner
+        if owner.guard is not None:
+            return self._copied(number, key)
         packed = value = None
-        version = self._owner.version
+        version = owner.version
         if not version.running and not version.heir:
             part = version.content.parts[number]
             live = part.live.get(key, MISSING)
@@ -111,12 +126,21 @@ class KeyedState(MutableMapping[Any, Any]):
             # From here on others see that it is held. If none was looking meanwhile, it is live for as long as that.
             elif not version.running and not version.heir and part.live.get(key) is live:
                 return live
-        value = self._owner.change(Content.hand_out, number, key, packed, value)
+        value = owner.change(Content.hand_out, number, key, packed, value)
         if value is MISSING:
             raise KeyError(key)
         return value
 
+    def _copied(self, number: int, key: Any) -> Any:
+        """Return a copy of a value: the value itself could be changed while the state is closed for changes."""
+        packed = self._owner.change(Content.packed_value, number, key)
+        if packed is None:
+            raise KeyError(key)
+        return unpack(packed)
+
     def __setitem__(self, key: Any, value: Any) -> None:
+        if type(key) in HOLDERS:
+            key = in_known_zones(key)
         number = partition_of(key, self._partitions)
         if type(key) not in PLAIN and key not in self._parts[number].data:
             _check_key(key)
@@ -132,15 +156,20 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def _assign(self, number: int, values: dict[Any, Any]) -> None:
         """Set values that may be changed from outside; `values` does no more."""
-        self._owner.change(Content.assign, number, values)
+        crowded = self._owner.change(Content.assign, number, values)
         values.clear()
-        if self._owner.version.content.parts[number].crowded:
+        if crowded:
             self._owner.change(Content.put_to_rest, number)
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """As of a dict."""
+        if self._owner.guard is None and (found := self.get(key, MISSING)) is not MISSING:
+            return found
+        if type(key) in HOLDERS:
+            key = in_known_zones(key)
         number = partition_of(key, self._partitions)
-        _check_key(key)
+        if type(key) not in PLAIN:
+            _check_key(key)
         try:
             packed = pack(default) if type(default) in PLAIN else None
         except UnsupportedValueError:
@@ -149,6 +178,8 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def pop(self, key: Any, default: Any = MISSING) -> Any:
         """As of a dict."""
+        if type(key) in HOLDERS:
+            key = in_known_zones(key)
         found: list[Any] = []
         self._owner.change(Content.pop, partition_of(key, self._partitions), key, found)
         if found[0] is not MISSING:
@@ -167,9 +198,10 @@ class KeyedState(MutableMapping[Any, Any]):
 
     def update(self, other: Any = (), /, **more: Any) -> None:
         """As of a dict."""
-        if type(other) in _COLLECTED:
-            with self._owner.lock:  # to other threads, all of it is one change
-                self._set_all(other.items() if type(other) is dict else other)
+        if self._owner.guard is not None:  # also where there is nothing to set
+            self._owner.guard(Content.assign)
+        if type(other) in _COLLECTED:  # to other threads, all of it is one change
+            self._owner.whole(self._set_all, other.items() if type(other) is dict else other)
             other = ()
         super().update(other, **more)  # one by one: what makes the pairs may look at those before
 
@@ -194,11 +226,19 @@ class KeyedState(MutableMapping[Any, Any]):
             keys, values = [key for key, _ in pairs], [value for _, value in pairs]
         except (TypeError, ValueError):  # one that is no pair: those before it are set
             keys, values = [], []
-        usual = set(map(type, keys)) == {str} and PLAIN.isdisjoint(map(type, values))
-        numbers = partitions_of(keys, self.partitions) if usual else None
-        if numbers is None:
+        kinds = set(map(type, values))
+        numbers = partitions_of(keys, self._partitions) if kinds <= PLAIN or kinds.isdisjoint(PLAIN) else None
+        packed = _packed(values) if numbers is not None and kinds <= PLAIN else None
+        if numbers is None or (packed is None and kinds <= PLAIN):
             for key, value in pairs:
                 self[key] = value
+            return
+        if packed is not None:
+            resting: defaultdict[int, dict[Any, bytes]] = defaultdict(dict)
+            for number, key, data in zip(numbers, keys, packed, strict=True):
+                resting[number][key] = data
+            for number, some in resting.items():
+                self._owner.change(Content.rest_all, number, some)
             return
         each: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
         for number, key, value in zip(numbers, keys, values, strict=True):
@@ -206,22 +246,26 @@ class KeyedState(MutableMapping[Any, Any]):
         pairs.clear()  # and what else holds values that nobody else may hold: such as it are put to rest
         values.clear()
         value = None
-        for number, some in each.items():
-            self._assign(number, some)
+        for number, changeable in each.items():
+            self._assign(number, changeable)
 
     def __delitem__(self, key: Any) -> None:
-        found: list[Any] = []
-        self._owner.change(Content.pop, partition_of(key, self._partitions), key, found)
-        if found[0] is MISSING:
+        if type(key) in HOLDERS:
+            key = in_known_zones(key)
+        found: list[bool] = []
+        self._owner.change(Content.delete, partition_of(key, self._partitions), key, found)
+        if not found[0]:
             raise KeyError(key)
 
     def __contains__(self, key: object) -> bool:
         try:
+            if type(key) in HOLDERS:
+                key = in_known_zones(key)
             number = partition_of(key, self._partitions)
         except IllegalArgumentError:
             return False
         version = self._owner.version
-        if not version.running and not version.heir:
+        if not version.running and not version.heir and self._owner.guard is None:
             part = version.content.parts[number]
             return key in part.live or key in part.data
         return self._owner.change(Content.contains, number, key)
@@ -230,8 +274,12 @@ class KeyedState(MutableMapping[Any, Any]):
         return self._owner.change(Content.count)
 
     def __iter__(self) -> Iterator[Any]:
+        owner = self._owner
         for number in range(self._partitions):
-            yield from self._owner.change(Content.listed, number)
+            for key in owner.change(Content.listed, number):
+                if owner.guard is not None:
+                    owner.guard(Content.listed)
+                yield key
 
     def clear(self) -> None:
         """As of a dict."""
@@ -262,14 +310,15 @@ class KeyedState(MutableMapping[Any, Any]):
     def __deepcopy__(self, memo: dict[int, Any]) -> "KeyedState":
         return self.__copy__()
 
-    def __reduce_ex__(self, protocol: object) -> Any:
-        raise IllegalArgumentError(
-            "a KeyedState cannot be pickled: what another process changed in its copy would never be saved. Pass "
-            "state.to_dict() to functions that run elsewhere, and set what they return in the state on the driver"
-        )
-
     def __repr__(self) -> str:
-        return f"KeyedState({len(self):,} keys in {self.partitions} partitions)"
+        try:
+            return f"KeyedState({len(self):,} keys in {self.partitions} partitions)"
+        except InvalidStateError:  # its guard lets nobody read it any more
+            return "KeyedState(of a run that has ended)"
+
+    def _guard(self, guard: Guard | None) -> None:
+        """Let a guard refuse operations from now on, also to whoever kept a bound method, a view or an iterator."""
+        self._owner.close(guard)
 
     # ---- saving -------------------------------------------------------------------------------------------------
 
@@ -283,6 +332,15 @@ class KeyedState(MutableMapping[Any, Any]):
         _refuse(refused)
         assert capture is not None
         return capture
+
+
+def _packed(values: list[Any]) -> list[bytes] | None:
+    """Return plain values as their bytes; None where one cannot be stored, or where they are large."""
+    try:
+        packed = pack_some(values)
+    except UnsupportedValueError:
+        return None
+    return packed if len(packed) == len(values) else None
 
 
 def _refuse(refused: Mapping[Any, UnsupportedValueError]) -> None:

@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Any
 
 from checkpointer.capture import Capture
-from checkpointer.codecs.equal_keys import find_key, is_zoned, may_differ, now_equal
+from checkpointer.codecs.equal_keys import find_key, is_zoned, now_equal
 from checkpointer.codecs.keyed_codec import partition_of
-from checkpointer.codecs.values import UnsupportedValueError, unpack
+from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
 from checkpointer.partition import Partition
 from manifests.model import Chain
 
@@ -61,11 +61,23 @@ class Content:
             part.hand_out(key, now, value)
         return value
 
+    def packed_value(self, number: int, key: Any) -> bytes | None:
+        """Return the value of a key as it is now, packed; None where there is none. Nothing becomes live."""
+        part = self.parts[number]
+        live = part.live.get(key, MISSING)
+        return part.data.get(key) if live is MISSING else pack(live)
+
     def rest(self, number: int, key: Any, packed: bytes) -> None:
         self.parts[number].rest(key, packed)
 
-    def assign(self, number: int, values: dict[Any, Any]) -> None:
-        self.parts[number].assign(values)
+    def rest_all(self, number: int, values: dict[Any, bytes]) -> None:
+        self.parts[number].rest_all(values)
+
+    def assign(self, number: int, values: dict[Any, Any]) -> bool:
+        """Set values that may be changed from outside. Whether it is time to put some to rest."""
+        part = self.parts[number]
+        part.assign(values)
+        return part.crowded
 
     def put_to_rest(self, number: int) -> None:
         self.parts[number].put_to_rest()
@@ -80,6 +92,14 @@ class Content:
         else:
             self.parts[number].rest(key, packed)
         return default
+
+    def delete(self, number: int, key: Any, found: list[bool]) -> None:
+        """Remove a key and add to `found` whether it was there. Whoever completes this finds that there."""
+        part = self.parts[number]
+        if not found:
+            found.append(key in part.live or key in part.data)
+        if found[0]:
+            part.delete(key)
 
     def pop(self, number: int, key: Any, found: list[Any]) -> None:
         """Remove a key and add its value to `found`; `MISSING` where there is none.
@@ -169,6 +189,21 @@ class Content:
         self.captured = None
 
 
+CHANGES = frozenset(
+    {
+        Content.rest,
+        Content.rest_all,
+        Content.assign,
+        Content.setdefault,
+        Content.delete,
+        Content.pop,
+        Content.popitem,
+        Content.clear,
+    }
+)
+"""The operations after which other keys or values are there than before."""
+
+
 # ---- where keys are placed ------------------------------------------------------------------------------------------
 
 
@@ -197,4 +232,4 @@ def fill(parts: list[Partition], pairs: Iterable[tuple[Any, bytes]]) -> None:
         part.data[key] = packed
         part.chain = ()
     for part in parts:
-        part.mixed = part.mixed or may_differ(part.data)
+        part.learn_keys()

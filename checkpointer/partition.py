@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from itertools import islice
 from operator import or_
-from typing import Any
+from typing import Any, TypeVar
 
 from checkpointer.capture import PartitionChange
-from checkpointer.codecs.equal_keys import EXACT, find_key, is_zoned, may_differ, overlay
+from checkpointer.codecs.equal_keys import EXACT, find_key, is_zoned, kinds_of, may_differ, may_meet, overlay
 from checkpointer.codecs.fold import fold_start
 from checkpointer.codecs.values import UnsupportedValueError, pack, pack_some
 from checkpointer.references import unheld
@@ -34,9 +34,12 @@ TOGETHER = 256
 _UNPACKED = b""
 """Rests in the place of a new key's value until that is packed for the first time."""
 
+_NUMBERS = frozenset({int, float})
 _SIMPLE = EXACT | {int}
 
 _MISSING: Any = object()
+
+V = TypeVar("V")
 
 
 class Partition:
@@ -51,6 +54,7 @@ class Partition:
         "fresh",
         "live",
         "mixed",
+        "number",
         "seen",
         "whole",
     )
@@ -70,17 +74,26 @@ class Partition:
         self._sharing: set[PartitionChange] = set()
         self.mixed = False
         """Whether keys may be equal and not the same."""
+        self.number: type | None = None
+        """What those keys are that are numbers, int or float, unless they are mixed. It never becomes the other."""
         self.whole = False
         """Whether the next save writes a snapshot: under other rules of a zone, a delta would say another thing."""
 
     def restore(self, chain: Chain, data: dict[Any, bytes], deltas: list[dict[Any, bytes | None]]) -> None:
         self.chain, self.data, self._deltas = chain, data, deltas
-        self.mixed = may_differ(data) or any(map(may_differ, deltas))
+        self.learn_keys()
+
+    def learn_keys(self) -> None:
+        """Take in what keys are here, after they were placed by somebody else."""
+        groups: list[Mapping[Any, bytes | None]] = [self.data, *self._deltas]
+        self.mixed = self.mixed or may_meet(groups)
+        self.number = next(iter(kinds_of(groups) & _NUMBERS), None)
 
     def copied(self) -> "Partition":
         """Return a copy to change independently, in order even where a change of this one stopped half way."""
         other = Partition(self._least)
         other._limit, other.mixed, other.chain, other._deltas = self._limit, self.mixed, self.chain, self._deltas
+        other.number = self.number
         other.data, other.live = dict(self.data), dict(self.live)
         other.fresh = dict.fromkeys(other.live)
         other.dirty = {other.standing(key): other.data.get(key) for key in self.dirty}
@@ -95,18 +108,28 @@ class Partition:
         kind = type(key)
         if kind in EXACT:
             return key
-        if not self.mixed and (kind is int or (kind is tuple and _SIMPLE.issuperset(map(type, key)))):
-            return key
-        if not self.mixed and not may_differ((key,)):
-            return key
+        if not self.mixed:
+            if kind is int or kind is float:
+                self.number = self.number or kind
+                if kind is self.number and (key or kind is int):  # 0.0 may stand as -0.0
+                    return key
+            elif (kind is tuple and _SIMPLE.issuperset(map(type, key))) or not may_differ((key,)):
+                return key
         self.mixed = True
         found = find_key(self.data, key, _MISSING)
         return find_key(self.fresh, key, key) if found is _MISSING else found
 
+    def _standing(self, values: dict[Any, V]) -> dict[Any, V]:
+        """Return values by the keys that are there and equal to theirs."""
+        kinds = set(map(type, values))
+        if kinds <= EXACT or (not self.mixed and kinds == {self.number} and (int in kinds or 0.0 not in values)):
+            return values
+        return {self.standing(key): value for key, value in values.items()}
+
     def assign(self, values: dict[Any, Any]) -> None:
         """Set values that may be changed from outside for as long as somebody refers to them."""
         if not EXACT.issuperset(map(type, values)):
-            values = {self.standing(key): value for key, value in values.items()}
+            values = self._standing(values)
         self.live.update(values)
         self.fresh.update(dict.fromkeys(values))
 
@@ -127,13 +150,32 @@ class Partition:
         """Set a value that nobody can change."""
         if type(key) not in EXACT:
             key = self.standing(key)
-        if self.data.get(key) != packed:
-            data = self._writable()
-            self.seen.pop(key, None)
-            self._note(key, packed)
+        data = self.data
+        if data.get(key) != packed:
+            if self._sharing:
+                data = self._writable()
+            if self.seen:
+                self.seen.pop(key, None)
+            if self.mixed:
+                self._note_all({key: packed})
+            else:
+                self.dirty[key] = packed
             data[key] = packed
         if key in self.live:
             self._let_go([key])
+
+    def rest_all(self, values: dict[Any, bytes]) -> None:
+        """Set values that nobody can change."""
+        values = self._standing(values)
+        changed = _other_than(self.data, values)
+        if changed:
+            data = self._writable()
+            for key in self.seen.keys() & changed.keys():
+                del self.seen[key]
+            self._note_all(changed)
+            data.update(changed)
+        if self.live and (live := [key for key in values if key in self.live]):
+            self._let_go(live)
 
     def listed(self) -> dict[Any, bytes]:
         """`data` with every key that there is."""
@@ -146,12 +188,17 @@ class Partition:
 
     def delete(self, key: Any, *, last: bool = False) -> bool:
         """Delete a key, which is the `last` one unless this was begun before. Whether it was there."""
-        key = self.standing(key)
-        if key not in self.listed():
+        if type(key) not in EXACT:
+            key = self.standing(key)
+        if key not in (self.listed() if self.fresh else self.data):
             return False
         data = self._writable()
-        self.seen.pop(key, None)
-        self._note(key, None)
+        if self.seen:
+            self.seen.pop(key, None)
+        if self.mixed:
+            self._note_all({key: None})
+        else:
+            self.dirty[key] = None
         if last and next(reversed(data)) == key:
             data.popitem()  # unlike `del`, this leaves no empty place for the next look at the last key to pass
         else:
@@ -164,6 +211,7 @@ class Partition:
         """Return a partition that takes the place of this one and holds nothing."""
         other = Partition(self._least)
         other.chain, other._deltas, other.mixed, other.whole = self.chain, self._deltas, self.mixed, self.whole
+        other.number = self.number
         other.dirty = dict(self.dirty)
         other._note_all(dict.fromkeys(self.listed()))
         return other
@@ -174,14 +222,8 @@ class Partition:
             self.data, self._sharing = dict(self.data), set()
         return self.data
 
-    def _note(self, key: Any, packed: bytes | None) -> None:
-        """Take note of a change of a key that stands, or that did not stand before."""
-        if self.mixed:
-            self._note_all({key: packed})
-        else:
-            self.dirty[key] = packed
-
     def _note_all(self, changes: Mapping[Any, bytes | None]) -> None:
+        """Take note of changes of keys that stand, or that did not stand before."""
         if not self.mixed:
             self.dirty.update(changes)
         elif overlay(self.dirty, changes):

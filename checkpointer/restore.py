@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 from checkpointer import objects
 from checkpointer.codecs import keyed_codec
-from checkpointer.codecs.equal_keys import may_differ, now_equal, overlay
+from checkpointer.codecs.equal_keys import may_meet, now_equal, overlay
 from checkpointer.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -172,7 +172,7 @@ def _merge(
     if None in data.values():
         raise CorruptionError(f"{chain[0].path}: a snapshot holds a deletion")
     deltas = [decoded[artifact] for artifact in chain[1:]]
-    differ = any(map(may_differ, deltas)) or (may_differ(data) and any(deltas))
+    differ = any(deltas) and may_meet((data, *deltas))
     for delta in deltas:
         if not differ:
             data.update(delta)

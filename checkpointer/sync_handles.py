@@ -8,15 +8,16 @@ from checkpointer import prepared, restore, save
 from checkpointer.client import Client, as_bytes
 from checkpointer.errors import CheckpointError
 from checkpointer.keyed import KeyedState
+from checkpointer.not_picklable import NotPicklable
 from checkpointer.runtime import run_sync
-from checkpointer.views import Live, OperatorView, RestoredView
+from checkpointer.views import OperatorView, RestoredView
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json
 
 if TYPE_CHECKING:
     from checkpointer.table.opening import Table
 
 
-class Checkpoint(Live):
+class Checkpoint(NotPicklable):
     """A checkpoint being made. What is not mentioned stays as it was in the parent."""
 
     _instead = (
@@ -138,7 +139,7 @@ class Checkpoint(Live):
             error.add_note(f"aborting {self.id} failed too: {second}")
 
 
-class Prepared(Live):
+class Prepared(NotPicklable):
     """A checkpoint between the two phases."""
 
     _instead = "send the Checkpointer, which is its configuration only: restore().prepared is the same there"

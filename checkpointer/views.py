@@ -2,9 +2,8 @@
 
 from copy import deepcopy
 from datetime import datetime
-from typing import Never
 
-from checkpointer.errors import IllegalArgumentError
+from checkpointer.not_picklable import NotPicklable
 from checkpointer.restore import Snapshot
 from checkpointer.retention.verify import Finding
 from manifests.measures import partition_bytes
@@ -16,18 +15,7 @@ _MOST = 20
 """Partitions that a notebook shows."""
 
 
-class Live:
-    """A live object of one process. Pickling or copying it is refused: what the copy is given would be lost."""
-
-    _instead = "it belongs to the process that made it"
-
-    def __reduce_ex__(self, protocol: object, /) -> Never:
-        raise IllegalArgumentError(
-            f"{type(self).__name__}: cannot be pickled, copied, sent to tasks or used in a UDF: {self._instead}"
-        )
-
-
-class RestoredView(Live):
+class RestoredView(NotPicklable):
     """What a restored checkpoint says about itself, without reading any artifact."""
 
     _instead = (
@@ -99,7 +87,7 @@ class RestoredView(Live):
         return shown + (note(self._more.removeprefix("; ")) if self._more else "")
 
 
-class OperatorView(Live):
+class OperatorView(NotPicklable):
     """One operator of a restored checkpoint."""
 
     _instead = RestoredView._instead

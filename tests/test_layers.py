@@ -34,7 +34,7 @@ LAYERS = (
     Layer(
         "errors",
         "Every layer raises errors of one tree, which therefore stands below all of them.",
-        ("checkpointer.errors",),
+        ("checkpointer.errors", "checkpointer.not_picklable"),
         ("format",),
     ),
     Layer(

@@ -6,7 +6,7 @@ A keyed state does the same, also when it is restored: each delta names the key 
 over what was before takes key and value from the delta.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import date, datetime, timedelta
 from itertools import chain
 from typing import Any, NamedTuple
@@ -20,8 +20,11 @@ from checkpointer.errors import InvalidStateError
 EXACT = frozenset({str, bytes, type(None), date, timedelta, UUID})
 """Types of keys to which only the same key is equal."""
 
+_INTEGERS = EXACT | {int}
+_FLOATS = EXACT | {float}
+
 _GROUPS = frozenset({tuple, frozenset})
-_UNAMBIGUOUS = EXACT | _GROUPS | {int}
+_UNAMBIGUOUS = _INTEGERS | _GROUPS
 
 _MISSING: Any = object()
 
@@ -71,11 +74,28 @@ def may_differ(keys: Collection[Any]) -> bool:
         level = list(chain.from_iterable(key for key in level if type(key) in _GROUPS))
 
 
+def may_meet(groups: Iterable[Collection[Any]]) -> bool:
+    """Whether two keys, of one or two of these groups, can be equal and not the same."""
+    groups = list(groups)
+    kinds = kinds_of(groups)
+    if kinds <= _FLOATS:  # each is equal to itself only, but for 0.0 and -0.0
+        return float in kinds and any(0.0 in keys for keys in groups)
+    return not kinds <= _INTEGERS and any(map(may_differ, groups))
+
+
+def kinds_of(groups: Iterable[Collection[Any]]) -> set[type]:
+    """Return the types of all keys of some groups."""
+    return set().union(*(map(type, keys) for keys in groups))
+
+
 def overlay(records: dict[Any, bytes | None], later: Mapping[Any, bytes | None]) -> list[Replaced]:
     """Lay a later change over records: key and value are the later ones.
 
     Returns the keys that gave way to another, as far as a named zone says that they are equal.
     """
+    if EXACT.issuperset(map(type, later)):
+        records.update(later)
+        return []
     replaced = []
     for key, value in later.items():
         if type(key) not in EXACT and (old := find_key(records, key, _MISSING)) is not _MISSING and not same(old, key):

@@ -6,20 +6,22 @@ Two arrays are packed and unpacked faster than a map is, since neither makes Pyt
 """
 
 import io
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import islice
+from math import isnan
 from typing import Any
 from uuid import UUID
+from zlib import crc32
 
 import msgpack
 import zstandard
 
 from checkpointer.codecs.equal_keys import find_key, is_zoned, now_equal
 from checkpointer.codecs.shown import show
-from checkpointer.codecs.values import MAX_DEPTH, cut_whole, from_extension, pack, pack_checked
+from checkpointer.codecs.values import BAD_VALUE, MAX_DEPTH, cut_whole, from_extension, pack, pack_checked
+from checkpointer.codecs.zones import normalise
 from checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from manifests.frames import decompress_pieces
 
@@ -117,7 +119,7 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
                 end = unpacker.tell()  # once something is cut short, it also counts what it could not use
     except (MalformedError, InvalidStateError):
         raise
-    except Exception as error:  # whatever bad bytes make of msgpack or of a constructor
+    except BAD_VALUE as error:
         raise MalformedError(f"{name}: expected pairs of msgpack arrays: {error}") from None
     if (
         arrays
@@ -146,23 +148,42 @@ def partition_of(key: Any, partitions: int) -> int:
     """CRC-32 of the key's canonical bytes, modulo the partition count; keys that are equal in Python share it."""
     if type(key) is str:
         try:
-            return zlib.crc32(key.encode()) % partitions
+            return crc32(key.encode()) % partitions
         except UnicodeEncodeError:
             raise IllegalArgumentError(f"key {show(key)}: not valid Unicode (a lone surrogate)") from None
     try:
-        return zlib.crc32(_canonical(key)) % partitions
+        return crc32(_canonical(key)) % partitions
     except RecursionError:
-        raise IllegalArgumentError(
-            f"a key with more than {MAX_DEPTH} tuples or frozen sets one inside the other cannot be stored"
-        ) from None
+        raise _too_deep() from None
 
 
-def partitions_of(keys: list[str], partitions: int) -> list[int] | None:
-    """`partition_of` each, in half of the time; None if it would refuse one of them."""
+def in_known_zones(key: Any) -> Any:
+    """Return a key as it is compared and stored: times of one zone name are in one zone object."""
     try:
-        return [zlib.crc32(key.encode()) % partitions for key in keys]
+        return normalise(key)
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _too_deep() -> IllegalArgumentError:
+    return IllegalArgumentError(
+        f"a key with more than {MAX_DEPTH} tuples or frozen sets one inside the other cannot be stored"
+    )
+
+
+def partitions_of(keys: list[Any], partitions: int) -> list[int] | None:
+    """`partition_of` each, in half of the time; None where they are of several types, or one may be refused."""
+    kinds = set(map(type, keys))
+    try:
+        if kinds == {str}:
+            return [crc32(key.encode()) % partitions for key in keys]
+        if kinds == {bytes}:
+            return [crc32(key) % partitions for key in keys]
+        if kinds == {int} or (kinds == {float} and not any(map(isnan, keys))):
+            return [crc32(b"%d" % hash(key)) % partitions for key in keys]
     except UnicodeEncodeError:
         return None
+    return None
 
 
 def _canonical(key: Any) -> bytes:

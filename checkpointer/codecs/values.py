@@ -8,7 +8,7 @@ come back as something else.
 import io
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -18,7 +18,8 @@ from zoneinfo import ZoneInfo
 
 import msgpack
 
-from checkpointer.errors import MalformedError
+from checkpointer.codecs import zones
+from checkpointer.errors import BAD_INPUT, MalformedError
 
 MAX_DEPTH = 32
 """Extensions (tuples, sets) one inside the other. Each level takes some 40 KiB of the C stack, which has an end."""
@@ -34,6 +35,9 @@ AT_ONCE = 32
 
 LARGEST_KEPT = 4 << 20
 """Bytes that a packer has packed at most to be used again: its buffer never becomes smaller."""
+
+SHORT = 1024
+"""Length of texts and bytes that are packed by the packer of what is small."""
 
 MAX_IDLE = 16
 """Packers that are kept for later, for each number of extensions around a value."""
@@ -54,6 +58,15 @@ class UnsupportedValueError(TypeError):
 
 def pack(value: Any) -> bytes:
     """One value as msgpack; `UnsupportedValueError` names what in it cannot be stored."""
+    if type(value) in _ATOMS and (type(value) not in _TEXTS or len(value) < SHORT):
+        try:
+            return _pack_atom(value)  # type: ignore[no-any-return]
+        except (OverflowError, UnicodeEncodeError):  # a long integer, or what is refused
+            return _pack_any(value)
+    return _pack_any(value)
+
+
+def _pack_any(value: Any) -> bytes:
     try:
         if type(value) in _TEXTS and LARGEST_KEPT < len(value) < 2**32:
             return _pack_large(value)
@@ -112,6 +125,10 @@ def unpack(data: bytes) -> Any:
     return _unpack(data, from_extension)
 
 
+BAD_VALUE = (*BAD_INPUT, msgpack.UnpackException)
+"""What bad bytes make of msgpack or of a constructor."""
+
+
 def _unpack(data: bytes, from_extension: Hook) -> Any:
     """Unpack what stands inside as many extensions as the hook counts."""
     try:
@@ -120,7 +137,7 @@ def _unpack(data: bytes, from_extension: Hook) -> Any:
         return msgpack.unpackb(data, ext_hook=from_extension, strict_map_key=False)
     except MalformedError:
         raise
-    except Exception as error:  # whatever bad bytes make of msgpack or of a constructor
+    except BAD_VALUE as error:
         raise MalformedError(f"expected a msgpack value, found {data[:40]!r}: {error}") from None
 
 
@@ -165,6 +182,10 @@ _LOOKALIKES = frozenset({bytearray, memoryview, msgpack.ExtType, msgpack.Timesta
 
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 _TEXTS = frozenset({str, bytes})
+
+_pack_atom = msgpack.Packer(strict_types=True).pack
+"""Packs what consists of one part. No Python code runs meanwhile, so one packer is enough for everybody."""
+
 _GROUPS = frozenset({list, tuple, set, frozenset})
 
 
@@ -180,6 +201,8 @@ def _refuse_lookalikes(value: Any) -> None:
         members = (*dicts, *map(dict.values, dicts), *groups)
         if _ATOMS.issuperset(map(type, chain.from_iterable(members))):
             return
+        for keys in dicts:
+            _refuse_merging(keys)
         level = list(chain.from_iterable(members))
 
 
@@ -190,6 +213,15 @@ _INSTEAD: dict[type, str] = {
     range: "a list",
 }
 """What to use instead of types that are built in and come back as something else, or not at all."""
+
+
+def _refuse_merging(members: Collection[Any]) -> None:
+    """Raise for members of a set, or keys of a dict, of which fewer would come back."""
+    if zones.would_merge(members):
+        raise UnsupportedValueError(
+            "a set or a dict with two times in zones of one name that are different objects, which would be one when "
+            "they are read: use one ZoneInfo(name) for both"
+        )
 
 
 def _unsupported(kind: type) -> UnsupportedValueError:
@@ -257,7 +289,8 @@ from_extension = _LEVELS[0].from_extension
 
 
 def _pack_members(values: Any, pack: Pack) -> bytes:
-    """Members in the order of their bytes, so that equal sets are equal bytes."""
+    """Pack members in the order of their bytes, so that equal sets are equal bytes."""
+    _refuse_merging(values)
     return pack(sorted(map(pack, values)))
 
 
@@ -272,7 +305,10 @@ def _pack_zone(value: datetime) -> Any:
     if type(zone) is timezone:
         return [*_duration(zone.utcoffset(None)), *zone_name(zone)]
     if type(zone) is ZoneInfo:
-        _refuse_unnamed(zone)
+        if zones.is_unnamed(zone):
+            raise UnsupportedValueError(
+                "a datetime whose zone was read from a file: use ZoneInfo(name), which is found again by its name"
+            )
         return f"zone:{zone.key}"
     raise UnsupportedValueError(f"a datetime whose zone is a {type(zone).__name__}: use datetime.timezone or ZoneInfo")
 
@@ -282,22 +318,12 @@ def zone_name(zone: timezone) -> list[str]:
     return list(zone.__getinitargs__()[1:])  # type: ignore[attr-defined]  # what it is pickled by
 
 
-def _refuse_unnamed(zone: ZoneInfo) -> None:
-    """Raise unless the zone can be found again by its name: one that was read from a file may be another."""
-    try:
-        zone.__reduce__()
-    except Exception:  # a PicklingError
-        raise UnsupportedValueError(
-            "a datetime whose zone was read from a file: use ZoneInfo(name), which is found again by its name"
-        ) from None
-
-
 def _unpack_zone(zone: Any) -> Any:
     if zone is None or zone == "UTC":
         return None if zone is None else UTC
     if isinstance(zone, list):
         return timezone(timedelta(*zone[:3]), *zone[3:])
-    return ZoneInfo(zone.removeprefix("zone:"))
+    return zones.find(zone.removeprefix("zone:"))
 
 
 def _pack_datetime(value: datetime, pack: Pack) -> bytes:

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from checkpointer import runtime
 from checkpointer.errors import FencedError, IllegalArgumentError, InvalidStateError
+from checkpointer.not_picklable import NotPicklable
 from checkpointer.progress.coalesce import Coalescer
 from checkpointer.progress.journal_file import JournalFile
 from checkpointer.progress.journal_format import LIMIT, EventLogState, check_state, largest
-from checkpointer.progress.live import Live
 from checkpointer.store import Fencing, open_store
 from checkpointer.store.url import parse
 from manifests.fields import show
@@ -21,7 +21,7 @@ from manifests.fields import show
 logger = logging.getLogger("checkpointer")
 
 
-class Journal(Live):
+class Journal(NotPicklable):
     """The last event of each log that was dealt with, kept in a file for the next start.
 
     `persist` is cheap; the file is written in the background, after `max_updates` of them or `interval` after the

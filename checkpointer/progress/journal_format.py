@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
+from checkpointer.errors import BAD_INPUT, IllegalArgumentError, InvalidStateError, MalformedError
 from manifests.digest import check_digest, sha256
 from manifests.fields import format_time, show
 
@@ -161,6 +161,10 @@ def encode(content: Content, now: datetime, nonce: str) -> bytes:
     return data
 
 
+_BAD_YAML: tuple[type[Exception], ...] = (*BAD_INPUT, yaml.YAMLError)
+"""What bad bytes make PyYAML raise: it lets errors of its constructors through."""
+
+
 def decode(name: str, data: bytes) -> Content:
     """Parse a file. One with a digest is checked against it, others (Winlogbeat's own) are only parsed.
 
@@ -176,7 +180,7 @@ def decode(name: str, data: bytes) -> Content:
         if content.unreadable and (not content.states or not data.endswith(b"\n")):
             raise ValueError(content.unreadable[0].why)
         return content
-    except Exception as error:  # PyYAML's constructors let errors of almost any type through
+    except _BAD_YAML as error:
         why = " ".join(str(error).split())
         raise MalformedError(f"{name}: expected YAML with update_time and event_logs, found {why:.300}") from None
 

@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from checkpointer.errors import LeaseLostError
+from checkpointer.not_picklable import NotPicklable
 from checkpointer.progress.document import Document
-from checkpointer.progress.live import Live
 from manifests.model import Json
 from manifests.progress import Position
 
 Value = Mapping[str, Json]
 
 
-class Lease(Live):
+class Lease(NotPicklable):
     """One worker's hold on one partition, until it is released or lost. `found` is the position as it was then.
 
     `token` was drawn for this lease, and stands in the position while nobody else has taken it.

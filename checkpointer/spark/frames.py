@@ -5,11 +5,13 @@ from copy import deepcopy
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 from pyspark.sql.types import StructField, StructType
 
-from checkpointer.errors import IllegalArgumentError, MalformedError
+from checkpointer.errors import BAD_INPUT, IllegalArgumentError, MalformedError
 from checkpointer.table.schema import PARTITION, TableSchema
 from checkpointer.table.schema import Column as TableColumn
 from checkpointer.table.types import is_float, is_wider, plain_type, show_type
@@ -17,6 +19,10 @@ from manifests.model import Json
 
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What a task does with the rows it gets."""
+
+
+_SPARK_ERRORS: tuple[type[Exception], ...] = (*BAD_INPUT, PySparkException, Py4JError)
+"""What Spark makes of what it does not know."""
 
 
 def fields_of(frame: DataFrame) -> list[Json]:
@@ -28,7 +34,7 @@ def struct_of(columns: list[TableColumn]) -> StructType:
     fields = [{"name": c.name, "type": c.type, "nullable": True, "metadata": c.metadata or {}} for c in columns]
     try:
         return StructType([StructField.fromJson(field) for field in deepcopy(fields)])  # it changes what it is given
-    except Exception as error:  # a collation that this Spark does not have, or that nobody has
+    except _SPARK_ERRORS as error:  # a collation that this Spark does not have, or that nobody has
         raise MalformedError(f"a table's columns: Spark does not take them: {type(error).__name__}: {error}") from None
 
 
@@ -114,7 +120,11 @@ def has_unique_keys(frame: DataFrame, key: list[str]) -> bool:
         if str(plan.nodeName()) != "Aggregate":
             return False
         grouped = {_id(item) for item in _items(plan.groupingExpressions())}
-    except Exception:  # another Spark, another plan: then the rows are brought together, which is always right
+    except (
+        *BAD_INPUT,
+        Py4JError,
+        PySparkException,
+    ):  # another Spark, another plan: then the rows are brought together, which is always right
         return False
     return bool(grouped) and grouped <= keys
 

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.keyed import PARTITIONS, KeyedState
+from checkpointer.not_picklable import NotPicklable
 from checkpointer.runtime import run_sync
 from checkpointer.spark import maps
 from checkpointer.spark.batch import Token
@@ -21,7 +22,6 @@ from checkpointer.spark.table import TableState
 from checkpointer.sync import Checkpointer
 from checkpointer.sync_handles import Checkpoint, Restored
 from checkpointer.table.schema import Combine
-from checkpointer.views import Live
 from manifests import layout
 from manifests.model import CheckpointId, Job, Json
 
@@ -74,7 +74,7 @@ def _operation(
     return call
 
 
-class State(Live):
+class State(NotPicklable):
     """The state of a job during one batch: durable before Spark counts the batch as done, or not changed at all.
 
     Threads of the callback may use it together; those that outlive the callback are refused.

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.migrated import how_to_keep
+from checkpointer.not_picklable import NotPicklable
 from checkpointer.runtime import run_sync
 from checkpointer.save import Draft
 from checkpointer.spark.door import (
@@ -46,7 +47,6 @@ from checkpointer.table.schema import (
 )
 from checkpointer.table.version import Reader, Version
 from checkpointer.table.write import Writer, on_top, rewrite, rewrites
-from checkpointer.views import Live
 from manifests.model import Artifact, Chain, CheckpointId
 
 PARTITIONS = 16
@@ -61,7 +61,7 @@ Operation = Callable[[Callable[[], None]], AbstractContextManager[None]]
 """Made around each call of a table: calls of other threads wait, then what it is given may refuse this one."""
 
 
-class TableState(Live):
+class TableState(NotPicklable):
     """A keyed table during one batch. What it wrote is visible to its own later reads, and to others once committed.
 
     Several threads may call it: one call is done after the other.

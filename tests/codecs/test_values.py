@@ -37,10 +37,10 @@ def same(a: Any, b: Any) -> bool:
         case Decimal():
             return str(a) == str(b)
         case datetime():
-            return (a.isoformat(), a.fold, a.tzinfo, type(a.tzinfo)) == (
+            return (a.isoformat(), a.fold, str(a.tzinfo), type(a.tzinfo)) == (
                 b.isoformat(),
                 b.fold,
-                b.tzinfo,
+                str(b.tzinfo),
                 type(b.tzinfo),
             )
         case time():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from checkpointer import AsyncCheckpointer, KeyedState, partition, runtime
+from checkpointer.capture import PartitionChange
 from checkpointer.errors import (
     CheckpointError,
     CorruptionError,
@@ -20,6 +21,7 @@ from checkpointer.runtime import run_sync
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
 from checkpointer.uploads import Flight
+from manifests.model import SNAPSHOT
 from tests.core.world import Actor, World, latest, line, put
 
 
@@ -327,6 +329,7 @@ def test_a_change_that_fails_leaves_the_value_as_it_was(change: str, monkeypatch
     state["k"] = [1]
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
         assert len(state) == 1
+        state._parts[0]._sharing.add(PartitionChange(0, SNAPSHOT, 0, {}, 0, {}, failing))  # a capture is being read
         patch.setattr(partition.Partition, "_writable", failing)
         if change == "rest":
             state["k"] = 2

@@ -66,7 +66,7 @@ def in_a_closure(one: Any) -> Any:
 @pytest.mark.parametrize("name", LIVE)
 def test_what_lives_in_one_process_is_refused_by_name(name: str, way: Callable[[Any], Any]) -> None:
     """A copy of a journal or of a lease would take updates that nobody writes."""
-    with pytest.raises(IllegalArgumentError, match=f"a {name} was about to be pickled or copied, and belongs to the"):
+    with pytest.raises(IllegalArgumentError, match=f"^{name}: cannot be pickled, copied, sent to tasks"):
         way(LIVE[name]())
 
 

@@ -1,4 +1,4 @@
-"""The classes that a map has outside of a batch, without Spark."""
+"""What can be done with a map outside of a batch, without Spark."""
 
 from typing import Any
 
@@ -59,3 +59,18 @@ def test_every_method_of_a_mapping_is_refused_by_an_ended_map() -> None:
     for name in ("keys", "items", "values"):
         with pytest.raises(InvalidStateError):
             list(getattr(ended, name)())
+
+
+@pytest.mark.parametrize("close", [maps.rest, maps.end])
+def test_bound_methods_of_a_batch_are_of_no_use_after_it(close: Any) -> None:
+    kept = state()
+    put, update, pop, clear, keys = kept.__setitem__, kept.update, kept.pop, kept.clear, iter(kept)
+    close(kept)
+    for call in (lambda: put(1, 1), lambda: update({1: 1}), lambda: pop(0), clear):
+        with pytest.raises(InvalidStateError, match="changed outside of a batch"):
+            call()
+    if close is maps.end:
+        with pytest.raises(InvalidStateError, match="of a run that has ended"):
+            next(keys)
+    maps.wake(kept)
+    assert dict(kept) == {0: True}

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from checkpointer.errors import IllegalArgumentError, LeaseLostError, StoreNotFoundError
+from checkpointer.not_picklable import NotPicklable
 from checkpointer.progress.document import Space
 from checkpointer.progress.eventprocessorhost.checkpoint import CheckpointInfo, decode, is_news
 from checkpointer.progress.group import Group
 from checkpointer.progress.lease import Lease
 from checkpointer.progress.leases import Leases
-from checkpointer.progress.live import Live
 from manifests import layout
 from manifests.progress import Ownership, Row
 
@@ -18,7 +18,7 @@ RENEWALS = 3
 """Renewals in the length of a lease, where its owner does nothing but update checkpoints."""
 
 
-class CompleteLease(Live):
+class CompleteLease(NotPicklable):
     """The lease of a partition, as its `LeaseManager` saw it last; once acquired, the right to update its checkpoint.
 
     Only a `LeaseManager` makes one. It belongs to the process that it was made in. Once it was lost it stays lost,

@@ -16,11 +16,11 @@ from checkpointer.errors import (
     ShutdownError,
     ThrottlingError,
 )
+from checkpointer.not_picklable import NotPicklable
 from checkpointer.progress.coalesce import Coalescer, each
 from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber, number_of
 from checkpointer.progress.kinesis.state import Recorded, checkpointed, coalesced, decode, encode, prepared
 from checkpointer.progress.lease import Lease, Value
-from checkpointer.progress.live import Live
 from checkpointer.runtime import run_sync
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ T = TypeVar("T")
 Step = Callable[[Recorded], Recorded]
 
 
-class RecordCheckpointer(Live):
+class RecordCheckpointer(NotPicklable):
     """Records how far one shard is, for as long as its lease is held. Any thread may call it.
 
     A checkpoint is taken from the last one up to the largest record delivered; it is durable on return, unless
@@ -233,7 +233,7 @@ class RecordCheckpointer(Live):
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedCheckpointer(Live):
+class PreparedCheckpointer(NotPicklable):
     """A checkpoint that was prepared, for whoever has the shard now."""
 
     _instead = "redeem it there; the next owner of the shard finds it as `checkpointer.pending`"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, RetryableError, ShutdownError
+from checkpointer.not_picklable import NotPicklable
 from checkpointer.progress.kinesis.checkpointer import RecordCheckpointer
 from checkpointer.progress.kinesis.leases import ShardLeases
 from checkpointer.progress.kinesis.processor import (
@@ -20,7 +21,6 @@ from checkpointer.progress.kinesis.processor import (
     ShutdownRequestedInput,
 )
 from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
-from checkpointer.progress.live import Live
 
 logger = logging.getLogger("checkpointer")
 
@@ -64,7 +64,7 @@ class _Flag:
                 self._wakes.get(timeout=seconds)
 
 
-class Worker(Live):
+class Worker(NotPicklable):
     """Reads the shards that it gets a lease on, one after the other, in the thread that calls `run()`.
 
         leases.create(shard_ids)

@@ -1,0 +1,79 @@
+"""One zone object for each name of the time zone database.
+
+Python compares two times of one zone object by their clocks, and two times of different zone objects by the moment.
+A time in a repeated or a skipped hour is never equal to a time of another zone object, even where both zones have the
+same name: `ZoneInfo.clear_cache()` and `ZoneInfo.no_cache()` make such objects. What is stored of a zone is its name,
+so two of these would become one when they are read. Keys are therefore brought to one zone object before they are
+compared.
+"""
+
+from datetime import datetime
+from operator import is_
+from typing import Any
+from zoneinfo import ZoneInfo
+
+_KNOWN: dict[str, ZoneInfo] = {}
+"""Held for good. The cache of `ZoneInfo` forgets a zone that nobody uses, and can be cleared."""
+
+HOLDERS = frozenset({datetime, tuple, frozenset})
+"""Types of keys that may be, or hold, a time in a zone."""
+
+
+def find(name: str) -> ZoneInfo:
+    """Return the zone of a name. Raises what `ZoneInfo` raises, and `ValueError` where the file cannot be read."""
+    zone = _KNOWN.get(name)
+    if zone is not None:
+        return zone
+    try:
+        return known(ZoneInfo(name))
+    except OSError as error:
+        # An error of the file system names a file. One that a signal handler raises meanwhile does not.
+        if error.filename is None:
+            raise
+        raise ValueError(f"a zone that cannot be read: {error}") from None
+
+
+def is_unnamed(zone: ZoneInfo) -> bool:
+    """Whether a zone cannot be found by its name: one that was read from a file may be another."""
+    try:
+        zone.__reduce__()
+    except Exception as error:  # a PicklingError, by its name, as nothing here imports pickle
+        if type(error).__name__ != "PicklingError":
+            raise  # a signal handler's
+        return True
+    return False
+
+
+def known(zone: ZoneInfo) -> ZoneInfo:
+    """Return the one object for the name of a zone; the zone itself where it has no name."""
+    found = _KNOWN.get(zone.key)
+    if found is zone or is_unnamed(zone):
+        return zone
+    return found or _KNOWN.setdefault(zone.key, zone)
+
+
+def normalise(key: Any) -> Any:
+    """Return a key whose times are in the zone objects that are known here; the same key where they are already."""
+    kind = type(key)
+    if kind is datetime:
+        zone = key.tzinfo
+        if type(zone) is not ZoneInfo or (one := known(zone)) is zone:
+            return key
+        return key.replace(tzinfo=one)
+    if kind is tuple or kind is frozenset:
+        if HOLDERS.isdisjoint(map(type, key)):
+            return key
+        members = [normalise(member) for member in key]
+        if all(map(is_, members, key)):
+            return key
+        # A set of which two members would become one stays as it is, and is refused when it is packed.
+        made = kind(members)
+        return made if len(made) == len(key) else key
+    return key
+
+
+def would_merge(members: Any) -> bool:
+    """Whether some members of a set, or keys of a dict, become one when they are stored and read."""
+    if HOLDERS.isdisjoint(map(type, members)):
+        return False
+    return len(set(map(normalise, members))) < len(members)

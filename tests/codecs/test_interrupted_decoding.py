@@ -1,0 +1,83 @@
+"""What a signal handler raises while bytes are decoded is not taken for a fault of the bytes."""
+
+import signal
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from decimal import Decimal
+from types import FrameType
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgpack
+import pytest
+
+from checkpointer.codecs import values, zones
+from checkpointer.codecs.keyed_codec import decode, encode
+from checkpointer.codecs.values import pack, unpack
+from checkpointer.errors import MalformedError
+from checkpointer.progress import journal_format
+
+KEY = (Decimal(1), "x")
+STORED = encode({KEY: pack(1)})
+JOURNAL = b"update_time: 2024-01-02T03:04:05Z\nevent_logs:\n- name: a\n  record_number: 1\n"
+
+USES: dict[str, Callable[[], Any]] = {
+    "unpack": lambda: unpack(pack([KEY])),
+    "decode": lambda: decode("name", *STORED, 1),
+}
+
+
+class StopError(Exception):
+    """A user's own."""
+
+
+@pytest.fixture(params=[TimeoutError, StopError, ConnectionResetError, KeyboardInterrupt])
+def raised(request: pytest.FixtureRequest) -> Iterator[type[BaseException]]:
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise request.param("of the handler")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    yield request.param
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_what_a_handler_raises_within_a_value_passes(
+    use: Callable[[], Any], raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = values._UNPACKERS[values.DECIMAL]
+
+    def interrupted(data: bytes, hook: Any) -> Any:
+        signal.raise_signal(signal.SIGUSR1)
+        return before(data, hook)
+
+    monkeypatch.setitem(values._UNPACKERS, values.DECIMAL, interrupted)
+    with pytest.raises(raised, match="of the handler"):
+        use()
+    monkeypatch.undo()
+    use()
+
+
+def test_what_a_handler_raises_while_a_zone_is_read_passes(
+    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = pack(datetime(2024, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo")))
+    monkeypatch.setattr(zones, "_KNOWN", {})
+    monkeypatch.setattr(zones, "ZoneInfo", lambda name: signal.raise_signal(signal.SIGUSR1))
+    with pytest.raises(raised, match="of the handler"):
+        unpack(packed)
+
+
+def test_what_a_handler_raises_within_a_journal_passes(
+    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_format, "_load", lambda data: signal.raise_signal(signal.SIGUSR1))
+    with pytest.raises(raised, match="of the handler"):
+        journal_format.decode("journal", JOURNAL)
+
+
+@pytest.mark.parametrize("name", ["Europe", "posix", "x" * 300, "a/" * 100 + "b", "\0", "", "/etc/passwd", "No/Where"])
+def test_a_zone_that_is_no_file_is_malformed(name: str) -> None:
+    packed = msgpack.packb(msgpack.ExtType(values.DATETIME, msgpack.packb(["2024-01-01T00:00:00", 0, f"zone:{name}"])))
+    with pytest.raises(MalformedError):
+        unpack(packed)

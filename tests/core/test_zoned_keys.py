@@ -1,0 +1,151 @@
+"""Times in zones of the same name and of different identity: keys that are one when restored are one all along."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import TZPATH, ZoneInfo
+
+import pytest
+
+from checkpointer import KeyedState
+from checkpointer.codecs import zones
+from checkpointer.codecs.values import pack, unpack
+from checkpointer.errors import IllegalArgumentError
+from tests.core.keyed_state import save, saved
+from tests.core.world import World
+
+NAME = "Europe/Berlin"
+REPEATED = datetime(2024, 10, 27, 2, 30)
+SKIPPED = datetime(2024, 3, 31, 2, 30)
+HOURS = pytest.mark.parametrize("hour", [REPEATED, SKIPPED], ids=["repeated hour", "skipped hour"])
+
+WRAPS = {
+    "time": lambda moment: moment,
+    "tuple": lambda moment: ("k", (moment, 1)),
+    "frozen set": lambda moment: frozenset({"k", moment}),
+}
+WRAPPED = pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+
+
+def twins(hour: datetime, wrap: Any = WRAPS["time"]) -> tuple[Any, Any, Any]:
+    """Equal times in three zones of one name: the cached one, that of another cache, and one of no cache."""
+    first = wrap(hour.replace(tzinfo=ZoneInfo(NAME)))
+    ZoneInfo.clear_cache()
+    second = wrap(hour.replace(tzinfo=ZoneInfo(NAME)))
+    third = wrap(hour.replace(tzinfo=ZoneInfo.no_cache(NAME)))
+    assert len({first, second, third}) == 3, "to Python they are never equal"
+    assert pack(first) == pack(second) == pack(third)
+    return first, second, third
+
+
+ENTRIES: dict[str, Any] = {
+    "set": lambda s, key: s.__setitem__(key, 2),
+    "set a list": lambda s, key: s.__setitem__(key, [2]),
+    "setdefault": lambda s, key: s.setdefault(key, 2),
+    "update": lambda s, key: s.update({key: 2}),
+    "update with pairs": lambda s, key: s.update(pair for pair in [(key, 2)]),
+}
+
+
+@HOURS
+@WRAPPED
+@pytest.mark.parametrize("enter", ENTRIES.values(), ids=ENTRIES)
+def test_keys_whose_zones_have_one_name_are_one_key(world: World, hour: datetime, wrap: Any, enter: Any) -> None:
+    first, *others = twins(hour, wrap)
+    state = KeyedState({first: [1]}, partitions=1)
+    for key in others:
+        enter(state, key)
+    assert len(state) == len(dict(state)) == 1
+    save(world.actor(), state)
+    found = saved(world)
+    assert list(map(pack, found)) == [pack(first)]
+    assert list(found.values()) == list(state.values())
+
+
+@HOURS
+@WRAPPED
+def test_a_key_is_found_whatever_the_identity_of_its_zone(world: World, hour: datetime, wrap: Any) -> None:
+    first, *others = twins(hour, wrap)
+    state = KeyedState({first: [1]})
+    save(world.actor(), state)
+    for found in (state, world.actor().restore().keyed("s")):  # type: ignore[union-attr]
+        for key in others:
+            assert found[key] == found.get(key) == [1]
+            assert key in found
+            assert key in found.keys()  # noqa: SIM118
+            assert (key, [1]) in found.items()
+            found[key] = [1]
+            assert found.pop(key) == [1]
+            found[first] = [1]
+            del found[key]
+            assert first not in found
+            found[first] = [1]
+
+
+@HOURS
+def test_the_constructor_and_a_second_delta_know_the_key(world: World, hour: datetime) -> None:
+    first, second, third = twins(hour)
+    client, state = world.actor(), KeyedState([(first, 1), (second, 2)], partitions=1)
+    assert len(state) == 1
+    for key in (third, first):
+        state[key] = 3
+        save(client, state)
+        del state[second]
+        save(client, state)
+        assert saved(world) == {}
+
+
+def test_a_zone_that_is_found_by_no_name_is_refused_as_a_key_and_not_found() -> None:
+    assert zones.known(ZoneInfo(NAME)).key == NAME
+    path = next((path for folder in TZPATH if (path := Path(folder, NAME)).exists()), None)
+    if path is None:
+        pytest.skip("no time zone database on this machine")
+    with path.open("rb") as file:
+        key = REPEATED.replace(tzinfo=ZoneInfo.from_file(file, key=NAME))
+    state = KeyedState({"a": 1})
+    assert key not in state
+    with pytest.raises(IllegalArgumentError, match="read from a file"):
+        state[key] = 1
+
+
+def test_a_set_as_a_key_whose_members_would_become_one_is_refused() -> None:
+    first, second, _ = twins(REPEATED)
+    state = KeyedState()
+    assert ("k", frozenset({first, second})) not in state
+    with pytest.raises(IllegalArgumentError, match="zones of one name"):
+        state["k", frozenset({first, second})] = 1
+    assert len(state) == 0
+
+
+# ---- inside of values ------------------------------------------------------------------------------------------------
+
+
+@HOURS
+@WRAPPED
+@pytest.mark.parametrize("kind", [set, frozenset, dict.fromkeys], ids=["set", "frozen set", "dict"])
+def test_a_value_whose_members_would_become_one_is_refused(hour: datetime, wrap: Any, kind: Any, world: World) -> None:
+    first, second, _ = twins(hour, wrap)
+    for value in (kind([first, second]), [kind([first, second])], (kind([second, first]),)):
+        state = KeyedState({"k": value})
+        with pytest.raises(IllegalArgumentError, match=r"key 'k'.*zones of one name"):
+            save(world.actor(), state)
+    assert world.actor().restore() is None
+
+
+def test_members_that_differ_in_their_fold_in_two_zones_of_one_name_are_refused(world: World) -> None:
+    first, second, _ = twins(REPEATED)
+    assert pack(first) != pack(second.replace(fold=1))
+    with pytest.raises(IllegalArgumentError, match="zones of one name"):
+        save(world.actor(), KeyedState({"k": {first, second.replace(fold=1)}}))
+
+
+def test_values_with_members_that_stay_what_they_are_are_stored() -> None:
+    nan = float("nan")
+    berlin = REPEATED.replace(tzinfo=ZoneInfo(NAME))
+    values: list[Any] = [
+        {nan, float("nan")},
+        {berlin, SKIPPED.replace(tzinfo=ZoneInfo(NAME)), datetime(2024, 1, 1, tzinfo=UTC), 1, "x"},
+        {berlin: 1, ("x", berlin): 2, "x": 3},
+    ]
+    for value in values:
+        assert len(unpack(pack(value))) == len(value)
