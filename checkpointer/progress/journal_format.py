@@ -91,9 +91,9 @@ _Dumper.add_representer(datetime, _Dumper.represent_time)
 class _Loader(yaml.SafeLoader):
     """Plain data without aliases, which could grow without bound, and without keys that stand twice.
 
-    Nothing that could not be written again: no numbers longer than Python writes, and no pairs, which come back as
-    lists. A time that Python does not have (Go writes years 0 and above 9999), and a plain `=` or `<<`, which mean
-    something in old YAML only, are the text that stands there.
+    Nothing that could not be written again: no numbers longer than Python writes, no pairs, which come back as lists,
+    and no sets, whose order is another in each process. A time that Python does not have (Go writes years 0 and above
+    9999), and a plain `=` or `<<`, which mean something in old YAML only, are the text that stands there.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -136,8 +136,8 @@ for _mark in _MARKS:
     _Loader.add_constructor(_mark, _Loader.construct_mark)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_time)
-_Loader.add_constructor("tag:yaml.org,2002:omap", _Loader.refuse)
-_Loader.add_constructor("tag:yaml.org,2002:pairs", _Loader.refuse)
+for _kind in ("omap", "pairs", "set"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.refuse)
 
 
 def largest(state: EventLogState) -> int:

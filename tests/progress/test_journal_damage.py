@@ -182,10 +182,12 @@ BOMB = "a: &a [x, x]\n" + "".join(
         GOOD + "more: 1" + ":1" * 100_000 + "\n",
         GOOD + "more: !!omap [a: 1]\n",
         GOOD + "more: !!pairs [a: 1]\n",
+        GOOD + "more: !!set {a, b}\n",
+        GOOD + "- {name: b, record_number: !!set {a, b}, timestamp: 2026-01-01T00:00:00Z}\n",
         GOOD + "more: \0\n",
         GOOD + "#" * LIMIT,
     ],
-    ids=range(42),
+    ids=range(44),
 )
 def test_what_is_no_journal_is_refused(text: str) -> None:
     with pytest.raises(MalformedError, match=r"^journal\.yml: expected YAML with update_time and event_logs") as caught:
