@@ -7,6 +7,7 @@
     ├─ NotFoundError (LookupError)       there is no such thing
     │   ├─ CheckpointNotFoundError
     │   ├─ SavepointNotFoundError
+    │   ├─ OperatorNotFoundError
     │   └─ StoreNotFoundError            the bucket, container or folder itself
     ├─ CorruptionError                   names the object, what was expected, what was found
     │   ├─ DigestMismatchError
@@ -76,6 +77,10 @@ class SavepointNotFoundError(NotFoundError):
     """No savepoint has this name."""
 
 
+class OperatorNotFoundError(NotFoundError):
+    """The checkpoint has no operator of this name."""
+
+
 class StoreNotFoundError(NotFoundError):
     """The bucket, container or folder of the root is not there."""
 
@@ -139,6 +144,7 @@ __all__ = [
     "LeaseLostError",
     "MalformedError",
     "NotFoundError",
+    "OperatorNotFoundError",
     "OutcomeUnknownError",
     "OutrunError",
     "RetiredError",

@@ -21,7 +21,14 @@ State = Literal["committed", "prepared", "history", "kept"]
 
 LATEST, PREPARED = "latest", "prepared"
 
-_ID_START = re.compile(r"[0-9]{1,10}(-[0-9a-f]{0,8})?")
+ID_START = re.compile(r"[0-9]{1,10}(-[0-9a-f]{0,8})?")
+"""A sequence, an id, or the beginning of one."""
+
+WHOLE = len("0000000042-1a2b3c4d")
+"""Characters of a whole id."""
+
+_KEYS = ("epoch=", "savepoint=", "at=")
+"""What stands before a text that is no id and no name."""
 
 AT_ONCE = 8
 """Manifests whose chains are loaded at the same time."""
@@ -122,6 +129,11 @@ async def find(session: Session, wanted: str) -> CheckpointId:
     return (await reading(session.store, lambda head: _find(session, head, wanted))).id
 
 
+def means_two_things(name: str) -> bool:
+    """Whether `find` would take this name of a savepoint for something else."""
+    return name in (LATEST, PREPARED) or name.startswith(_KEYS) or ID_START.fullmatch(name) is not None
+
+
 async def _find(session: Session, head: Head, wanted: str) -> Ref:
     url = session.store.url
     if wanted in (LATEST, PREPARED):
@@ -137,7 +149,7 @@ async def _find(session: Session, head: Head, wanted: str) -> Ref:
         return await _of_name(session, head, value)
     if equals and key == "at":
         return await _of_time(session, head, value)
-    if _ID_START.fullmatch(wanted):
+    if ID_START.fullmatch(wanted):
         return await _of_id(session, head, wanted)
     return await _of_name(session, head, wanted)
 
@@ -183,7 +195,7 @@ async def _of_time(session: Session, head: Head, text: str) -> Ref:
 
 async def _of_id(session: Session, head: Head, text: str) -> Ref:
     url = session.store.url
-    if len(text) == len("0000000042-1a2b3c4d"):
+    if len(text) == WHOLE:
         wanted = CheckpointId.parse(text)
         if head.prepared is not None and head.prepared.id == wanted:
             return head.prepared
@@ -192,7 +204,7 @@ async def _of_id(session: Session, head: Head, text: str) -> Ref:
             raise CheckpointNotFoundError(f"{url}: no live checkpoint {text}")
         return ref
     listed = (await _overview(session, head)).checkpoints
-    found = [c for c in listed if _begins(c.ref.id, text) or text in c.savepoints]
+    found = [c for c in listed if begins(c.ref.id, text) or text in c.savepoints]
     if not found:
         raise _nothing_like(url, text, listed)
     if len(found) > 1:
@@ -201,7 +213,7 @@ async def _of_id(session: Session, head: Head, text: str) -> Ref:
     return found[0].ref
 
 
-def _begins(checkpoint: CheckpointId, text: str) -> bool:
+def begins(checkpoint: CheckpointId, text: str) -> bool:
     """Whether `text` is the sequence, or the beginning of the id, with or without its zeros."""
     if text.isdigit() and int(text) == checkpoint.sequence:
         return True
