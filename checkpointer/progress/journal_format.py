@@ -165,7 +165,8 @@ def decode(name: str, data: bytes) -> Content:
     """Parse a file. One with a digest is checked against it, others (Winlogbeat's own) are only parsed.
 
     An entry that has all fields, and a value that no state can have, costs no other entry: `Content.unreadable` has
-    it. Where that may be a sign of a file that was cut off, or where no entry can be read, the file is malformed.
+    it, also where it is the only one. Where that may be a sign of a file that was cut off, the file is malformed: one
+    is whole whose digest fits, or that ends with a newline.
     """
     if seal := _SEALED.match(data):
         check_digest(f"{name} below its first line", sha256(data[seal.end() :]), seal["digest"].decode())
@@ -173,8 +174,8 @@ def decode(name: str, data: bytes) -> Content:
         if len(data) > LIMIT:
             raise ValueError(f"{len(data)} bytes, at most {LIMIT} are read")
         content = _parse(data)
-        if content.unreadable and (not content.states or not data.endswith(b"\n")):
-            raise ValueError(content.unreadable[0].why)
+        if content.unreadable and not (seal or data.endswith(b"\n")):
+            raise ValueError(content.unreadable[0].why)  # it may be the end that was cut off
         return content
     except Exception as error:  # PyYAML's constructors let errors of almost any type through
         why = " ".join(str(error).split())
