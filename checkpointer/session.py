@@ -223,7 +223,7 @@ class Session:
         if self._owns(head) and (self._base is None or self._base.parent != head.committed):
             return ConflictError(
                 f"{self.store.url}: {now} was committed after all, by an attempt whose outcome was unknown: "
-                f"{attempt.id} was not committed; call restore() and go on from there"
+                f"{attempt.id} was not committed; {objects.GO_ON}"
             )
         if self._owns(head):
             return InvalidStateError(
@@ -232,7 +232,7 @@ class Session:
         if not self._owns(base.head):
             return ConflictError(
                 f"{self.store.url}: {base.parent.id if base.parent else None} was restored, but another writer took "
-                f"over since, and {now} is committed: {attempt.id} was not; call restore() and go on from there"
+                f"over since, and {now} is committed: {attempt.id} was not; {objects.GO_ON}"
             )
         return FencedError(
             f"{self.store.url}: another writer has taken over, {await self._describe(base, head)}, and {now} is "

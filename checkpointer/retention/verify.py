@@ -352,7 +352,7 @@ class Check:
                 f"{layout.LATEST}: expected the newest version, found one that commits {head.sequence}; {newest} "
                 "was written too: an old copy was put in its place?"
             )
-        advice = "repair_candidates() lists what the root can be repaired to"
+        advice = "repair_candidates(), or `checkpointer repair`, lists what the root can be repaired to"
         self.findings.append(Finding(layout.LATEST, f"{problem}; {advice}", (), missing=head.pointer is None))
 
     async def forget_retired(self, head: Head) -> None:
