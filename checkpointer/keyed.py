@@ -13,13 +13,13 @@ from typing import Any
 
 from checkpointer.capture import Capture
 from checkpointer.codecs.keyed_codec import partition_of, partitions_of
-from checkpointer.codecs.shown import show
 from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.keyed_content import MISSING, PLAIN, Content, fill, place_anew
 from checkpointer.partition import Partition
 from checkpointer.reentry import Exclusive
 from manifests.model import Chain
+from manifests.shown import show
 
 PARTITIONS = 8
 """Partitions of a state unless told otherwise: enough for every core of a small driver to encode at once."""

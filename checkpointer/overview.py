@@ -15,6 +15,7 @@ from checkpointer.pointer import Head, reading
 from checkpointer.session import Session
 from manifests.fields import format_time
 from manifests.model import CheckpointId, Manifest, Ref
+from manifests.words import some
 
 State = Literal["committed", "prepared", "history", "kept"]
 """`history`: on the chain below the committed one. `kept`: below the boundary, by the catalog alone."""
@@ -64,9 +65,9 @@ async def read_overview(session: Session, *, chains: bool = False) -> Overview:
             return overview
         segments = objects.Segments(session.store, session.host)
         checkpoints: list[Listed] = []
-        for some in batched(overview.checkpoints):
-            manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in some))
-            checkpoints += (replace(listed, manifest=m) for listed, m in zip(some, manifests, strict=True))
+        for batch in batched(overview.checkpoints):
+            manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in batch))
+            checkpoints += (replace(listed, manifest=m) for listed, m in zip(batch, manifests, strict=True))
         return replace(overview, checkpoints=tuple(checkpoints))
 
     return await reading(session.store, read)
@@ -208,8 +209,8 @@ async def _of_id(session: Session, head: Head, text: str) -> Ref:
     if not found:
         raise _nothing_like(url, text, listed)
     if len(found) > 1:
-        known = ", ".join(str(c.ref.id) + (f" (savepoint {text})" if text in c.savepoints else "") for c in found)
-        raise IllegalArgumentError(f"{text} could be {_cut(known, len(found))}: give more of the id, or savepoint=NAME")
+        known = [str(c.ref.id) + (f" (savepoint {text})" if text in c.savepoints else "") for c in found]
+        raise IllegalArgumentError(f"{text} could be {some(known, _SHOWN)}: give more of the id, or savepoint=NAME")
     return found[0].ref
 
 
@@ -227,8 +228,3 @@ def _nothing_like(url: str, text: str, listed: tuple[Listed, ...]) -> NotFoundEr
     return CheckpointNotFoundError(
         f"{url}: no live checkpoint {text}: there are {listed[0].ref.id} to {listed[-1].ref.id}"
     )
-
-
-def _cut(known: str, count: int) -> str:
-    parts = known.split(", ")
-    return ", ".join(parts[:_SHOWN]) + (f" and {count - _SHOWN} more" if count > _SHOWN else "")

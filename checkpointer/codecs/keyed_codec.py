@@ -19,10 +19,10 @@ import zstandard
 
 from checkpointer.codecs.equal_keys import find_key, is_zoned, now_equal
 from checkpointer.codecs.idle import Idle
-from checkpointer.codecs.shown import show
 from checkpointer.codecs.values import MAX_DEPTH, cut_whole, from_extension, pack, pack_checked
 from checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from manifests.frames import decompress_pieces
+from manifests.shown import show
 
 PARTITIONER = "crc32-key-1"
 

@@ -14,7 +14,8 @@ import yaml
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from manifests.digest import check_digest, sha256
-from manifests.fields import format_time, show
+from manifests.fields import format_time
+from manifests.shown import show
 
 LIMIT = 1 << 20
 """Largest file, in bytes, that is read or written."""

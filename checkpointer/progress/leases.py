@@ -30,8 +30,8 @@ from checkpointer.progress.group import Group, check_name
 from checkpointer.progress.lease import Lease
 from checkpointer.progress.watch import Watch
 from manifests import layout
-from manifests.fields import show
 from manifests.progress import Ownership, Position, Row
+from manifests.shown import show
 
 T = TypeVar("T")
 

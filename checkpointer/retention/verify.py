@@ -186,7 +186,7 @@ class Check:
     def result(self) -> Verification:
         """What was looked at and found up to now."""
         findings, elsewhere = (
-            tuple(sorted(some, key=lambda finding: finding.path)) for some in (self.findings, self.elsewhere)
+            tuple(sorted(group, key=lambda finding: finding.path)) for group in (self.findings, self.elsewhere)
         )
         return Verification(len(self.manifests), self.objects, self.bytes, self.skipped, findings, elsewhere)
 
