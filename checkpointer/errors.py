@@ -8,6 +8,7 @@
     ├─ NotFoundError (LookupError)       there is no such thing
     │   ├─ CheckpointNotFoundError
     │   ├─ SavepointNotFoundError
+    │   ├─ OperatorNotFoundError
     │   └─ StoreNotFoundError            the bucket, container or folder itself
     ├─ CorruptionError                   names the object, what was expected, what was found
     │   ├─ DigestMismatchError
@@ -79,6 +80,10 @@ class CheckpointNotFoundError(NotFoundError):
 
 class SavepointNotFoundError(NotFoundError):
     """No savepoint has this name."""
+
+
+class OperatorNotFoundError(NotFoundError):
+    """The checkpoint has no operator of this name."""
 
 
 class StoreNotFoundError(NotFoundError):
@@ -155,6 +160,7 @@ __all__ = [
     "LeaseLostError",
     "MalformedError",
     "NotFoundError",
+    "OperatorNotFoundError",
     "OutcomeUnknownError",
     "OutrunError",
     "RetiredError",

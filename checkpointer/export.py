@@ -160,5 +160,5 @@ async def refuse_used(target: Session) -> None:
     if any(owner is not None and owner.sequence > 1 for owner in owners):
         raise InvalidStateError(
             f"{url}: holds checkpoints, and no {layout.LATEST}: export to an empty root; if this one was in use, "
-            "repair_candidates() lists what it can be repaired to"
+            "repair_candidates(), or `checkpointer repair`, lists what it can be repaired to"
         )

@@ -38,8 +38,8 @@ async def find_intact(session: Session) -> Intact:
         tried = ", ".join(str(ref.id) for ref in search.skipped)
         problems = "; ".join(finding.problem for finding in search.findings()[:3])
         raise CorruptionError(
-            f"{session.store.url}: no checkpoint is intact; tried {tried}: {problems}: repair_candidates() lists what "
-            "else there is to go back to"
+            f"{session.store.url}: no checkpoint is intact; tried {tried}: {problems}: "
+            "repair_candidates(), or `checkpointer repair`, lists what else there is to go back to"
         )
     return Intact(head, manifest, prepared, search.findings())
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from checkpointer.capture import Capture
 from checkpointer.codecs.keyed_codec import in_known_zones, partition_of, partitions_of
-from checkpointer.codecs.shown import show
 from checkpointer.codecs.values import UnsupportedValueError, pack, pack_some, unpack
 from checkpointer.codecs.zones import HOLDERS
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
@@ -22,6 +21,7 @@ from checkpointer.not_picklable import NotPicklable
 from checkpointer.partition import Partition
 from checkpointer.reentry import Exclusive, Guard
 from manifests.model import Chain
+from manifests.shown import show
 
 PARTITIONS = 8
 """Partitions of a state unless told otherwise: enough for every core of a small driver to encode at once."""

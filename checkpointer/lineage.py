@@ -22,6 +22,7 @@ from checkpointer.errors import (
 from checkpointer.history import find_savepoint, is_live, read_entries, read_history, refuse_lost
 from checkpointer.host import Progress
 from checkpointer.metering import Meter, written
+from checkpointer.overview import means_two_things
 from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.prepared import refuse_prepared
 from checkpointer.retention.whole import refuse_damaged
@@ -83,8 +84,11 @@ async def savepoints(session: Session) -> list[Savepoint]:
 async def savepoint(session: Session, name: str, checkpoint: CheckpointId | None) -> Savepoint:
     """Keep a live checkpoint, the committed one unless another is given, under a name that is used once."""
     layout.encode_name("savepoint", name)
-    if layout.owner(f"{layout.MANIFESTS}{name}.json") is not None:
-        raise IllegalArgumentError(f"savepoint {name!r}: looks like the id of a checkpoint: choose another name")
+    if means_two_things(name):
+        raise IllegalArgumentError(
+            f"savepoint {name!r}: reads like the id or the sequence of a checkpoint, or like `latest`, `prepared` or "
+            "`epoch=41`, and would mean two things: choose another name, such as one that begins with a letter"
+        )
     nonce, created = session.host.token(32), session.host.now()
     kept: Ref | None = None
 

@@ -39,10 +39,20 @@ class Loss:
     """What it can be taken back to."""
 
     def __str__(self) -> str:
+        back = "" if self.older is None else f"; there is an older state of it, {self.older}"
+        return f"{self._what}: {self.problem}{back}"
+
+    def outcome(self, *, older_partitions: bool) -> str:
+        """Return what became of it once the loss was accepted, with older states where there are some, or without."""
+        if older_partitions and self.older is not None:
+            return f"{self._what} went back to a state {self.older}"
+        return f"{self._what} was left out"
+
+    @property
+    def _what(self) -> str:
         where = "all partitions" if self.partition is None else f"partition {self.partition}"
         held = "" if self.records is None else f" with {count(self.records, 'record')}"
-        back = "" if self.older is None else f"; there is an older state of it, {self.older}"
-        return f"operator {self.operator!r}, {where}{held}: {self.problem}{back}"
+        return f"operator {self.operator!r}, {where}{held}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,11 @@ class RepairPlan:
         said = [*map(str, self.losses), *(f"savepoint {name!r}: is damaged" for name in self.savepoints)]
         head = f"{self.id}, epoch {self.epoch}: {count(self.kept, 'partition')} whole"
         return "\n".join([f"{head}, {len(said) or 'nothing'} missing", *said])
+
+    def outcome(self, *, older_partitions: bool) -> list[str]:
+        """Return what is missing of the commit that this plan led to, each loss in few words."""
+        told = [loss.outcome(older_partitions=older_partitions) for loss in self.losses]
+        return [*told, *(f"savepoint {name!r} is gone" for name in self.savepoints)]
 
     def summary(self) -> str:
         """Return what would be missing in one sentence, the first of it by name."""

@@ -20,6 +20,9 @@ T = TypeVar("T")
 MAX_MANIFEST = 256 << 20
 MAX_CATALOG = 64 << 20
 
+GO_ON = "call restore() and go on from there; on the command line give the same command again"
+"""What to do where another writer was faster, as errors say it."""
+
 BIG = 256 << 10
 """Bytes from which on hashing is worth a thread of its own."""
 
@@ -208,7 +211,7 @@ async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> R
         if found is None:  # only a cleanup deletes manifests, and of attempts only those that came too late
             raise ConflictError(
                 f"{store.url}: {checkpoint} was swept, since another writer committed meanwhile: it was not "
-                "committed; call restore() and go on from there"
+                f"committed; {GO_ON}"
             ) from None
         if found.data != data:
             raise MalformedError(

@@ -15,13 +15,21 @@ from checkpointer.pointer import Head, reading
 from checkpointer.session import Session
 from manifests.fields import format_time
 from manifests.model import CheckpointId, Manifest, Ref
+from manifests.words import some
 
 State = Literal["committed", "prepared", "history", "kept"]
 """`history`: on the chain below the committed one. `kept`: below the boundary, by the catalog alone."""
 
 LATEST, PREPARED = "latest", "prepared"
 
-_ID_START = re.compile(r"[0-9]{1,10}(-[0-9a-f]{0,8})?")
+ID_START = re.compile(r"[0-9]{1,10}(-[0-9a-f]{0,8})?")
+"""A sequence, an id, or the beginning of one."""
+
+WHOLE = len("0000000042-1a2b3c4d")
+"""Characters of a whole id."""
+
+_KEYS = ("epoch=", "savepoint=", "at=")
+"""What stands before a text that is no id and no name."""
 
 AT_ONCE = 8
 """Manifests whose chains are loaded at the same time."""
@@ -57,9 +65,9 @@ async def read_overview(session: Session, *, chains: bool = False) -> Overview:
             return overview
         segments = objects.Segments(session.store, session.host)
         checkpoints: list[Listed] = []
-        for some in batched(overview.checkpoints):
-            manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in some))
-            checkpoints += (replace(listed, manifest=m) for listed, m in zip(some, manifests, strict=True))
+        for batch in batched(overview.checkpoints):
+            manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in batch))
+            checkpoints += (replace(listed, manifest=m) for listed, m in zip(batch, manifests, strict=True))
         return replace(overview, checkpoints=tuple(checkpoints))
 
     return await reading(session.store, read)
@@ -122,6 +130,11 @@ async def find(session: Session, wanted: str) -> CheckpointId:
     return (await reading(session.store, lambda head: _find(session, head, wanted))).id
 
 
+def means_two_things(name: str) -> bool:
+    """Whether `find` would take this name of a savepoint for something else."""
+    return name in (LATEST, PREPARED) or name.startswith(_KEYS) or ID_START.fullmatch(name) is not None
+
+
 async def _find(session: Session, head: Head, wanted: str) -> Ref:
     url = session.store.url
     if wanted in (LATEST, PREPARED):
@@ -137,7 +150,7 @@ async def _find(session: Session, head: Head, wanted: str) -> Ref:
         return await _of_name(session, head, value)
     if equals and key == "at":
         return await _of_time(session, head, value)
-    if _ID_START.fullmatch(wanted):
+    if ID_START.fullmatch(wanted):
         return await _of_id(session, head, wanted)
     return await _of_name(session, head, wanted)
 
@@ -183,7 +196,7 @@ async def _of_time(session: Session, head: Head, text: str) -> Ref:
 
 async def _of_id(session: Session, head: Head, text: str) -> Ref:
     url = session.store.url
-    if len(text) == len("0000000042-1a2b3c4d"):
+    if len(text) == WHOLE:
         wanted = CheckpointId.parse(text)
         if head.prepared is not None and head.prepared.id == wanted:
             return head.prepared
@@ -192,16 +205,16 @@ async def _of_id(session: Session, head: Head, text: str) -> Ref:
             raise CheckpointNotFoundError(f"{url}: no live checkpoint {text}")
         return ref
     listed = (await _overview(session, head)).checkpoints
-    found = [c for c in listed if _begins(c.ref.id, text) or text in c.savepoints]
+    found = [c for c in listed if begins(c.ref.id, text) or text in c.savepoints]
     if not found:
         raise _nothing_like(url, text, listed)
     if len(found) > 1:
-        known = ", ".join(str(c.ref.id) + (f" (savepoint {text})" if text in c.savepoints else "") for c in found)
-        raise IllegalArgumentError(f"{text} could be {_cut(known, len(found))}: give more of the id, or savepoint=NAME")
+        known = [str(c.ref.id) + (f" (savepoint {text})" if text in c.savepoints else "") for c in found]
+        raise IllegalArgumentError(f"{text} could be {some(known, _SHOWN)}: give more of the id, or savepoint=NAME")
     return found[0].ref
 
 
-def _begins(checkpoint: CheckpointId, text: str) -> bool:
+def begins(checkpoint: CheckpointId, text: str) -> bool:
     """Whether `text` is the sequence, or the beginning of the id, with or without its zeros."""
     if text.isdigit() and int(text) == checkpoint.sequence:
         return True
@@ -215,8 +228,3 @@ def _nothing_like(url: str, text: str, listed: tuple[Listed, ...]) -> NotFoundEr
     return CheckpointNotFoundError(
         f"{url}: no live checkpoint {text}: there are {listed[0].ref.id} to {listed[-1].ref.id}"
     )
-
-
-def _cut(known: str, count: int) -> str:
-    parts = known.split(", ")
-    return ", ".join(parts[:_SHOWN]) + (f" and {count - _SHOWN} more" if count > _SHOWN else "")

@@ -89,7 +89,9 @@ def _decode(blob: Blob | None) -> Head:
     except UnsupportedFormatError:
         raise
     except CorruptionError as error:
-        raise type(error)(f"{error}: repair_candidates() lists what the root can be repaired to") from None
+        raise type(error)(
+            f"{error}: repair_candidates(), or `checkpointer repair`, lists what the root can be repaired to"
+        ) from None
 
 
 async def advance(store: Store, head: Head, step: Step) -> Head:
@@ -135,7 +137,7 @@ async def _swap(store: Store, head: Head, planned: Pointer) -> Head:
 def _unknown(store: Store, planned: Pointer) -> OutcomeUnknownError:
     return OutcomeUnknownError(
         f"{store.url}: a swap of _latest (nonce {planned.nonce}) was sent and nothing proves whether it took effect: "
-        "call restore(), which tells, and go on from there"
+        "call restore(), which tells, and go on from there; on the command line `checkpointer list` tells"
     )
 
 

@@ -52,7 +52,7 @@ async def repair(
         seen = await _examine(session, to, progress)
         head, plan = seen.head, seen.salvage.plan
         if not plan and not accept_loss:
-            other = f"rollback(to=…): {seen.intact} is intact; or " if seen.intact else ""
+            other = f"rollback(to=…), or `checkpointer rollback`: {seen.intact} is intact; or " if seen.intact else ""
             raise CorruptionError(
                 f"{url}: {to} is not whole: {plan.summary()}: {other}choose another candidate; or repair_plan() says "
                 "all that would be missing of this one, and accept_loss=True, or --accept-loss on the command line, "
@@ -145,7 +145,7 @@ def _sound_error(session: Session, sound: Intact) -> InvalidStateError:
     intact = sound.manifest.id if sound.manifest else "all there is, nothing,"
     return InvalidStateError(
         f"{session.store.url}: its history can be read, and {intact} is intact: there is nothing to repair; "
-        "rollback(to=…) goes back to an older checkpoint"
+        "rollback(to=…), or `checkpointer rollback`, goes back to an older checkpoint"
     )
 
 

@@ -8,7 +8,7 @@ reader looks at `_latest` again and says which it was.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Literal, TypeVar
 
@@ -19,6 +19,7 @@ from checkpointer.errors import (
     CheckpointNotFoundError,
     CorruptionError,
     IllegalArgumentError,
+    OperatorNotFoundError,
     RetiredError,
     SavepointNotFoundError,
 )
@@ -51,6 +52,15 @@ def kind_of(operator: Operator) -> Kind | None:
     return "map" if operator.partitioner == keyed_codec.PARTITIONER else None
 
 
+def find_operator(operators: Mapping[str, Operator], name: str) -> Operator:
+    """Return the operator of this name, or raise an error that names those there are."""
+    if name not in operators:
+        raise OperatorNotFoundError(
+            f"operator {name!r:.80}: the checkpoint has {', '.join(sorted(operators)) or 'none'}"
+        )
+    return operators[name]
+
+
 class Snapshot:
     """One checkpoint as it was restored, or an empty store that holds nothing but a prepared checkpoint."""
 
@@ -71,11 +81,7 @@ class Snapshot:
             self.manifest, self.store = replace(manifest, operators=migrated.operators), migrated.store
 
     def operator(self, name: str) -> Operator:
-        found = self.manifest.operators.get(name) if self.manifest else None
-        if found is None:
-            names = sorted(self.manifest.operators) if self.manifest else []
-            raise IllegalArgumentError(f"operator {name!r:.80}: the checkpoint has {', '.join(names) or 'none'}")
-        return found
+        return find_operator(self.manifest.operators if self.manifest else {}, name)
 
     async def partition(self, name: str, partition: int) -> list[bytes]:
         """The verified bytes of a partition: its snapshot, then its deltas, as they are stored."""

@@ -41,6 +41,23 @@ _SILENT_SECONDS = 5.0
 """Seconds of that before it says what it waits for."""
 
 
+def at_exit(function: Callable[[], None], *, while_threads_work: bool = False) -> bool:
+    """Call a function when the interpreter ends; of several, what was handed over last comes first.
+
+    With `while_threads_work` that is before executors refuse new work, so before any exit handler, and also in a child
+    of multiprocessing, which runs no exit handlers. False where the interpreter is past that: then nothing promises
+    that the function is called.
+    """
+    # The standard library's own pools learn of the end in this way; it has no public name.
+    register = getattr(threading, "_register_atexit", None) if while_threads_work else None
+    try:
+        (register or atexit.register)(function)
+    except RuntimeError:  # threads are not waited for any more
+        atexit.register(function)
+        return False
+    return True
+
+
 class _Pool:
     """Threads made when first needed, in the process that needs them."""
 
@@ -161,12 +178,10 @@ class _Unfinished:
 
 
 _unfinished = _Unfinished()
-# Before the executors refuse new work, which is before any exit handler. Also in a child of multiprocessing, which runs
-# no exit handlers.
-getattr(threading, "_register_atexit", atexit.register)(_unfinished.finish)
+_unfinished.exiting = not at_exit(_unfinished.finish, while_threads_work=True)
 
 _callbacks = _Callbacks()
-atexit.register(_callbacks.drain)
+at_exit(_callbacks.drain)
 
 
 def _after_fork() -> None:
@@ -374,6 +389,7 @@ async def _in_pool(pool: _Pool, call: Callable[[], T]) -> T:
 
 __all__ = [
     "FILE_THREADS",
+    "at_exit",
     "bridge",
     "call_alone",
     "call_later",

@@ -65,7 +65,9 @@ def choose(session: Session, found: Survey, to: CheckpointId) -> tuple[Ref, Mani
     url = session.store.url
     chosen = next((candidate for candidate in found.candidates if candidate.id == to), None)
     if chosen is None:
-        raise CheckpointNotFoundError(f"{url}: no manifest of {to}: repair_candidates() lists those there are")
+        raise CheckpointNotFoundError(
+            f"{url}: no manifest of {to}: repair_candidates(), or `checkpointer repair`, lists those there are"
+        )
     unread = [problem for problem in chosen.problems if problem.startswith(layout.manifest(to))]
     if to not in found.manifests or unread:
         problems = "; ".join(unread or chosen.problems[:SHOWN])

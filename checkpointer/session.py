@@ -226,7 +226,7 @@ class Session:
         if self._owns(head) and (self._base is None or self._base.parent != head.committed):
             return ConflictError(
                 f"{self.store.url}: {now} was committed after all, by an attempt whose outcome was unknown: "
-                f"{attempt.id} was not committed; call restore() and go on from there"
+                f"{attempt.id} was not committed; {objects.GO_ON}"
             )
         if self._owns(head):
             return InvalidStateError(
@@ -236,7 +236,7 @@ class Session:
             return ConflictError(
                 f"{self.store.url}: {base.parent.id if base.parent else None} was restored, but another writer took "
                 f"over since, {await self._describe(base, head, attempt)}, and {now} is committed: {attempt.id} was "
-                "not; call restore() and go on from there"
+                f"not; {objects.GO_ON}"
             )
         return FencedError(
             f"{self.store.url}: another writer has taken over, {await self._describe(base, head, attempt)}, and {now} "

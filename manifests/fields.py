@@ -5,7 +5,6 @@ What is left at the end are fields that a newer writer added; they are kept on a
 
 import json
 import math
-import reprlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NoReturn, Self
@@ -13,6 +12,7 @@ from typing import NoReturn, Self
 from manifests.digest import sha256
 from manifests.errors import DigestMismatchError, IllegalArgumentError, MalformedError, UnsupportedFormatError
 from manifests.model import FORMAT_VERSION, CheckpointId, Json
+from manifests.shown import show
 
 
 def dump(value: Json) -> bytes:
@@ -40,15 +40,6 @@ def check_json(what: str, value: Json) -> Json:
             f"{what}: JSON would change it (tuples and keys that are no strings do): {show(value)}"
         )
     return copy
-
-
-def show(value: Json) -> str:
-    """A value from outside for an error message: never long, whatever it is, and never too deep to be shown."""
-    return _SHORT.repr(value)
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxlist, _SHORT.maxdict = 2, 80, 7, 3
 
 
 def format_time(at: datetime) -> str:

@@ -9,8 +9,9 @@ from datetime import datetime
 from types import MappingProxyType
 
 from manifests.errors import IllegalArgumentError
-from manifests.fields import Fields, check_json, dump_sealed, format_time, show
+from manifests.fields import Fields, check_json, dump_sealed, format_time
 from manifests.model import FORMAT_VERSION, Json
+from manifests.shown import show
 
 MAX_OWNERSHIP = 16 << 20
 """Bytes of the ownership of one group: some 60,000 partitions."""

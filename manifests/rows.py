@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from manifests import layout
 from manifests.errors import IllegalArgumentError, MalformedError
-from manifests.fields import Fields, show
+from manifests.fields import Fields
 from manifests.model import Artifact, Chain, Json, Tail
+from manifests.shown import show
 
 
 class ObjectTable:

@@ -17,10 +17,11 @@ import zstandard
 from manifests import layout
 from manifests.digest import sha256
 from manifests.errors import MalformedError
-from manifests.fields import Fields, dump, show
+from manifests.fields import Fields, dump
 from manifests.frames import decompress
 from manifests.model import FORMAT_VERSION, Chain, CheckpointId, Operator, Patch, Patches, Segment
 from manifests.rows import ArtifactReader, ObjectTable, decode_partitions
+from manifests.shown import show
 
 INLINE = 512
 """Chains that stand in the manifest itself."""

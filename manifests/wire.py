@@ -9,7 +9,7 @@ from datetime import datetime
 
 from manifests import layout
 from manifests.errors import IllegalArgumentError, MalformedError
-from manifests.fields import Fields, check_json, dump, dump_sealed, format_time, show
+from manifests.fields import Fields, check_json, dump, dump_sealed, format_time
 from manifests.job import decode_job, encode_job
 from manifests.model import (
     FORMAT_VERSION,
@@ -28,6 +28,7 @@ from manifests.model import (
     Writer,
 )
 from manifests.rows import decode_rows, encode_rows
+from manifests.shown import show
 
 MAX_PARTITIONS = 2**31
 

@@ -40,7 +40,7 @@ LAYERS = (
     Layer(
         "runtime",
         "Threads, the event loop, time and randomness are handed in from one place, so that tests can replace them.",
-        ("checkpointer.runtime", "checkpointer.host"),
+        ("checkpointer.runtime", "checkpointer.host", "checkpointer.processes"),
         ("format", "errors"),
         ("fsspec",),
     ),

@@ -10,6 +10,7 @@ from checkpointer.cli import nouns
 from checkpointer.cli.records import records, require_arrow
 from checkpointer.cli.screen import print_json, print_line, to_text
 from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
+from checkpointer.errors import NotFoundError
 from checkpointer.overview import LATEST, read_listed
 from checkpointer.restore import Snapshot, kind_of
 from manifests.words import count
@@ -78,7 +79,7 @@ def _partitions(snapshot: Snapshot, name: str, partition: int | None) -> list[in
     if partition is None:
         return sorted(operator.chains)
     if partition not in operator.chains:
-        raise click.BadParameter(f"operator {name!r} has no state in partition {partition}", param_hint="PARTITION")
+        raise NotFoundError(f"operator {name!r}: has no state in partition {partition}")
     return [partition]
 
 

@@ -188,6 +188,7 @@ def verification(found: Verification) -> nouns.Verification:
         "bytes": found.bytes,
         "skipped": found.skipped,
         "findings": list(map(finding, found.findings)),
+        "elsewhere": list(map(finding, found.elsewhere)),
     }
 
 
@@ -251,7 +252,14 @@ def _older(found: Older) -> nouns.OlderState:
     return {"id": id_or_none(found.id), "epoch": found.epoch, "records": found.records}
 
 
-def repaired(new: CheckpointId, root: str, content_of: CheckpointId, plan: RepairPlan) -> nouns.Repair:
+def repaired(
+    new: CheckpointId, root: str, content_of: CheckpointId, plan: RepairPlan, older_partitions: bool
+) -> nouns.Repair:
     """A commit that a repair made. A plan is true where nothing is missing."""
-    lost = None if plan else repair_plan(plan)
-    return {"id": str(new), "root": root, "content_of": str(content_of), "lost": lost}
+    return {
+        "id": str(new),
+        "root": root,
+        "content_of": str(content_of),
+        "lost": None if plan else repair_plan(plan),
+        "older_partitions": older_partitions,
+    }

@@ -214,6 +214,7 @@ class Verification(TypedDict):
     bytes: Annotated[int, "that were read and compared"]
     skipped: Annotated[int, "objects that were left out of the sample"]
     findings: list[Finding]
+    elsewhere: Annotated[list[Finding], "damage that does not hurt the one checkpoint that was asked for"]
 
 
 class Held(TypedDict):
@@ -436,6 +437,7 @@ class Repair(TypedDict):
     root: str
     content_of: Id
     lost: Annotated[RepairPlan | None, "what is missing; null where nothing is"]
+    older_partitions: Annotated[bool, "whether what has an `older` state in `lost` went back to it, and is not missing"]
 
 
 class Writer(TypedDict):

@@ -4,10 +4,11 @@ import click
 
 from checkpointer.candidates import Candidate
 from checkpointer.cli import documents
+from checkpointer.cli.candidate import find_candidate
+from checkpointer.cli.root import require_store
 from checkpointer.cli.screen import print_json, print_line, print_table, progress
 from checkpointer.cli.table import Column
-from checkpointer.cli.verb import Opened, verb
-from checkpointer.client import as_id
+from checkpointer.cli.verb import Opened, Options, verb
 from checkpointer.losses import RepairPlan
 from checkpointer.store import options_near
 from manifests.model import CheckpointId
@@ -28,13 +29,15 @@ _COLUMNS = (
     "repair /data/orders",
     "repair /data/orders --spark-checkpoint /data/orders-spark",
     "repair /data/orders --to 0000000041-1a2b3c4d",
-    "repair /data/orders --to 0000000041-1a2b3c4d --accept-loss",
+    "repair /data/orders --to savepoint=before-migration --accept-loss",
     writes=True,
     lost=True,
     note="Stop every writer first. Without a terminal to ask on, --yes is needed with --to. Exit status 1 where "
-    "something would be missing, and nobody accepted that.",
+    "something would be missing, and nobody accepted that.\n\n"
+    "CHECKPOINT is an id, its sequence (41), the beginning of an id, the name of a savepoint, epoch=41, savepoint=NAME "
+    "or latest, where what is left of `_latest` names one. What fits several candidates is refused.",
 )
-@click.option("--to", metavar="ID", help="Commit a copy of this candidate.")
+@click.option("--to", metavar="CHECKPOINT", help="Commit a copy of this candidate.")
 @click.option("--accept-loss", is_flag=True, help="Of a damaged one, commit what is whole.")
 @click.option(
     "--older-partitions",
@@ -68,9 +71,9 @@ def command(
     if older_partitions and not accept_loss:
         raise click.UsageError("--older-partitions makes a mix of batches: it goes with --accept-loss")
     if to is not None:
-        return _repair(store, as_id(to), accept_loss, older_partitions, yes)
+        return _repair(store, _choose(store, to), accept_loss, older_partitions, yes)
     options = None if spark_checkpoint is None else options_near(spark_checkpoint, store.ck.root, store.options)
-    found = store.ck.repair_candidates(spark_checkpoint, options)
+    found = _candidates(store, spark_checkpoint, options)
     if store.json:
         print_json(list(map(documents.candidate, found)))
     elif found:
@@ -78,6 +81,18 @@ def command(
     else:
         print_line(f"{store.ck.root} holds no manifest: there is nothing to repair to")
     return 0
+
+
+def _candidates(store: Opened, spark_checkpoint: str | None = None, options: Options = None) -> list[Candidate]:
+    """Return all candidates; where there is none, there has to be a store all the same."""
+    found = store.ck.repair_candidates(spark_checkpoint, options)
+    if not found:
+        store.read(lambda session: require_store(session.store, store.options))
+    return found
+
+
+def _choose(store: Opened, to: str) -> CheckpointId:
+    return find_candidate(_candidates(store), store.ck.root, to)
 
 
 def _repair(store: Opened, chosen: CheckpointId, accept_loss: bool, older_partitions: bool, yes: bool) -> int:
@@ -97,9 +112,11 @@ def _repair(store: Opened, chosen: CheckpointId, accept_loss: bool, older_partit
     with progress("verifying", "bytes") as told:
         new = store.ck.repair(chosen, accept_loss=accept_loss, older_partitions=older_partitions, progress=told)
     if store.json:
-        print_json(documents.repaired(new, store.ck.root, chosen, plan))
-    else:
-        print_line(f"{new} is committed, with the content of {chosen}: start the job again")
+        print_json(documents.repaired(new, store.ck.root, chosen, plan, older_partitions))
+        return 0
+    print_line(f"{new} is committed, with the content of {chosen}: start the job again")
+    if not plan:
+        print_line(f"With a loss: {'; '.join(plan.outcome(older_partitions=older_partitions))}")
     return 0
 
 

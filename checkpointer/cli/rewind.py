@@ -8,7 +8,8 @@ import click
 from checkpointer.cli import documents
 from checkpointer.cli import verb as shared
 from checkpointer.cli.screen import print_facts, print_json, print_line, progress
-from checkpointer.cli.verb import CHECKPOINT, Failed, Opened, into_target, options_for, verb
+from checkpointer.cli.verb import CHECKPOINT, Opened, into_target, options_for, verb
+from checkpointer.errors import InvalidStateError
 from checkpointer.overview import find
 from checkpointer.query import rewind as query
 from checkpointer.query.rewind import Options, Rewind
@@ -70,7 +71,7 @@ def rewind(
         _show(store, planned)
         return 0 if planned.refused is None else 1
     if planned.refused is not None:
-        raise Failed(planned.refused)
+        raise InvalidStateError(planned.refused)  # as the rewind itself would, before anybody is asked
     question = f"Rewind query {planned.query_id} of {store.ck.root} from batch {planned.left_batch} to {planned.batch}?"
     store.confirm(question, yes)
     with progress("verifying", "bytes") as told:

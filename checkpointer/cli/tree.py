@@ -6,6 +6,7 @@ from checkpointer.cli import documents, nouns
 from checkpointer.cli.screen import Node, print_json, print_tree
 from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
 from checkpointer.overview import LATEST, Listed, read_listed
+from checkpointer.restore import find_operator
 from manifests import measures
 from manifests.model import Operator
 from manifests.words import count, size
@@ -36,9 +37,8 @@ def command(store: Opened, checkpoint: str, operator: str | None, everything: bo
 
 def _document(listed: Listed, only: str | None, most: int | None) -> nouns.Checkpoint:
     manifest = listed.manifest
-    if only is not None and only not in manifest.operators:
-        names = ", ".join(sorted(manifest.operators)) or "none"
-        raise click.BadParameter(f"the checkpoint has no operator {only!r}, but {names}", param_hint="--operator")
+    if only is not None:
+        find_operator(manifest.operators, only)  # raises where it is not there
     return {
         **documents.checkpoint(listed),
         "contents": [

@@ -3,7 +3,7 @@
 import click
 
 from checkpointer.cli import documents
-from checkpointer.cli.screen import print_json, print_line, print_table, progress
+from checkpointer.cli.screen import complain, print_json, print_line, print_table, progress
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
 from checkpointer.overview import find
@@ -28,7 +28,7 @@ def command(store: Opened, checkpoint: str | None, operator: str | None, share: 
 
     Every stored byte is compared with what `_latest` and the manifests say of it: for all checkpoints, or for one. Only
     reads, and may run beside the job. Each finding says what was expected, what was found, and which checkpoints it
-    hurts.
+    hurts. With CHECKPOINT, damage that does not hurt that one is a warning, and the exit status is not its.
     """
     wanted = None if checkpoint is None else store.read(lambda session: find(session, checkpoint))
     with progress("verifying", "bytes") as told:
@@ -48,6 +48,8 @@ def _print(found: Verification) -> None:
     print_line(f"{seen}{left}: {count(len(found.findings), 'finding') if found.findings else 'all is well'}")
     if found.findings:
         print_table(_COLUMNS, [("missing" if f.missing else "damaged", f.problem, _hurt(f)) for f in found.findings])
+    for finding in found.elsewhere:
+        complain("checkpointer verify", f"warning, elsewhere: {finding.problem}; hurts {_hurt(finding)}")
 
 
 def _hurt(finding: Finding) -> str:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from checkpointer.codecs.shown import show
 from checkpointer.codecs.values import pack
 from checkpointer.errors import InvalidStateError
+from manifests.shown import show
 
 EXACT = frozenset({str, bytes, type(None), date, timedelta, UUID})
 """Types of keys to which only the same key is equal."""

@@ -19,11 +19,12 @@ import msgpack
 import zstandard
 
 from checkpointer.codecs.equal_keys import find_key, is_zoned, now_equal
-from checkpointer.codecs.shown import show
+from checkpointer.codecs.idle import Idle
 from checkpointer.codecs.values import BAD_VALUE, MAX_DEPTH, cut_whole, from_extension, pack, pack_checked
 from checkpointer.codecs.zones import normalise
 from checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from manifests.frames import decompress_pieces
+from manifests.shown import show
 
 PARTITIONER = "crc32-key-1"
 
@@ -40,28 +41,20 @@ Records = Mapping[Any, bytes | None]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-_idle: list[zstandard.ZstdCompressor] = []
-"""Compressors that nobody uses: their tables take longer to make than a small delta takes to compress. Whoever
-encodes takes one out, in one step, since what interrupts it (a signal handler, another greenlet) may encode too."""
-
-MAX_IDLE = 16
-"""Compressors that are kept for later."""
+_compressors = Idle(lambda: zstandard.ZstdCompressor(level=LEVEL))
+"""Their tables take longer to make than a small delta takes to compress."""
 
 
 def encode(records: Records) -> tuple[bytes, int]:
     """The stored bytes, and their size before compression."""
-    try:
-        compressors = _idle.pop()
-    except IndexError:
-        compressors = zstandard.ZstdCompressor(level=LEVEL)
+    compressors = _compressors.take()
     compressor, stored, raw_size = compressors.compressobj(), io.BytesIO(), 0
     for keys, values in _chunks(records):
         for raw in _raw(keys, values):
             raw_size += len(raw)
             stored.write(compressor.compress(raw))
     stored.write(compressor.flush())
-    if len(_idle) < MAX_IDLE:
-        _idle.append(compressors)
+    _compressors.put_back(compressors)
     return stored.getvalue(), raw_size
 
 

@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 import msgpack
 
 from checkpointer.codecs import zones
+from checkpointer.codecs.idle import Idle
 from checkpointer.errors import BAD_INPUT, MalformedError
 
 MAX_DEPTH = 32
@@ -38,9 +39,6 @@ LARGEST_KEPT = 4 << 20
 
 SHORT = 1024
 """Length of texts and bytes that are packed by the packer of what is small."""
-
-MAX_IDLE = 16
-"""Packers that are kept for later, for each number of extensions around a value."""
 
 TUPLE, INTEGER, DECIMAL, DATETIME, TIME, DURATION, SET, FROZENSET, DATE, UUID = range(1, 11)
 
@@ -234,35 +232,27 @@ class _Level:
     """Packs and unpacks the values that stand inside a given number of extensions.
 
     A packer has one buffer, and while it packs an extension Python code runs: a signal handler, a `__del__`, a callback
-    of the garbage collector or another greenlet may pack something else meanwhile. So whoever packs first takes a
-    packer out of `_idle`, in one step that nothing interrupts, and puts it back when all is done. Nobody else can find
-    it there meanwhile. After an exception it is not put back.
+    of the garbage collector or another greenlet may pack something else meanwhile. That takes another packer.
     """
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
-        self._idle: list[msgpack.Packer] = []
+        self._packers = Idle(lambda: msgpack.Packer(default=self._extension, strict_types=True))
 
     def pack(self, value: Any) -> bytes:
         """Pack one value."""
-        try:
-            packer = self._idle.pop()
-        except IndexError:
-            packer = msgpack.Packer(default=self._extension, strict_types=True)
+        packer = self._packers.take()
         packed: bytes = packer.pack(value)
-        if len(packed) <= LARGEST_KEPT and len(self._idle) < MAX_IDLE:
-            self._idle.append(packer)
+        if len(packed) <= LARGEST_KEPT:
+            self._packers.put_back(packer)
         return packed
 
     def pack_each(self, values: Sequence[Any]) -> list[bytes]:
         """Pack several values, each by itself."""
-        try:
-            packer = self._idle.pop()
-        except IndexError:
-            packer = msgpack.Packer(default=self._extension, strict_types=True)
+        packer = self._packers.take()
         packed = list(map(packer.pack, values))
-        if max(map(len, packed), default=0) <= LARGEST_KEPT and len(self._idle) < MAX_IDLE:
-            self._idle.append(packer)
+        if max(map(len, packed), default=0) <= LARGEST_KEPT:
+            self._packers.put_back(packer)
         return packed
 
     def _extension(self, value: Any) -> msgpack.ExtType:

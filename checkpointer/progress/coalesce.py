@@ -12,7 +12,6 @@ No key suffers from another: each is written, kept, given up and told by itself.
 """
 
 import asyncio
-import atexit
 import contextlib
 import logging
 import os
@@ -347,18 +346,9 @@ async def _write_for_the_last_time(coalescers: Sequence["Coalescer[Any, Any]"]) 
             )
 
 
-def _arm_exit() -> None:
-    """Call `_at_exit` twice: while requests can still use threads, and for what other threads put after that.
-
-    The first is how the standard library's own pools learn of the end, before which cloud clients have to be done: they
-    look names up in a pool. A child of `multiprocessing` comes there too, though it runs no `atexit`.
-    """
-    atexit.register(_at_exit)
-    with contextlib.suppress(RuntimeError, AttributeError):  # imported while the interpreter ends
-        threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
-
-
-_arm_exit()
+# While requests can still use threads: cloud clients look names up in a pool. And once more for what exit handlers put.
+runtime.at_exit(_at_exit, while_threads_work=True)
+runtime.at_exit(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)
 
 __all__ = ["Coalescer", "each"]

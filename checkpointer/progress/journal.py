@@ -16,7 +16,7 @@ from checkpointer.progress.journal_file import JournalFile
 from checkpointer.progress.journal_format import LIMIT, EventLogState, check_state, largest
 from checkpointer.store import Fencing, open_store
 from checkpointer.store.url import parse
-from manifests.fields import show
+from manifests.shown import show
 
 logger = logging.getLogger("checkpointer")
 

@@ -73,8 +73,17 @@ class JournalFile:
             content = await self._decode(self._name, current)
         except CorruptionError as damage:
             return await self._recover(current, damage)
+        if content.unreadable and not content.states and await self._previous_has_states():
+            # The file is whole, and the version before says more. Where that says nothing either, this is all there is.
+            url, why = self.url, content.unreadable[0].why
+            return await self._recover(current, MalformedError(f"{url}: no entry can be read: {why}"))
         self._whole = None if current is None else current.data
         return content
+
+    async def _previous_has_states(self) -> bool:
+        with suppress(CorruptionError):
+            return bool((await self._decode(self._previous_name, self._previous)).states)
+        return False
 
     async def _recover(self, current: Blob | None, damage: CorruptionError) -> Content:
         try:

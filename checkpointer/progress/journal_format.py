@@ -14,7 +14,8 @@ import yaml
 
 from checkpointer.errors import BAD_INPUT, IllegalArgumentError, InvalidStateError, MalformedError
 from manifests.digest import check_digest, sha256
-from manifests.fields import format_time, show
+from manifests.fields import format_time
+from manifests.shown import show
 
 LIMIT = 1 << 20
 """Largest file, in bytes, that is read or written."""
@@ -91,9 +92,9 @@ _Dumper.add_representer(datetime, _Dumper.represent_time)
 class _Loader(yaml.SafeLoader):
     """Plain data without aliases, which could grow without bound, and without keys that stand twice.
 
-    Nothing that could not be written again: no numbers longer than Python writes, and no pairs, which come back as
-    lists. A time that Python does not have (Go writes years 0 and above 9999), and a plain `=` or `<<`, which mean
-    something in old YAML only, are the text that stands there.
+    Nothing that could not be written again: no numbers longer than Python writes, no pairs, which come back as lists,
+    and no sets, whose order is another in each process. A time that Python does not have (Go writes years 0 and above
+    9999), and a plain `=` or `<<`, which mean something in old YAML only, are the text that stands there.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -136,8 +137,8 @@ for _mark in _MARKS:
     _Loader.add_constructor(_mark, _Loader.construct_mark)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_time)
-_Loader.add_constructor("tag:yaml.org,2002:omap", _Loader.refuse)
-_Loader.add_constructor("tag:yaml.org,2002:pairs", _Loader.refuse)
+for _kind in ("omap", "pairs", "set"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.refuse)
 
 
 def largest(state: EventLogState) -> int:
@@ -169,7 +170,8 @@ def decode(name: str, data: bytes) -> Content:
     """Parse a file. One with a digest is checked against it, others (Winlogbeat's own) are only parsed.
 
     An entry that has all fields, and a value that no state can have, costs no other entry: `Content.unreadable` has
-    it. Where that may be a sign of a file that was cut off, or where no entry can be read, the file is malformed.
+    it, also where it is the only one. Where that may be a sign of a file that was cut off, the file is malformed: one
+    is whole whose digest fits, or that ends with a newline.
     """
     if seal := _SEALED.match(data):
         check_digest(f"{name} below its first line", sha256(data[seal.end() :]), seal["digest"].decode())
@@ -177,8 +179,8 @@ def decode(name: str, data: bytes) -> Content:
         if len(data) > LIMIT:
             raise ValueError(f"{len(data)} bytes, at most {LIMIT} are read")
         content = _parse(data)
-        if content.unreadable and (not content.states or not data.endswith(b"\n")):
-            raise ValueError(content.unreadable[0].why)
+        if content.unreadable and not (seal or data.endswith(b"\n")):
+            raise ValueError(content.unreadable[0].why)  # it may be the end that was cut off
         return content
     except _BAD_YAML as error:
         why = " ".join(str(error).split())

@@ -17,14 +17,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from checkpointer.errors import CheckpointError, ConflictError, DependencyError, IllegalArgumentError, LeaseLostError
+from checkpointer.errors import (
+    CheckpointError,
+    ConflictError,
+    DependencyError,
+    IllegalArgumentError,
+    InvalidStateError,
+    LeaseLostError,
+)
 from checkpointer.progress.balance import Choice, Sight, choose
 from checkpointer.progress.group import Group, check_name
 from checkpointer.progress.lease import Lease
 from checkpointer.progress.watch import Watch
 from manifests import layout
-from manifests.fields import show
 from manifests.progress import Ownership, Position, Row
+from manifests.shown import show
 
 T = TypeVar("T")
 
@@ -156,13 +163,21 @@ class Leases:
     async def release_seen(self, seen: Row) -> None:
         """Give a partition back that a row shows as this worker's, as one does that a process before this one took.
 
-        Where it was taken since, by this worker too, nothing changes.
+        Where it was taken since, by this worker too, nothing changes. A lease belongs to the object that took it: while
+        another one of the same name renews it, `InvalidStateError`.
         """
         held = self.held.get(seen.partition)
         if held is not None and held.epoch == seen.epoch:
             await self.release(held)
         elif seen.owner == self.worker:
-            await self._give_back(seen, finished=False)
+            rows = await self._give_back(seen, finished=False, expired_only=True)
+            row = rows.get(seen.partition)
+            if row is not None and self._is_mine(row, seen):
+                raise InvalidStateError(
+                    f"partition {seen.partition!r}: {self.worker!r} has it, by a lease that was acquired elsewhere, "
+                    f"in a process before or under a name that is not unique, and that lasts {row.lease_ms / 1000:g} s "
+                    "since it was renewed: wait until it has expired, or acquire_lease() it first, which ends it there"
+                )
 
     def let_go(self, lease: Lease) -> None:
         """Hold a lease no more, and tell nobody: it is not renewed, and expires."""
@@ -170,15 +185,16 @@ class Leases:
         if self.held.get(lease.partition) is lease:
             del self.held[lease.partition]
 
-    async def _give_back(self, lease: Lease | Row, finished: bool) -> None:
+    async def _give_back(self, lease: Lease | Row, finished: bool, *, expired_only: bool = False) -> Mapping[str, Row]:
         token = self._token()
 
         def change(rows: dict[str, Row], now: datetime) -> None:
             row = rows.get(lease.partition)
-            if row is not None and self._is_mine(row, lease):
-                rows[lease.partition] = replace(row, owner="", etag=token, modified=now, finished=finished)
+            if row is None or not self._is_mine(row, lease) or (expired_only and self._watch.is_live(row)):
+                return
+            rows[lease.partition] = replace(row, owner="", etag=token, modified=now, finished=finished)
 
-        await self._change(change)
+        return await self._change(change)
 
     async def balance(self) -> Balance:
         """One round: renew what is held, take what is free, ask for what is missing. One read and one swap.

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from checkpointer.processes import read_start, read_state
 from manifests.digest import sha256
 from manifests.model import Job
 
@@ -29,7 +30,7 @@ def this_driver() -> str:
 
     A process number is used again; with the time at which the process started it is not.
     """
-    return f"{os.getpid()}.{_started(os.getpid())}@{_here()}"
+    return f"{os.getpid()}.{read_start(os.getpid())}@{_here()}"
 
 
 def this_copier() -> str:
@@ -59,7 +60,7 @@ def is_running(job: Job) -> tuple[Running, str]:
     pid = int(text) if text.isdecimal() and len(text) < _DIGITS else 0
     if where != _here() or not pid:
         return "unknown", f"its driver, {show_driver(job.driver)}, cannot be seen from here"
-    now = _started(pid)
+    now = read_start(pid)
     another = bool(started and now and started != now)  # a process number that is used again
     if pid == os.getpid() and not another:
         return "no", "it has ended"
@@ -80,21 +81,7 @@ def _is_alive(pid: int) -> bool:
         return False
     except OSError:
         return True  # somebody else's
-    with suppress(OSError, IndexError):  # one that ended and was not waited for yet has a number, and does nothing
-        return _stat(pid)[0] not in "ZX"
-    return True
-
-
-def _started(pid: int) -> str:
-    """Return when a process started, in ticks since the machine did; nothing where the system does not tell."""
-    with suppress(OSError, IndexError):
-        return _stat(pid)[19]
-    return ""
-
-
-def _stat(pid: int) -> list[str]:
-    """Return what Linux says of a process, from its state on. What stands before may hold blanks."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return read_state(pid) not in ("Z", "X")  # one that ended and was not waited for yet has a number, and does nothing
 
 
 def _here() -> str:

@@ -46,7 +46,8 @@ async def delete_checkpoint(session: Session, checkpoint: CheckpointId) -> None:
         live = await _read_live(session, head, ref)
         if ref in live.savepoints:
             raise InvalidStateError(
-                f"{url}: {checkpoint} is kept by savepoint {live.savepoints[ref]!r}: delete_savepoint() first"
+                f"{url}: {checkpoint} is kept by savepoint {live.savepoints[ref]!r}: delete_savepoint(), or "
+                "`checkpointer savepoint ROOT --delete NAME`, first"
             )
         meant = ref
         planned = await without(session, head, live, {ref}, AGES)

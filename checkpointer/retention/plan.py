@@ -21,9 +21,9 @@ from checkpointer.errors import IllegalArgumentError, MalformedError, Unsupporte
 from checkpointer.retention.index import DELETE, KEEP, LATER, Action, Index
 from checkpointer.store import files
 from manifests import layout
-from manifests.fields import show
 from manifests.model import CheckpointId, Ref
 from manifests.notebook import note, table
+from manifests.shown import show
 from manifests.words import count, cut, size
 
 PLAN_VERSION = 1

@@ -11,7 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from checkpointer import objects
-from checkpointer.errors import CheckpointNotFoundError, CorruptionError, IllegalArgumentError, StoreRefusedError
+from checkpointer.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    IllegalArgumentError,
+    OperatorNotFoundError,
+    StoreRefusedError,
+)
 from checkpointer.history import list_manifests, newest_above, read_history
 from checkpointer.host import Progress, tell
 from checkpointer.pointer import Head, read_head
@@ -68,6 +74,8 @@ class Verification:
     skipped: int
     """Objects that were left out of the sample."""
     findings: tuple[Finding, ...]
+    elsewhere: tuple[Finding, ...] = ()
+    """Where one checkpoint was asked for: damage that was met on the way to it, and does not hurt it."""
 
     def __bool__(self) -> bool:
         return not self.findings
@@ -84,7 +92,8 @@ class Verification:
             f"{count(self.checkpoints, 'checkpoint')}, {count(self.objects, 'object')} with {size(self.bytes)} compared"
         )
         left = f", {count(self.skipped, 'object')} left out" if self.skipped else ""
-        return f"{seen}{left}: {count(len(self.findings), 'finding') if self.findings else 'all is well'}"
+        found = count(len(self.findings), "finding") if self.findings else "all is well"
+        return f"{seen}{left}: {found}{f', {len(self.elsewhere)} elsewhere' if self.elsewhere else ''}"
 
     def _repr_html_(self) -> str:
         if not self.findings:
@@ -96,7 +105,8 @@ class Verification:
     def __str__(self) -> str:
         left = f", {self.skipped} left out" if self.skipped else ""
         seen = f"{self.checkpoints} checkpoints, {self.objects} objects with {self.bytes} bytes verified{left}"
-        return "\n".join([f"{seen}: {len(self.findings) or 'no'} findings", *map(str, self.findings)])
+        elsewhere = [f"elsewhere: {finding}" for finding in self.elsewhere]
+        return "\n".join([f"{seen}: {len(self.findings) or 'no'} findings", *map(str, self.findings), *elsewhere])
 
 
 async def verify_store(
@@ -148,6 +158,8 @@ class Check:
         self.manifests: dict[Ref, Manifest] = {}
         self.catalog: Catalog | None = None
         self.findings: list[Finding] = []
+        self.elsewhere: list[Finding] = []
+        """What was found on the way and does not hurt the one checkpoint that was asked for."""
         self.refusals: list[StoreRefusedError] = []
         """Of the findings, what the store would not show: whether that is damaged nobody knows."""
         self.objects = self.bytes = self.skipped = 0
@@ -173,22 +185,41 @@ class Check:
 
     def result(self) -> Verification:
         """What was looked at and found up to now."""
-        findings = sorted(self.findings, key=lambda finding: finding.path)
-        return Verification(len(self.manifests), self.objects, self.bytes, self.skipped, tuple(findings))
+        findings, elsewhere = (
+            tuple(sorted(group, key=lambda finding: finding.path)) for group in (self.findings, self.elsewhere)
+        )
+        return Verification(len(self.manifests), self.objects, self.bytes, self.skipped, findings, elsewhere)
 
     async def run(self, head: Head, checkpoint: CheckpointId | None) -> None:
         await self.read_manifests(head)
         if checkpoint is not None:
-            self.manifests = {ref: manifest for ref, manifest in self.manifests.items() if ref.id == checkpoint}
-            broken = [finding for finding in self.findings if checkpoint in finding.checkpoints or finding.and_older]
-            if not self.manifests and not broken:
-                raise CheckpointNotFoundError(f"{self._store.url}: no live checkpoint {checkpoint}")
-            self.findings = broken
-        if self._operator is not None and not any(self._operator in m.operators for m in self.manifests.values()):
-            raise IllegalArgumentError(f"operator {self._operator!r:.80}: no checkpoint that was looked at has it")
+            self._leave(checkpoint)
+        if self._operator is not None:
+            self._require_operator(self._operator)
         for ref, manifest in self.manifests.items():
             self.manifests[ref] = await self.with_chains(ref, manifest)
         await self.read_objects()
+
+    def _leave(self, checkpoint: CheckpointId) -> None:
+        """Leave only one checkpoint to be looked at. Findings that do not hurt it are kept apart."""
+        self.manifests = {ref: manifest for ref, manifest in self.manifests.items() if ref.id == checkpoint}
+        hurting: list[Finding] = []
+        others: list[Finding] = []
+        for finding in self.findings:
+            out_of_reach = finding.and_older and not self.manifests and checkpoint < min(finding.checkpoints)
+            (hurting if checkpoint in finding.checkpoints or out_of_reach else others).append(finding)
+        if not self.manifests and not hurting:
+            raise CheckpointNotFoundError(f"{self._store.url}: no live checkpoint {checkpoint}")
+        self.findings, self.elsewhere = hurting, others
+
+    def _require_operator(self, name: str) -> None:
+        """Raise where no checkpoint has the operator. What cannot be read may have it: then the findings say so."""
+        known = {known for manifest in self.manifests.values() for known in manifest.operators}
+        if name not in known and not self.findings:
+            raise OperatorNotFoundError(
+                f"operator {name!r:.80}: no checkpoint that was looked at has it; they have "
+                f"{', '.join(sorted(known)) or 'none'}"
+            )
 
     async def whole(self, ref: Ref) -> tuple[Manifest | None, set[str]]:
         """One checkpoint as far as it can be read, and those objects it needs that are damaged or missing.
@@ -226,8 +257,9 @@ class Check:
         if self.catalog is not None:
             self.objects += 1
             others += [entry.ref for entry in self.catalog.entries]
+        damaged = {finding.path for finding in self.findings}
         for ref in dict.fromkeys(others):
-            if ref not in self.manifests:
+            if ref not in self.manifests and layout.manifest(ref.id) not in damaged:
                 with self.noting(layout.manifest(ref.id), ref.id):
                     self._add(ref, await objects.read_manifest_alone(self._store, ref))
 
@@ -320,12 +352,12 @@ class Check:
                 f"{layout.LATEST}: expected the newest version, found one that commits {head.sequence}; {newest} "
                 "was written too: an old copy was put in its place?"
             )
-        advice = "repair_candidates() lists what the root can be repaired to"
+        advice = "repair_candidates(), or `checkpointer repair`, lists what the root can be repaired to"
         self.findings.append(Finding(layout.LATEST, f"{problem}; {advice}", (), missing=head.pointer is None))
 
     async def forget_retired(self, head: Head) -> None:
         """Leave out what is missing because it was deleted meanwhile, together with the checkpoints that needed it."""
-        if not any(finding.missing for finding in self.findings):
+        if not any(finding.missing for finding in (*self.findings, *self.elsewhere)):
             return
         now = await read_head(self._store)
         if now.version == head.version:
@@ -335,9 +367,14 @@ class Check:
         except (CorruptionError, ObjectNotFoundError):
             return  # nothing proves that anything was retired
         live |= {now.prepared.id} if now.prepared else set()
-        kept = [replace(f, checkpoints=tuple(c for c in f.checkpoints if c in live)) for f in self.findings]
-        self.findings = [finding for finding in kept if finding.checkpoints or not finding.missing]
+        self.findings, self.elsewhere = _of_live(self.findings, live), _of_live(self.elsewhere, live)
 
 
 def _size(artifacts: set[Artifact]) -> int:
     return min(artifact.size for artifact in artifacts)
+
+
+def _of_live(findings: list[Finding], live: set[CheckpointId]) -> list[Finding]:
+    """Leave out checkpoints that are not live any more, and what is missing of no others."""
+    kept = [replace(f, checkpoints=tuple(c for c in f.checkpoints if c in live)) for f in findings]
+    return [finding for finding in kept if finding.checkpoints or not finding.missing]

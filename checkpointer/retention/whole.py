@@ -34,6 +34,7 @@ async def refuse_damaged(session: Session, ref: Ref, manifest: Manifest, progres
     more = f"; and {len(check.findings) - SHOWN} objects more" if len(check.findings) > SHOWN else ""
     raise CorruptionError(
         f"{url}: {ref.id} is damaged, so it was not made the state again, and nothing was changed: {problems}{more}. "
-        f"Choose a checkpoint that is whole: verify() names those that are hurt. Where none will do, "
+        "Choose a checkpoint that is whole: verify(), or `checkpointer verify`, names those that are hurt. Where none "
+        "will do, "
         f'repair_plan("{ref.id}"), or `checkpointer repair ROOT --to {ref.id}`, says what of this one can be kept'
     )

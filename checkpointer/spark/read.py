@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark p
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from checkpointer.client import as_target
-from checkpointer.errors import IllegalArgumentError, StoreNotFoundError
+from checkpointer.errors import IllegalArgumentError, OperatorNotFoundError, StoreNotFoundError
 from checkpointer.spark.door import check_frame, check_session
 from checkpointer.spark.frames import quote
 from checkpointer.spark.interpreter import use_driver_python
@@ -199,5 +199,5 @@ def version_of(restored: Restored, operator: str) -> Version:
     found = restored.manifest.operators.get(operator)
     if found is None:
         names = ", ".join(sorted(restored.manifest.operators)) or "none"
-        raise IllegalArgumentError(f"operator {operator!r}: {restored.id} has {names}")
+        raise OperatorNotFoundError(f"operator {operator!r}: {restored.id} has {names}")
     return Version.of(operator, found)

@@ -22,6 +22,9 @@ from typing import Protocol, TypeVar
 from checkpointer.errors import ConflictError, IllegalArgumentError, NotFoundError
 from manifests.digest import Bytes, sha256
 
+UNFENCED = 'fencing="none", or --fencing none on the command line (of a target --target-fencing none)'
+"""How a user accepts a store without conditions on writes, as errors say it."""
+
 SWAP_LIMIT = 16 << 20
 """Largest object, in bytes, that can be written or replaced by `compare_and_swap`."""
 

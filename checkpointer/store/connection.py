@@ -7,7 +7,6 @@ connections are closed by this module instead.
 """
 
 import asyncio
-import atexit
 import ctypes
 import importlib
 import importlib.util
@@ -121,5 +120,5 @@ def _abandon_all() -> None:
         connection.abandon()
 
 
-atexit.register(_close_all)
+runtime.at_exit(_close_all)
 os.register_at_fork(after_in_child=_abandon_all)

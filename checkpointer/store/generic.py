@@ -16,6 +16,7 @@ from checkpointer.errors import (
 )
 from checkpointer.store import cloud, files
 from checkpointer.store.base import (
+    UNFENCED,
     Blob,
     Entry,
     Leftover,
@@ -48,7 +49,7 @@ def check_protocol(location: Location, fencing: bool) -> None:
     if protocol not in known_implementations and protocol not in registry:
         raise IllegalArgumentError(
             f"{shown}: unknown protocol {protocol!r}; a root is a folder, file://, memory://, s3://, abfs://, az:// or "
-            'anything else that fsspec knows with fencing="none"'
+            f"anything else that fsspec knows with {UNFENCED}"
         )
     known = known_implementations.get(protocol, {})
     package = str(known.get("class", "fsspec")).partition(".")[0]
@@ -57,7 +58,7 @@ def check_protocol(location: Location, fencing: bool) -> None:
     if fencing:
         raise IllegalArgumentError(
             f"{shown}: writes to {protocol}:// cannot be made conditional here, so two writers could overwrite each "
-            'other; use a folder, s3:// or abfs://, or accept that with fencing="none"'
+            f"other; use a folder, s3:// or abfs://, or accept that with {UNFENCED}"
         )
 
 

@@ -17,6 +17,7 @@ from checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUn
 from checkpointer.store import files, locks, mounts, walk
 from checkpointer.store.base import (
     SWAP_LIMIT,
+    UNFENCED,
     Blob,
     Entry,
     Leftover,
@@ -256,7 +257,7 @@ class LocalStore(Listing):
             raise StoreRefusedError(
                 f"{self._root}: is on a {found[1]} mount ({found[0]}), where a lock may not hold between hosts, "
                 "so two writers could overwrite each other; choose a local disk or an object store, or accept "
-                'it with fencing="none"'
+                f"it with {UNFENCED}"
             )
         self._may_write = True
 

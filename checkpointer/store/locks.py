@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from checkpointer.errors import SwapNotSentError
+from checkpointer.processes import read_state
 
 LONGEST_PAUSE = 0.02
 """Seconds between two tries to take the lock, at most about."""
@@ -98,17 +98,9 @@ def _describe_holder(fd: int) -> str:
     who = f"process {number} of {host} took the lock of this root"
     if host != socket.gethostname():
         return f"{who}; end it if it hangs"
-    if _state(number) in ("T", "t"):
+    if read_state(number) in ("T", "t"):
         return f"{who} and is stopped: continue it (kill -CONT {number}) or end it; the kernel then frees the lock"
     return f"{who}; if it hangs, end it: the kernel then frees the lock"
-
-
-def _state(process: int) -> str:
-    """Return the state letter of a process, where the system tells."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError, UnicodeDecodeError):
-        return ""
 
 
 def _close_inherited() -> None:

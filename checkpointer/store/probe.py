@@ -4,7 +4,7 @@ import secrets
 from contextlib import suppress
 
 from checkpointer.errors import CheckpointError, RetryableError, StoreRefusedError
-from checkpointer.store.base import ObjectExistsError, PreconditionFailedError, Store
+from checkpointer.store.base import UNFENCED, ObjectExistsError, PreconditionFailedError, Store
 
 ATTEMPTS = 3
 
@@ -67,5 +67,5 @@ class _refusing:  # noqa: N801 - read like a word: with _refusing(...)
 def _refused(store: Store, found: str) -> StoreRefusedError:
     return StoreRefusedError(
         f"{store.url}: this store does not keep conditions on writes (it {found}), so two writers could "
-        'overwrite each other; use a store that does, or accept that with fencing="none"'
+        f"overwrite each other; use a store that does, or accept that with {UNFENCED}"
     )

@@ -13,7 +13,7 @@ from checkpointer.errors import (
     StoreRefusedError,
     ThrottlingError,
 )
-from checkpointer.store.base import ObjectNotFoundError
+from checkpointer.store.base import UNFENCED, ObjectNotFoundError
 from checkpointer.store.scrub import scrub
 
 _BUSY = {
@@ -118,7 +118,7 @@ def _final(code: str, name: str, url: str, said: str) -> CheckpointError:
     if code in _UNABLE:
         return StoreRefusedError(
             f"{name}: {said}; this store cannot do what is asked. If that is a conditional write, "
-            'fencing="none" works without'
+            f"{UNFENCED} works without"
         )
     if code in _IMPOSSIBLE:
         return IllegalArgumentError(f"{name}: {said}")

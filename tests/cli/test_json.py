@@ -104,7 +104,7 @@ def failure(run: Run, *args: object) -> tuple[int, dict[str, Any]]:
         (("lst", "ROOT"), 2, "UsageError"),
         (("list", "ROOT", "--sice"), 2, "UsageError"),
         (("show", "ROOT", "epoch=one"), 2, "IllegalArgumentError"),
-        (("cat", "ROOT", "nope"), 2, "IllegalArgumentError"),
+        (("cat", "ROOT", "nope"), 1, "OperatorNotFoundError"),
         (("rollback", "ROOT", "1"), 2, "UsageError"),
         (("report", "ROOT", "-o", "-"), 2, "UsageError"),
     ],

@@ -2,15 +2,19 @@
 
 import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer
+from checkpointer import Checkpointer, objects, pointer, runtime
 from checkpointer.cli import lists
+from checkpointer.store.swap import UndecidedError
 from tests.cli.conftest import Result, Run
 from tests.conftest import Root
+from tests.core.damage import flip
 from tests.core.world import put
 from tests.servers import Server
 
@@ -46,11 +50,11 @@ def said(done: Result, status: int, *parts: str) -> None:
         (("show", "ROOT", "epoch=99"), 1, "epoch 99"),
         (("show", "ROOT", "epoch=4"), 1, "epoch 4"),  # prepared, not committed
         (("show", "ROOT", "epoch=one"), 2, "expected a number"),
-        (("tree", "ROOT", "--operator", "sen"), 2, "but seen, table"),
+        (("tree", "ROOT", "--operator", "sen"), 1, "the checkpoint has seen, table"),
         (("verify", "ROOT", "--share", "7"), 2, "from 0 to 1"),
-        (("verify", "ROOT", "--operator", "sen"), 2, "'sen'"),
-        (("cat", "ROOT", "sen"), 2, "the checkpoint has seen, table"),
-        (("cat", "ROOT", "seen", "9"), 2, "no state in partition 9"),
+        (("verify", "ROOT", "--operator", "sen"), 1, "'sen'"),
+        (("cat", "ROOT", "sen"), 1, "the checkpoint has seen, table"),
+        (("cat", "ROOT", "seen", "9"), 1, "no state in partition 9"),
         (("cat", "ROOT", "seen", "--id", "1", "--epoch", "1"), 2, "not several"),
         (("savepoint", "ROOT", "before the flood"), 2, "the name is taken"),
         (("savepoint", "ROOT", "a/b"), 2, "slashes"),
@@ -164,3 +168,89 @@ def test_a_traceback_shows_no_secret_of_the_target_and_moves_no_cursor(
     assert "Traceback" in done.err
     assert SECRET not in done.err
     assert "\x1b" not in done.err
+
+
+# ---- an error that names a call of Python names what is typed here too -----------------------------------------------
+
+CALL = re.compile(r"\b[a-z_]+\((?:to=…)?\)|\b[a-z_]+=(?:True|\"none\")")
+"""A call, or an argument, of Python."""
+
+
+def names_its_own(done: Result, own: str) -> None:
+    """The command names its own verb or option in the same sentence as the call."""
+    assert done.status != 0
+    assert CALL.search(done.err), "nothing of Python is named: this case proves nothing"
+    assert own in done.err
+
+
+def pointed_at(root: Path, data: bytes) -> Path:
+    (root / "_latest").unlink()
+    (root / "_latest").write_bytes(data)
+    return root
+
+
+def test_a_damaged_pointer_names_the_verb(root: Path, run: Run) -> None:
+    names_its_own(run("list", pointed_at(root, b"torn")), "`checkpointer repair`")
+
+
+def test_an_old_copy_of_the_pointer_names_the_verb(root: Path, run: Run) -> None:
+    old = (root / "_latest").read_bytes()
+    with Checkpointer(root) as ck:
+        for number in range(2):
+            put(ck, b"%d" % number)
+    done = run("verify", pointed_at(root, old))
+    assert "`checkpointer repair`" in " ".join(done.out.split())
+
+
+def test_a_savepoint_in_the_way_names_the_option(root: Path, run: Run) -> None:
+    names_its_own(run("delete", root, "2", "--yes"), "`checkpointer savepoint ROOT --delete NAME`")
+
+
+def test_a_target_without_a_pointer_names_the_verb(root: Path, run: Run, tmp_path: Path) -> None:
+    target = Path(shutil.copytree(root, tmp_path / "target"))
+    (target / "_latest").unlink()
+    names_its_own(run("export", root, "latest", target), "`checkpointer repair`")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "own"), [("latest", "`checkpointer rollback`"), ("0000000002-00000000", "`checkpointer rollback`")]
+)
+def test_a_repair_that_is_not_needed_names_the_verb(root: Path, run: Run, wanted: str, own: str) -> None:
+    names_its_own(run("repair", root, "--to", wanted, "--yes"), own)
+
+
+def test_a_repair_to_nothing_names_the_verb(root: Path, run: Run) -> None:
+    (root / "_latest").unlink()
+    names_its_own(run("repair", root, "--to", "0000000002-00000000", "--yes"), "`checkpointer repair`")
+
+
+def test_a_rollback_to_what_is_damaged_names_the_verb(root: Path, run: Run) -> None:
+    for path in (root / "artifacts").rglob("0000000001-*"):
+        flip(path)
+    names_its_own(run("rollback", root, "1", "--yes"), "`checkpointer verify`")
+
+
+def test_a_store_without_conditions_names_the_option(root: Path, run: Run) -> None:
+    names_its_own(run("export", root, "latest", "ftp://nowhere.invalid/copy"), "--target-fencing none")
+
+
+def test_a_swap_without_an_answer_names_the_verb(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise UndecidedError("no answer")
+
+    monkeypatch.setattr(pointer, "decide", fail)
+    names_its_own(run("savepoint", root, "new"), "`checkpointer list` tells")
+
+
+def test_another_writer_in_between_names_what_to_do_here(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpointer(root) as ck:
+        plain = objects.write_manifest
+
+        async def beside(*args: Any) -> Any:
+            monkeypatch.setattr(objects, "write_manifest", plain)
+            ref = await plain(*args)
+            await runtime.in_thread(put, ck, b"beside")
+            return ref
+
+        monkeypatch.setattr(objects, "write_manifest", beside)
+        names_its_own(run("rollback", root, "1", "--yes"), "on the command line give the same command again")

@@ -105,7 +105,7 @@ def test_a_saved_plan_is_done_or_refused(long: Path, tmp_path: Path, run: Run) -
         (("clean", "--plan", __file__, "--keep-last", "2", "--yes"), 2, "leave the rules out"),
         (("clean", "--plan", __file__, "--grace", "2h", "--yes"), 2, "leave the rules out"),
         (("repair", "--to", "0000000003-00000000", "--yes"), 1, "rollback"),
-        (("repair", "--to", "third", "--yes"), 2, "not a checkpoint id"),
+        (("repair", "--to", "third", "--yes"), 1, "there is nothing to repair"),
         (("export", "third", "{root}"), 1, "export to an empty root"),
         (("export", "fourth", "{root}-copy"), 1, "the savepoints are 'third'"),
     ],
@@ -162,7 +162,8 @@ def test_repair_lists_the_candidates_and_commits_the_chosen_one(long: Path, run:
 
 
 def test_a_root_without_anything_says_so(tmp_path: Path, run: Run) -> None:
-    assert "nothing to repair to" in run("repair", tmp_path / "none").out
+    (tmp_path / "_latest").write_bytes(b"what is left of it")
+    assert "nothing to repair to" in run("repair", tmp_path).out
 
 
 def test_the_new_verbs_work_on_every_store(any_root: Root, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

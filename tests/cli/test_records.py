@@ -125,7 +125,7 @@ def test_what_cannot_be_parquet_is_refused_before_anything_is_written(
         (("table", "9", "-o", file), "no state in partition 9"),
     ):
         done = run("cat", golden, *args)
-        assert (done.status, done.out) == (2, "")
+        assert (done.status, done.out) == (1 if "9" in args else 2, "")
         assert said in done.err
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "pyarrow" else found(name))
@@ -217,7 +217,7 @@ def test_an_operator_that_one_side_lacks_is_all_new_or_all_gone(tmp_path: Path, 
     assert changes(run("diff", root, "1", "latest", "one", "--json").json) == {"a": "deleted"}
     assert changes(run("diff", root, "1", "latest", "two", "--json").json) == {"b": "inserted", "c": "inserted"}
     done = run("diff", root, "1", "latest", "three")
-    assert (done.status, "the checkpoint has two" in done.err) == (2, True)
+    assert (done.status, "the checkpoint has two" in done.err) == (1, True)
 
 
 def test_keys_of_bytes_are_nobody_elses_business(golden: Path, run: Run) -> None:

@@ -60,6 +60,8 @@ def test_a_driver_that_cannot_be_seen_needs_a_word(query: Query, run: Run, monke
     refused = run("rewind", query.root, "epoch=1", "--yes")
     assert refused.status == 1
     assert "--stopped" in refused.err
+    told = json.loads(run("rewind", query.root, "epoch=1", "--yes", "--json").err)["error"]
+    assert (told["type"], told["status"]) == ("InvalidStateError", 1)
     assert run("rewind", query.root, "epoch=1", "--yes", "--stopped").status == 0
 
 

@@ -14,6 +14,7 @@ from checkpointer.cli.app import VERBS
 from checkpointer.errors import FencedError
 from tests.cli.conftest import Run, write_history
 from tests.conftest import Root
+from tests.core.damage import flip
 from tests.core.world import put
 
 
@@ -223,6 +224,18 @@ def test_verify_says_what_is_damaged_and_whom_it_hurts(root: Path, run: Run) -> 
     assert "damaged" in text.out
     assert run("verify", root, "1").status == 0
     assert run("verify", root, "--operator", "seen").status == 0
+
+
+def test_verify_of_one_checkpoint_warns_of_damage_that_does_not_hurt_it(root: Path, run: Run) -> None:
+    (second,) = (root / "manifests").glob("0000000002-*")
+    flip(second)
+    done = run("verify", root, "latest")
+    assert (done.status, "all is well" in done.out) == (0, True)
+    assert f"warning, elsewhere: manifests/{second.name}" in done.err
+    told = run("verify", root, "latest", "--json")
+    assert (told.status, told.json["findings"]) == (0, [])
+    assert [finding["path"] for finding in told.json["elsewhere"]] == [f"manifests/{second.name}"]
+    assert run("verify", root).status == 1
 
 
 def test_verify_reports_a_damaged_pointer(root: Path, run: Run) -> None:

@@ -296,7 +296,7 @@ def test_a_savepoint_cannot_have_the_name_of_a_checkpoint(world: World) -> None:
     client = world.actor()
     ids = line(client, 2)
     for name in (str(ids[0]), "0000000099-ffffffff"):
-        with pytest.raises(IllegalArgumentError, match="looks like the id"):
+        with pytest.raises(IllegalArgumentError, match="reads like the id"):
             client.savepoint(name)
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from checkpointer import Checkpointer, census, difference, overview, runtime
+from checkpointer import Checkpointer, census, difference, lineage, overview, runtime
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.pointer import read_head
 from manifests import measures
@@ -88,7 +88,42 @@ def test_a_prepared_checkpoint_is_seen_and_nothing_abandoned_is(world: World) ->
     assert states == ["history", "history", "committed", "prepared"]
 
 
-def test_a_savepoint_whose_name_is_a_number_is_no_guess(world: World) -> None:
+@pytest.mark.parametrize("name", ["5", "0", "2026", "0000000007", "7-", "7-1a2b", "2026-01", "latest", "prepared"])
+@pytest.mark.parametrize("more", ["", "epoch=", "savepoint=", "at="])
+def test_a_savepoint_whose_name_would_mean_two_things_is_not_made(world: World, name: str, more: str) -> None:
+    with world.actor() as ck:
+        line(ck, 1)
+        with pytest.raises(IllegalArgumentError, match=f"savepoint '{more}{name}': .* two things: choose another name"):
+            ck.savepoint(more + name)
+        assert ck.savepoints() == []
+
+
+@pytest.mark.parametrize("name", ["v5", "5 a", "2026-01-31", "latest-good", "Latest", "epoch 5", "-5", "V"])
+def test_other_names_of_savepoints_mean_one_thing(world: World, name: str) -> None:
+    with world.actor() as ck:
+        (first,) = line(ck, 1)
+        ck.savepoint(name)
+        assert runtime.run_sync(overview.find(ck._session, name)) == first
+
+
+def test_a_savepoint_that_has_such_a_name_from_before_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage, "means_two_things", lambda name: False)
+    with world.actor() as ck:
+        first, _, third = line(ck, 3)
+        for name in ("latest", "2"):
+            ck.savepoint(name, first)
+    monkeypatch.undo()
+    with world.actor() as ck:
+        assert runtime.run_sync(overview.find(ck._session, "latest")) == third
+        assert runtime.run_sync(overview.find(ck._session, "savepoint=latest")) == first
+        assert ck.restore(savepoint="latest").id == first  # type: ignore[union-attr]
+        for name in ("latest", "2"):
+            ck.delete_savepoint(name)
+        assert ck.savepoints() == []
+
+
+def test_a_savepoint_whose_name_is_a_number_is_no_guess(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage, "means_two_things", lambda name: False)  # as one that was made before it was refused
     with world.actor() as ck:
         first, second, _ = line(ck, 3)
         ck.savepoint("2", first)

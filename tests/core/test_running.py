@@ -125,5 +125,5 @@ def test_a_driver_whose_start_cannot_be_read_is_not_taken_for_ended(
     other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = f"{other.pid}.{started(other.pid)}@{_here()}"
-    monkeypatch.setattr(running, "_started", lambda pid: "")  # as where /proc shows nobody the processes of others
+    monkeypatch.setattr(running, "read_start", lambda pid: "")  # as where /proc shows nobody the processes of others
     assert answer(driver) == "unknown"

@@ -318,7 +318,7 @@ def test_where_something_is_whole_the_refusal_names_it_and_a_loss_can_still_be_a
     with client.begin(epoch=3) as cp:
         cp.snapshot("scratch", 0, b"of no use")
     spoil(world, own_first(world, "artifacts/scratch/"))
-    with pytest.raises(CorruptionError, match=rf"rollback\(to=…\): {ids[1]} is intact"):
+    with pytest.raises(CorruptionError, match=rf"rollback\(to=…\), or `checkpointer rollback`: {ids[1]} is intact"):
         world.actor().repair(cp.id)
     with pytest.raises(InvalidStateError, match="nothing to repair"):
         world.actor().repair(ids[0], accept_loss=True)

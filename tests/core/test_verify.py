@@ -15,6 +15,7 @@ from checkpointer.errors import (
     CheckpointNotFoundError,
     DigestMismatchError,
     IllegalArgumentError,
+    OperatorNotFoundError,
     StoreRefusedError,
 )
 from checkpointer.history import read_history
@@ -157,8 +158,38 @@ def test_one_checkpoint_or_one_operator_alone(root: Path) -> None:
     assert ck.verify(newest, operator="pack").checkpoints == 1
     with pytest.raises(CheckpointNotFoundError):
         ck.verify("0000000099-00000000")
-    with pytest.raises(IllegalArgumentError, match="operator 'nothing'"):
+    with pytest.raises(OperatorNotFoundError, match="operator 'nothing'"):
         ck.verify(operator="nothing")
+
+
+def test_of_one_checkpoint_only_what_hurts_it_is_a_finding(tmp_path: Path) -> None:
+    """What is damaged below it is told apart; what is out of reach because of that is hurt."""
+    with Checkpointer(tmp_path / "root") as ck:
+        first, second, third = (put(ck, b"%d" % number) for number in range(3))
+        damaged = tmp_path / "root" / layout.manifest(second)
+        damaged.chmod(0o600)
+        flip(damaged)
+        assert [finding.checkpoints for finding in ck.verify().findings] == [(second,)]
+        found = ck.verify(third)
+        assert found
+        assert [finding.path for finding in found.elsewhere] == [layout.manifest(second)]
+        assert "1 elsewhere" in repr(found)
+        assert f"elsewhere: {layout.manifest(second)}" in str(found)
+        for hurt in (first, second):
+            found = ck.verify(hurt)
+            assert ([finding.path for finding in found.findings], found.elsewhere) == ([layout.manifest(second)], ())
+        with pytest.raises(CheckpointNotFoundError):
+            ck.verify("0000000099-00000000")
+
+
+def test_a_savepoint_below_what_is_damaged_is_not_hurt(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path / "root") as ck:
+        first, second, _ = (put(ck, b"%d" % number) for number in range(3))
+        ck.savepoint("first", first)
+        flip(tmp_path / "root" / layout.manifest(second))
+        found = ck.verify(first)
+        assert found
+        assert [finding.path for finding in found.elsewhere] == [layout.manifest(second)]
 
 
 def test_a_share_of_the_objects_is_drawn_anew_each_time(root: Path) -> None:

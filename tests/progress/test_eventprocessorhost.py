@@ -716,6 +716,8 @@ def test_an_expired_lease_that_nobody_took_is_released(tmp_path: Path, which: st
         releasing = manager.leases("mine") if which == "seen by the next process" else leases
         given = lease if which == "acquired" else releasing.get_lease("0")
         assert given is not None
+        if which == "seen by the next process":
+            time.sleep(0.1)  # it has to see for itself that nobody renews it
         releasing.release_lease(given)
         assert (given.owner, given.is_owned) == ("", False)
         assert others.get_lease("0").owner == ""  # type: ignore[union-attr]
@@ -729,6 +731,34 @@ def test_an_expired_lease_that_nobody_took_is_released(tmp_path: Path, which: st
                 manager.flush()
         else:
             assert manager.get_checkpoint("0") == CheckpointInfo("0", "1", 1)
+
+
+def test_a_live_lease_of_another_manager_of_the_same_name_is_not_released(tmp_path: Path) -> None:
+    """It belongs to the manager that acquired it. Who wants to end that acquires it first, which the other is told."""
+    with CheckpointManager(tmp_path) as manager:
+        first, second = manager.leases("mine", lease_duration=3600), manager.leases("mine", lease_duration=0.05)
+        first.create_lease_store_if_not_exists()
+        manager.create_checkpoint_store_if_not_exists()
+        first.create_all_leases_if_not_exists(["0"])
+        lease = first.get_lease("0")
+        assert lease is not None
+        assert first.acquire_lease(lease)
+        seen = second.get_lease("0")
+        assert seen is not None
+        time.sleep(0.1)  # longer than leases of its own last: this one is longer
+        for _ in range(2):
+            with pytest.raises(InvalidStateError, match=r"partition '0': 'mine' has it, .*acquire_lease\(\) it first"):
+                second.release_lease(seen)
+            assert seen.owner == "mine"
+            assert first.renew_lease(lease)
+        manager.update_checkpoint(lease, CheckpointInfo("0", "1", 1))
+        other = manager.leases("other").get_lease("0")
+        assert other is not None
+        assert (other.owner, other.epoch, other.is_owned) == ("mine", lease.epoch, True)
+        assert second.acquire_lease(seen)
+        second.release_lease(seen)
+        assert not first.renew_lease(lease)
+        assert manager.leases("other").get_lease("0").owner == ""  # type: ignore[union-attr]
 
 
 def test_a_lease_that_somebody_took_since_is_not_released_by_its_row(tmp_path: Path) -> None:

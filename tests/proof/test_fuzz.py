@@ -108,6 +108,7 @@ FOUND = (
     ("journal", b"update_time: 2024-01-01 00:00:00\nevent_logs: []\nother: 1" + b":1" * 100_000),
     ("journal", b"update_time: 2024-01-01 00:00:00\nevent_logs: []\nother: !!omap [a: 1]"),
     ("journal", b"update_time: 2024-01-01 00:00:00\nevent_logs: []\nother: 2024-01-01 00:00:00"),
+    ("journal", b"update_time: 2024-01-01 00:00:00\nevent_logs: []\nother: !!set {a, b, c, d, e, f, g}"),
     ("rows of a plan", BY_NAME["rows of a plan"].seeds[0].partition(b"\n")[0] + b"\n" + b"[" * 100_000),
 )
 """What was found once and mended."""

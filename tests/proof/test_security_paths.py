@@ -22,7 +22,16 @@ from manifests import layout
 from manifests.fields import dump_sealed
 from manifests.model import CheckpointId, Json
 from tests.proof.forgery import Key, Way, copy, forge, putting, read, snapshot, texts, untouched
-from tests.proof.verbs import COMMITTED, CONSUMERS, READING, WRITING, command, do_everything, every_command
+from tests.proof.verbs import (
+    COMMITTED,
+    CONSUMERS,
+    READING,
+    READING_DAMAGED,
+    WRITING,
+    command,
+    do_everything,
+    every_command,
+)
 
 ID = CheckpointId(1, "0c5442af")
 D = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -219,4 +228,14 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
         assert snapshot(root) == before, name
     for said in every_command(root):
         assert said.status in (0, 1)
+    assert snapshot(root) == before
+
+
+@pytest.mark.parametrize("name", READING_DAMAGED)
+def test_reading_a_damaged_root_writes_nothing(tmp_path: Path, name: str) -> None:
+    root = copy(tmp_path / "root")
+    (root / layout.LATEST).unlink()
+    before = snapshot(root)
+    with Checkpointer(root) as ck:
+        assert READING_DAMAGED[name](ck, tmp_path)
     assert snapshot(root) == before

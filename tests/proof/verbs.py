@@ -160,9 +160,13 @@ READING: dict[str, Callable[[Checkpointer, Path], object]] = {
     "export": lambda ck, aside: ck.export(COMMITTED, aside / "copy"),
     "export as Parquet": lambda ck, aside: ck.export_parquet(COMMITTED, aside / "tables"),
     "candidates": lambda ck, aside: ck.repair_candidates(),
-    "what a repair would keep": lambda ck, aside: str(ck.repair_plan(SECOND)),
     "positions": _positions,
 }
+READING_DAMAGED: dict[str, Callable[[Checkpointer, Path], object]] = {
+    "what a repair would keep": lambda ck, aside: str(ck.repair_plan(SECOND)),
+}
+"""What is refused of a root that needs no repair, and reads one that does."""
+
 WRITING: dict[str, Callable[[Checkpointer, Path], object]] = {
     "record": _record,
     "journal": _journal,
@@ -208,7 +212,7 @@ CHANGING: tuple[tuple[str, ...], ...] = (
 
 def do_everything(root: Path, aside: Path) -> Iterator[CheckpointError]:
     """Do all of it to the root, in turn, with `aside` for what is written elsewhere; what is raised is of the tree."""
-    for number, verb in enumerate(itertools.chain(READING.values(), WRITING.values())):
+    for number, verb in enumerate(itertools.chain(READING.values(), READING_DAMAGED.values(), WRITING.values())):
         place = aside / str(number)
         place.mkdir(parents=True)
         with Checkpointer(root) as ck:

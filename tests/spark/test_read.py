@@ -25,6 +25,7 @@ from checkpointer.errors import (
     DigestMismatchError,
     IllegalArgumentError,
     MalformedError,
+    OperatorNotFoundError,
     SavepointNotFoundError,
     StoreNotFoundError,
 )
@@ -251,7 +252,7 @@ def test_what_cannot_be_read_is_said_by_name(spark: SparkSession, store: Any, op
 
 def test_nothing_there_is_said_by_name(spark: SparkSession, store: Any, tmp_path: Path) -> None:
     root, _ = store
-    with pytest.raises(IllegalArgumentError, match="has t"):
+    with pytest.raises(OperatorNotFoundError, match="has t"):
         read_state(spark, root, "nope")
     with pytest.raises(IllegalArgumentError, match="no column nope"):
         read_state(spark, root, "t", columns=["nope"])

@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -238,3 +240,36 @@ def test_a_forked_child_works_and_ends(place_of: Callable[[str], Place], kind: s
     place = place_of(kind)
     output = _python(FORK.format(url=place.url, options=place.storage_options, used=used))
     assert output.split() == [str(20 * (5 if used else 3))]
+
+
+def test_only_the_runtime_registers_what_is_called_at_the_end() -> None:
+    """Its `at_exit` knows what to do where the interpreter is at its end by then."""
+    package = Path(runtime.__file__).parent
+    own = re.compile(r"import atexit|atexit\.register|_register_atexit")
+    found = [path.relative_to(package) for path in package.rglob("*.py") if own.search(path.read_text("utf-8"))]
+    assert [str(path) for path in found] == ["runtime.py"]
+
+
+def test_the_package_can_be_imported_while_the_interpreter_ends() -> None:
+    program = """if True:
+        import atexit, concurrent.futures.thread  # which itself refuses to be imported at the end
+        def last():
+            import checkpointer.progress.journal
+            from checkpointer import runtime
+            assert runtime._unfinished.exiting, "nobody would wait for what is handed over now"
+            print("imported")
+        atexit.register(last)
+    """
+    assert _python(program) == "imported\n"
+
+
+def test_what_is_called_at_the_end_is_called_in_its_order() -> None:
+    program = """if True:
+        import atexit
+        from checkpointer import runtime
+        atexit.register(lambda: print("a handler"))
+        assert runtime.at_exit(lambda: print("at the end"))
+        assert runtime.at_exit(lambda: print("while threads work", runtime.run_sync(runtime.on_cpu(int))),
+            while_threads_work=True)
+    """
+    assert _python(program).splitlines() == ["while threads work 0", "at the end", "a handler"]

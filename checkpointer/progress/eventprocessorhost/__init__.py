@@ -229,6 +229,10 @@ class LeaseManager(Client[HostLeases], Closing):
 
         One that has expired and that nobody took is given up too, and so is one that `get_lease` shows as this host's,
         such as that of a process before this one. What is lost, or another host's, is given up already.
+
+        Raises:
+            InvalidStateError: `get_lease` shows it as this host's, another lease manager acquired it, under the same
+                name, and it has not expired, as seen from here. It is that one's: acquire it first, or wait.
         """
         run_sync(self._core.release(lease))
 

@@ -1,4 +1,4 @@
-"""Keys and values from users as they stand in error messages: never long, whatever they are."""
+"""Show keys and values of users, and what was read, in error messages: never long, whatever they are."""
 
 import reprlib
 from typing import Any
