@@ -11,7 +11,6 @@ from checkpointer import candidates, export, lineage, repair, restore, verbs
 from checkpointer.aio_handles import AsyncCheckpoint, AsyncRestored
 from checkpointer.candidates import Candidate
 from checkpointer.client import Client, as_bytes, as_id, as_migration, as_target, fixed
-from checkpointer.host import Progress
 from checkpointer.lineage import Savepoint
 from checkpointer.losses import RepairPlan
 from checkpointer.migration import Transform
@@ -26,6 +25,7 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import Cleaned
 from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import bridge
+from checkpointer.runtime.host import Progress
 from checkpointer.store import Fencing, open_files, options_near
 from checkpointer.store.connection import require
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Kind, Manifest

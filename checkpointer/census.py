@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from checkpointer import objects
-from checkpointer.host import Progress, tell
 from checkpointer.overview import Overview, batched, read_overview
+from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Session
 from manifests import layout, measures
 from manifests.measures import Spread

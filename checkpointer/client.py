@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.host import SystemHost
 from checkpointer.metrics import MetricsCallback
 from checkpointer.migration import Migration, Transform
 from checkpointer.query.where import Where
 from checkpointer.restore import Migrate
+from checkpointer.runtime.host import SystemHost
 from checkpointer.session import Session
 from checkpointer.store import Fencing, absolute, open_store
 from manifests.model import CheckpointId, Operator

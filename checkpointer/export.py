@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from checkpointer import objects
 from checkpointer.errors import InvalidStateError
-from checkpointer.host import Progress, tell
 from checkpointer.lineage import find_target
 from checkpointer.pointer import Head, read_head, reading
 from checkpointer.restore import explaining
 from checkpointer.retention.comparison import Comparison
+from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Base, Session
 from checkpointer.store.base import Store
 from checkpointer.uploads import IN_FLIGHT, Flight

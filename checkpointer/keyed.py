@@ -17,9 +17,9 @@ from checkpointer.codecs.values import UnsupportedValueError, pack, pack_some, u
 from checkpointer.codecs.zones import HOLDERS
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.keyed_content import MISSING, PLAIN, Content, fill, place_anew
-from checkpointer.not_picklable import NotPicklable
 from checkpointer.partition import Partition
 from checkpointer.reentry import Exclusive, Guard
+from checkpointer.runtime.not_picklable import NotPicklable
 from manifests.model import Chain
 from manifests.shown import show
 

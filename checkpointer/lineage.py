@@ -20,12 +20,12 @@ from checkpointer.errors import (
     SavepointNotFoundError,
 )
 from checkpointer.history import find_savepoint, is_live, read_entries, read_history, refuse_lost
-from checkpointer.host import Progress
 from checkpointer.metering import Meter, written
 from checkpointer.overview import means_two_things
 from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.prepared import refuse_prepared
 from checkpointer.retention.whole import refuse_damaged
+from checkpointer.runtime.host import Progress
 from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout

@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 
 from checkpointer import runtime
 from checkpointer.errors import CheckpointError, OutcomeUnknownError
-from checkpointer.host import Host
 from checkpointer.metrics import CommitMetrics, Metrics, MetricsCallback, OperatorMetrics, Requests, RestoreMetrics
+from checkpointer.runtime.host import Host
 from checkpointer.store.traffic import Traffic, counted
 from manifests import layout, segments
 from manifests.model import SNAPSHOT, Chain, CheckpointId, Cost, Manifest, Operator

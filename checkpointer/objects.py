@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from checkpointer.errors import ConflictError, CorruptionError, MalformedError
-from checkpointer.host import Host
+from checkpointer.runtime.host import Host
 from checkpointer.store.base import ObjectExistsError, Store
 from checkpointer.store.swap import find
 from manifests import layout, segments, wire

@@ -16,9 +16,9 @@ from checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidSt
 from checkpointer.export import Copier
 from checkpointer.fallback import Intact, find_intact
 from checkpointer.history import is_live, newest_above, read_history
-from checkpointer.host import Progress
 from checkpointer.losses import RepairPlan
 from checkpointer.pointer import Head, read_damaged, read_head, reading
+from checkpointer.runtime.host import Progress
 from checkpointer.salvage import Salvage, extract, salvage
 from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from checkpointer import objects
 from checkpointer.candidates import Survey
 from checkpointer.errors import CheckpointNotFoundError, CorruptionError, UnsupportedFormatError
-from checkpointer.host import Progress
 from checkpointer.losses import SHOWN, Loss, Older, RepairPlan
 from checkpointer.retention.verify import Check
+from checkpointer.runtime.host import Progress
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout

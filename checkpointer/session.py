@@ -19,12 +19,12 @@ from checkpointer.errors import (
     OutcomeUnknownError,
     RetiredError,
 )
-from checkpointer.host import Host
 from checkpointer.metering import Reports
 from checkpointer.metrics import MetricsCallback
 from checkpointer.migrated import Migrated
 from checkpointer.pointer import Head, advance, read_head, reading, successor
 from checkpointer.query.running import show_driver
+from checkpointer.runtime.host import Host
 from checkpointer.store.base import Store
 from checkpointer.store.probe import probe
 from manifests.model import CheckpointId, Job, Manifest, Pointer, Ref, Writer

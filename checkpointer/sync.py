@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from checkpointer import candidates, export, lineage, repair, restore, save, verbs
 from checkpointer.candidates import Candidate
 from checkpointer.client import Client, as_bytes, as_id, as_migration, as_target, fixed
-from checkpointer.host import Progress
 from checkpointer.lineage import Savepoint
 from checkpointer.losses import RepairPlan
 from checkpointer.migration import Transform
@@ -23,6 +22,7 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import Cleaned
 from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import run_sync
+from checkpointer.runtime.host import Progress
 from checkpointer.store import Fencing, open_files, options_near
 from checkpointer.store.connection import require
 from checkpointer.sync_handles import Checkpoint, Restored

@@ -8,8 +8,8 @@ from checkpointer import prepared, restore, save
 from checkpointer.client import Client, as_bytes
 from checkpointer.errors import CheckpointError
 from checkpointer.keyed import KeyedState
-from checkpointer.not_picklable import NotPicklable
 from checkpointer.runtime import run_sync
+from checkpointer.runtime.not_picklable import NotPicklable
 from checkpointer.views import OperatorView, RestoredView
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json
 

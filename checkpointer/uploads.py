@@ -5,8 +5,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from checkpointer.host import Host
 from checkpointer.objects import hash_of, put
+from checkpointer.runtime.host import Host
 from checkpointer.store.base import Store
 from manifests import layout
 from manifests.digest import Bytes

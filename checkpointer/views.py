@@ -3,9 +3,9 @@
 from copy import deepcopy
 from datetime import datetime
 
-from checkpointer.not_picklable import NotPicklable
 from checkpointer.restore import Snapshot
 from checkpointer.retention.verify import Finding
+from checkpointer.runtime.not_picklable import NotPicklable
 from manifests.measures import partition_bytes
 from manifests.model import Artifact, CheckpointId, Job, Json, Manifest
 from manifests.notebook import manifest_html, note, table

@@ -34,13 +34,13 @@ LAYERS = (
     Layer(
         "errors",
         "Every layer raises errors of one tree, which therefore stands below all of them.",
-        ("checkpointer.errors", "checkpointer.not_picklable"),
+        ("checkpointer.errors", "checkpointer.runtime.not_picklable"),
         ("format",),
     ),
     Layer(
         "runtime",
         "Threads, the event loop, time and randomness are handed in from one place, so that tests can replace them.",
-        ("checkpointer.runtime", "checkpointer.host", "checkpointer.processes"),
+        ("checkpointer.runtime", "checkpointer.runtime.host", "checkpointer.runtime.processes"),
         ("format", "errors"),
         ("fsspec",),
     ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from checkpointer.cli.table import GAP, Column, arrange, row_lines
-from checkpointer.host import Progress
+from checkpointer.runtime.host import Progress
 from manifests.words import size
 
 if TYPE_CHECKING:

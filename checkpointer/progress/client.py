@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from checkpointer.host import SystemHost
 from checkpointer.progress.document import Space
+from checkpointer.runtime.host import SystemHost
 from checkpointer.store import Fencing, absolute, open_store
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
 from checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUnknownError, ThrottlingError
-from checkpointer.host import Host
+from checkpointer.runtime.host import Host
 from checkpointer.store.base import Blob, Store
 from checkpointer.store.probe import probe
 from checkpointer.store.swap import UndecidedError, decide, find

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from checkpointer import runtime
 from checkpointer.errors import FencedError, IllegalArgumentError, InvalidStateError
-from checkpointer.not_picklable import NotPicklable
 from checkpointer.progress.coalesce import Coalescer
 from checkpointer.progress.journal_file import JournalFile
 from checkpointer.progress.journal_format import LIMIT, EventLogState, check_state, largest
+from checkpointer.runtime.not_picklable import NotPicklable
 from checkpointer.store import Fencing, open_store
 from checkpointer.store.url import parse
 from manifests.shown import show

@@ -18,8 +18,8 @@ from checkpointer.errors import (
     FencedError,
     MalformedError,
 )
-from checkpointer.host import SystemHost
 from checkpointer.progress.journal_format import Content, decode, encode
+from checkpointer.runtime.host import SystemHost
 from checkpointer.store import (
     SWAP_LIMIT,
     Blob,

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from checkpointer.errors import LeaseLostError
-from checkpointer.not_picklable import NotPicklable
 from checkpointer.progress.document import Document
+from checkpointer.runtime.not_picklable import NotPicklable
 from manifests.model import Json
 from manifests.progress import Position
 

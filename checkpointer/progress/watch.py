@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from checkpointer.host import Host
+from checkpointer.runtime.host import Host
 from manifests.progress import Ownership, Row
 
 WISH_LEASES = 2

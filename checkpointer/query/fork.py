@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
 from checkpointer.export import create_root, refuse_used
-from checkpointer.host import Progress
 from checkpointer.lineage import find_target
 from checkpointer.pointer import read_head, reading
 from checkpointer.query.file_lists import check_lists
@@ -35,6 +34,7 @@ from checkpointer.query.spark_log import (
     read_log,
 )
 from checkpointer.query.where import To, Where, job_of, resolve
+from checkpointer.runtime.host import Progress
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError, Store
 from manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress

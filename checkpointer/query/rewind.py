@@ -23,7 +23,6 @@ from checkpointer.errors import (
     StoreRefusedError,
 )
 from checkpointer.history import is_live
-from checkpointer.host import Progress
 from checkpointer.lineage import delete_savepoint, find_target, rollback, savepoint
 from checkpointer.overview import find
 from checkpointer.pointer import Head, reading
@@ -34,6 +33,7 @@ from checkpointer.query.running import is_running
 from checkpointer.query.spark_log import read_log
 from checkpointer.query.where import To, Where, job_of, resolve
 from checkpointer.retention.whole import refuse_damaged
+from checkpointer.runtime.host import Progress
 from checkpointer.session import Base, Session
 from checkpointer.store.base import Store
 from manifests.model import CheckpointId, Job, Manifest, Ref

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from checkpointer.processes import read_start, read_state
+from checkpointer.runtime.processes import read_start, read_state
 from manifests.digest import sha256
 from manifests.model import Job
 

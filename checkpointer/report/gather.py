@@ -9,7 +9,6 @@ from collections import Counter
 from checkpointer.candidates import Candidate, candidates
 from checkpointer.client import Client
 from checkpointer.errors import CheckpointError, CorruptionError
-from checkpointer.host import Progress
 from checkpointer.overview import State, state_of
 from checkpointer.pointer import Head, read_head
 from checkpointer.report.model import (
@@ -26,6 +25,7 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import make_plan
 from checkpointer.retention.verify import Check, Verification, check_share
 from checkpointer.runtime import run_sync
+from checkpointer.runtime.host import Progress
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout, measures

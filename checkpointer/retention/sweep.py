@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 from checkpointer.errors import IllegalArgumentError, OutrunError, StoreRefusedError
-from checkpointer.host import Progress, tell
 from checkpointer.pointer import Head, reading
 from checkpointer.retention.index import DELETE, LATER, index_live
 from checkpointer.retention.plan import Judge, Plan, PlannedCheckpoint, PlanRow, Spool, Total
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.retire import Decision, Live, decide, decide_now, protected, retire, retire_chosen
+from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Session
 from checkpointer.store.base import Leftover, pages
 from manifests import layout

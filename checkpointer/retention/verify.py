@@ -19,9 +19,9 @@ from checkpointer.errors import (
     StoreRefusedError,
 )
 from checkpointer.history import list_manifests, newest_above, read_history
-from checkpointer.host import Progress, tell
 from checkpointer.pointer import Head, read_head
 from checkpointer.retention.comparison import Comparison
+from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout

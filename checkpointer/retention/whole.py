@@ -2,9 +2,9 @@
 
 from checkpointer.errors import CorruptionError, RetiredError
 from checkpointer.history import is_live
-from checkpointer.host import Progress
 from checkpointer.pointer import reading
 from checkpointer.retention.verify import Check
+from checkpointer.runtime.host import Progress
 from checkpointer.session import Session
 from manifests.model import Manifest, Ref
 

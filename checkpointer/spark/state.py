@@ -11,8 +11,8 @@ from pyspark.sql.types import StructType
 
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.keyed import PARTITIONS, KeyedState
-from checkpointer.not_picklable import NotPicklable
 from checkpointer.runtime import run_sync
+from checkpointer.runtime.not_picklable import NotPicklable
 from checkpointer.spark import maps
 from checkpointer.spark.batch import Token
 from checkpointer.spark.operations import Operations

@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.migrated import how_to_keep
-from checkpointer.not_picklable import NotPicklable
 from checkpointer.runtime import run_sync
+from checkpointer.runtime.not_picklable import NotPicklable
 from checkpointer.save import Draft
 from checkpointer.spark.door import (
     check_combine,

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from checkpointer.errors import SwapNotSentError
-from checkpointer.processes import read_state
+from checkpointer.runtime.processes import read_state
 
 LONGEST_PAUSE = 0.02
 """Seconds between two tries to take the lock, at most about."""

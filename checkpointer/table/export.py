@@ -16,10 +16,10 @@ from io import BytesIO
 import pyarrow as pa
 
 from checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
-from checkpointer.host import Progress, tell
 from checkpointer.lineage import find_target
 from checkpointer.pointer import reading
 from checkpointer.restore import Kind, Snapshot, kind_of
+from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectExistsError, Store
 from checkpointer.table.parquet_file import PlainRows, open_writer

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from checkpointer import objects
 from checkpointer.errors import CorruptionError, IllegalArgumentError
-from checkpointer.host import Host
+from checkpointer.runtime.host import Host
 from checkpointer.store.base import Store
 from checkpointer.table import kept, merge, parquet, wide
 from checkpointer.table.schema import PARTITION, TableSchema

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from checkpointer import objects
 from checkpointer.codecs.fold import fold_start
 from checkpointer.errors import InvalidStateError
-from checkpointer.host import Host
+from checkpointer.runtime.host import Host
 from checkpointer.store.base import Store
 from checkpointer.table import kept, parquet, wide
 from checkpointer.table.merge import in_order

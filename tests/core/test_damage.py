@@ -22,7 +22,7 @@ from checkpointer.errors import (
     MalformedError,
     UnsupportedFormatError,
 )
-from checkpointer.host import SystemHost
+from checkpointer.runtime.host import SystemHost
 from manifests import layout
 from manifests.digest import sha256
 from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator

@@ -11,7 +11,7 @@ import pytest
 from checkpointer import KeyedState, runtime
 from checkpointer.codecs import keyed_codec
 from checkpointer.errors import DependencyError
-from checkpointer.host import SystemHost
+from checkpointer.runtime.host import SystemHost
 from checkpointer.save import ENCODE_AT_ONCE
 from checkpointer.uploads import Flight
 from manifests.model import DELTA, SNAPSHOT

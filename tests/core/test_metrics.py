@@ -21,8 +21,8 @@ from checkpointer.errors import (
     IllegalArgumentError,
     SavepointNotFoundError,
 )
-from checkpointer.host import SystemHost
 from checkpointer.metrics import CommitMetrics, Metrics, OperatorMetrics, Requests, RestoreMetrics
+from checkpointer.runtime.host import SystemHost
 from checkpointer.store.limit import LimitedStore
 from checkpointer.store.retry import RetryingStore
 from checkpointer.testing.faults import Faults

@@ -26,9 +26,9 @@ from checkpointer.errors import (
     RetiredError,
     StoreRefusedError,
 )
-from checkpointer.host import SystemHost
 from checkpointer.pointer import read_head
 from checkpointer.retention.plan import Plan, PlanRow, Spool, Total
+from checkpointer.runtime.host import SystemHost
 from checkpointer.testing.requests import CrashError
 from manifests import layout
 from manifests.model import CheckpointId

@@ -7,9 +7,9 @@ from typing import Any
 
 from checkpointer import Checkpointer, objects, runtime
 from checkpointer.history import read_history
-from checkpointer.host import Host
 from checkpointer.pointer import Head, read_head
 from checkpointer.restore import Snapshot
+from checkpointer.runtime.host import Host
 from checkpointer.session import Session
 from checkpointer.store.base import Store
 from checkpointer.store.local import LocalStore

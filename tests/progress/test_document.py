@@ -26,10 +26,10 @@ from checkpointer.errors import (
     ThrottlingError,
     UnsupportedFormatError,
 )
-from checkpointer.host import SystemHost
 from checkpointer.progress import document as module
 from checkpointer.progress.client import Client, Root
 from checkpointer.progress.document import ROUNDS, Document, Form, Space
+from checkpointer.runtime.host import SystemHost
 from checkpointer.store import open_store
 from checkpointer.store.base import Blob, PreconditionFailedError, Store
 from checkpointer.store.memory import MemoryStore

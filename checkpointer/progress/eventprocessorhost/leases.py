@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from checkpointer.errors import IllegalArgumentError, LeaseLostError, StoreNotFoundError
-from checkpointer.not_picklable import NotPicklable
 from checkpointer.progress.document import Space
 from checkpointer.progress.eventprocessorhost.checkpoint import CheckpointInfo, decode, is_news
 from checkpointer.progress.group import Group
 from checkpointer.progress.lease import Lease
 from checkpointer.progress.leases import Leases
+from checkpointer.runtime.not_picklable import NotPicklable
 from manifests import layout
 from manifests.progress import Ownership, Row
 

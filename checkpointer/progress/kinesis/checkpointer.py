@@ -16,12 +16,12 @@ from checkpointer.errors import (
     ShutdownError,
     ThrottlingError,
 )
-from checkpointer.not_picklable import NotPicklable
 from checkpointer.progress.coalesce import Coalescer, each
 from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber, number_of
 from checkpointer.progress.kinesis.state import Recorded, checkpointed, coalesced, decode, encode, prepared
 from checkpointer.progress.lease import Lease, Value
 from checkpointer.runtime import run_sync
+from checkpointer.runtime.not_picklable import NotPicklable
 
 T = TypeVar("T")
 

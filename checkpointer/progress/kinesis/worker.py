@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, RetryableError, ShutdownError
-from checkpointer.not_picklable import NotPicklable
 from checkpointer.progress.kinesis.checkpointer import RecordCheckpointer
 from checkpointer.progress.kinesis.leases import ShardLeases
 from checkpointer.progress.kinesis.processor import (
@@ -21,6 +20,7 @@ from checkpointer.progress.kinesis.processor import (
     ShutdownRequestedInput,
 )
 from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
+from checkpointer.runtime.not_picklable import NotPicklable
 
 logger = logging.getLogger("checkpointer")
 

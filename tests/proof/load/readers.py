@@ -18,7 +18,7 @@ from typing import Any
 
 from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
 from checkpointer.errors import CheckpointNotFoundError, RetiredError
-from checkpointer.host import SystemHost
+from checkpointer.runtime.host import SystemHost
 from tests.proof.load.faces import settled
 from tests.proof.load.gauges import answer
 

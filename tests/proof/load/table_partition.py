@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from checkpointer.host import SystemHost
+from checkpointer.runtime.host import SystemHost
 from checkpointer.store.local import LocalStore
 from checkpointer.table.schema import CHANGE, MERGE, PARTITION
 from checkpointer.table.version import Reader, Version
