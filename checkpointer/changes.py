@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from checkpointer.codecs.fold import fold_start
+from checkpointer.compaction import fold_start
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.uploads import Piece
 from manifests import layout

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 
 from checkpointer.capture import PartitionChange
 from checkpointer.codecs.equal_keys import EXACT, find_key, is_zoned, kinds_of, may_differ, may_meet, overlay
-from checkpointer.codecs.fold import fold_start
 from checkpointer.codecs.values import UnsupportedValueError, pack, pack_some
+from checkpointer.compaction import fold_start
 from checkpointer.references import unheld
 from manifests.model import DELTA, SNAPSHOT, Chain
 

@@ -52,6 +52,16 @@ LAYERS = (
         ("msgpack", "zstandard"),
     ),
     Layer(
+        "display",
+        "How values read is decided once, for text and for notebooks, and knows no object of ours.",
+        ("checkpointer.display",),
+    ),
+    Layer(
+        "compaction",
+        "When chains are folded is a function of sizes, so that it can be tried on any history without a store.",
+        ("checkpointer.compaction",),
+    ),
+    Layer(
         "mapping",
         "A keyed state is a dict that knows its changes; saving it is somebody else's business.",
         (
@@ -62,7 +72,7 @@ LAYERS = (
             "checkpointer.reentry",
             "checkpointer.references",
         ),
-        ("format", "errors", "codecs"),
+        ("format", "errors", "compaction", "codecs"),
     ),
     Layer(
         "store",
@@ -103,14 +113,14 @@ LAYERS = (
             "checkpointer.uploads",
             "checkpointer.verbs",
         ),
-        ("format", "errors", "runtime", "codecs", "mapping", "store"),
+        ("format", "errors", "display", "compaction", "runtime", "codecs", "mapping", "store"),
         ("zstandard",),
     ),
     Layer(
         "table",
         "Tables are merged in Arrow alone, so that executors, the driver and readers without Spark do it alike.",
         ("checkpointer.table",),
-        ("format", "errors", "runtime", "codecs", "store", "core"),
+        ("format", "errors", "compaction", "runtime", "codecs", "store", "core"),
         ("pyarrow", "numpy"),
     ),
     Layer(
@@ -126,7 +136,7 @@ LAYERS = (
             "checkpointer.sync_handles",
             "checkpointer.views",
         ),
-        ("format", "errors", "runtime", "codecs", "mapping", "store", "core", "table"),
+        ("format", "errors", "display", "runtime", "codecs", "mapping", "store", "core", "table"),
     ),
     Layer(
         "telemetry",
@@ -146,21 +156,21 @@ LAYERS = (
         "spark",
         "Only this part imports Spark, so that everything else runs, and is tested, without a JVM.",
         ("checkpointer.spark",),
-        ("format", "errors", "runtime", "codecs", "mapping", "store", "core", "table", "faces"),
+        ("format", "errors", "display", "runtime", "codecs", "mapping", "store", "core", "table", "faces"),
         ("pyspark", "py4j", "pyarrow", "pandas"),
     ),
     Layer(
         "report",
         "A page about a store is made from what a client can read; nothing but the command line depends on it.",
         ("checkpointer.report",),
-        ("format", "errors", "runtime", "store", "core", "faces"),
+        ("format", "errors", "display", "runtime", "store", "core", "faces"),
         ("jinja2",),
     ),
     Layer(
         "commands",
         "A command line calls what a program could call, and holds no logic of its own.",
         ("checkpointer.cli", "checkpointer.__main__"),
-        ("format", "errors", "runtime", "codecs", "store", "core", "table", "faces", "progress", "report"),
+        ("format", "errors", "display", "runtime", "codecs", "store", "core", "table", "faces", "progress", "report"),
         ("click", "rich"),
     ),
     Layer(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkpointer import objects
-from checkpointer.codecs.fold import fold_start
+from checkpointer.compaction import fold_start
 from checkpointer.errors import InvalidStateError
 from checkpointer.runtime.host import Host
 from checkpointer.store.base import Store
