@@ -11,6 +11,7 @@ from checkpointer import candidates, export, lineage, repair, restore, verbs
 from checkpointer.aio_handles import AsyncCheckpoint, AsyncRestored
 from checkpointer.candidates import Candidate
 from checkpointer.client import Client, as_bytes, as_id, as_migration, as_target, fixed
+from checkpointer.display import note
 from checkpointer.lineage import Savepoint
 from checkpointer.losses import RepairPlan
 from checkpointer.migration import Transform
@@ -29,7 +30,6 @@ from checkpointer.runtime.host import Progress
 from checkpointer.store import Fencing, open_files, options_near
 from checkpointer.store.connection import require
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Kind, Manifest
-from manifests.notebook import note
 
 if TYPE_CHECKING:
     from checkpointer.table.export import Exported

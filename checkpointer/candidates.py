@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from checkpointer import objects
+from checkpointer import display, objects
+from checkpointer.display import table
 from checkpointer.errors import CorruptionError, IllegalArgumentError, UnsupportedFormatError
 from checkpointer.pointer import read_damaged
 from checkpointer.query.spark_log import SparkLog, open_log, read_log
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
-from manifests import layout, words
+from manifests import layout
 from manifests.model import CatalogEntry, CatalogRef, CheckpointId, Job, Manifest, Ref
-from manifests.notebook import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ class Candidate:
         return said
 
     def __repr__(self) -> str:
-        proof = words.some(self.evidence) or "no evidence that it was committed"
+        proof = display.some(self.evidence) or "no evidence that it was committed"
         problems = (
-            f"; {words.count(len(self.problems), 'problem')}: {words.some(self.problems, 2)}"
+            f"; {display.count(len(self.problems), 'problem')}: {display.some(self.problems, 2)}"
             if self.problems
             else "; whole"
         )
-        return f"Candidate({self.id}, epoch {self.epoch}, {words.size(self.bytes)}; {proof}{problems})"
+        return f"Candidate({self.id}, epoch {self.epoch}, {display.size(self.bytes)}; {proof}{problems})"
 
     def _repr_html_(self) -> str:
         return Candidates([self])._repr_html_()
@@ -86,10 +86,10 @@ class Candidates(list[Candidate]):
             (
                 c.id,
                 c.epoch,
-                words.moment(c.created),
-                words.size(c.bytes),
-                words.some(c.evidence) or "none",
-                words.some(c.problems, 3) or "none",
+                display.moment(c.created),
+                display.size(c.bytes),
+                display.some(c.evidence) or "none",
+                display.some(c.problems, 3) or "none",
             )
             for c in self
         ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from checkpointer import objects
+from checkpointer.display import cut, moment, table
 from checkpointer.errors import (
     CheckpointNotFoundError,
     ConflictError,
@@ -30,8 +31,6 @@ from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
 from manifests.model import Catalog, CatalogEntry, CheckpointId, Job, Manifest, Pointer, Ref
-from manifests.notebook import table
-from manifests.words import cut, moment
 
 logger = logging.getLogger("checkpointer")
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from checkpointer.display import count
 from manifests.model import CheckpointId
-from manifests.words import count
 
 SHOWN = 3
 """Losses that an error names."""

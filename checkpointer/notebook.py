@@ -1,13 +1,14 @@
-"""A checkpointer as notebooks show it."""
+"""A checkpointer and a manifest as notebooks show them."""
 
 import asyncio
 
+from checkpointer.display import age, moment, note, size, table
 from checkpointer.overview import read_overview
 from checkpointer.runtime import run_sync
 from checkpointer.session import Session
+from manifests import measures
 from manifests.measures import checkpoint_bytes
-from manifests.notebook import note, table
-from manifests.words import age, moment, size
+from manifests.model import Manifest
 
 SECONDS = 10
 """How long a notebook waits for a store that may not answer at all."""
@@ -43,3 +44,18 @@ def checkpoints_html(session: Session, name: str) -> str:
     ]
     more = f": the newest {_MOST} of {len(checkpoints)} checkpoints" if len(checkpoints) > _MOST else ""
     return table(f"{name}{more}", _TITLES, rows)
+
+
+def manifest_html(manifest: Manifest) -> str:
+    """The operators of a checkpoint. Sizes of those with very many partitions are known once their chains are."""
+    rows = []
+    for name, operator in sorted(manifest.operators.items()):
+        held: tuple[object, ...] = (None, None, "?", "?")
+        if measures.is_loaded(operator):
+            of = measures.operator_size(operator)
+            held = (of.chain and of.chain.maximum, of.records, size(of.snapshot_bytes), size(of.delta_bytes))
+        rows.append((name, operator.codec, measures.partitions(operator), *held))
+    epoch = "" if manifest.epoch is None else f", epoch {manifest.epoch}"
+    made = "" if manifest.created is None else f", {moment(manifest.created)}"
+    titles = ("operator", "codec", "partitions", "longest chain", "records", "snapshots", "deltas")
+    return table(f"Checkpoint {manifest.id}{epoch}{made}", titles, rows)

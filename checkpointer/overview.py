@@ -9,13 +9,13 @@ from difflib import get_close_matches
 from typing import Literal
 
 from checkpointer import objects
+from checkpointer.display import some
 from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, NotFoundError, SavepointNotFoundError
 from checkpointer.history import History, is_live, read_history
 from checkpointer.pointer import Head, reading
 from checkpointer.session import Session
 from manifests.fields import format_time
 from manifests.model import CheckpointId, Manifest, Ref
-from manifests.words import some
 
 State = Literal["committed", "prepared", "history", "kept"]
 """`history`: on the chain below the committed one. `kept`: below the boundary, by the catalog alone."""

@@ -3,13 +3,13 @@
 from copy import deepcopy
 from datetime import datetime
 
+from checkpointer.display import count, cut, note, size, some, table
+from checkpointer.notebook import manifest_html
 from checkpointer.restore import Snapshot
 from checkpointer.retention.verify import Finding
 from checkpointer.runtime.not_picklable import NotPicklable
 from manifests.measures import partition_bytes
 from manifests.model import Artifact, CheckpointId, Job, Json, Manifest
-from manifests.notebook import manifest_html, note, table
-from manifests.words import count, cut, size, some
 
 _MOST = 20
 """Partitions that a notebook shows."""

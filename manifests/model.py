@@ -180,12 +180,6 @@ class Manifest:
     cost: Cost | None = None
     extra: Mapping[str, Json] = field(default_factory=dict)
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: its operators."""
-        from manifests.notebook import manifest_html
-
-        return manifest_html(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Writer:

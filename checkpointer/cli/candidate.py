@@ -7,10 +7,10 @@ has no answer.
 from collections.abc import Sequence
 
 from checkpointer.candidates import Candidate
+from checkpointer.display import some
 from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError
 from checkpointer.overview import ID_START, LATEST, WHOLE, begins
 from manifests.model import CheckpointId
-from manifests.words import some
 
 
 def find_candidate(found: Sequence[Candidate], url: str, wanted: str) -> CheckpointId:

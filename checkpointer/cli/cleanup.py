@@ -13,11 +13,11 @@ from checkpointer.cli import documents, nouns
 from checkpointer.cli.screen import print_json, print_line, print_table, progress, to_text
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import Failed, Opened, verb
+from checkpointer.display import count, size
 from checkpointer.errors import CorruptionError, IllegalArgumentError
 from checkpointer.retention.plan import Plan
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import Cleaned
-from manifests.words import count, size
 
 _TOTALS = (Column("ACTION"), Column("OBJECTS", right=True), Column("SIZE", right=True), Column("REASON", prose=True))
 _CHECKPOINTS = (Column("ID"), Column("ACTION"), Column("REASON", prose=True))

@@ -10,10 +10,10 @@ from checkpointer.cli.screen import print_json, print_line, print_table, to_text
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
 from checkpointer.difference import Difference, OperatorDifference, ValueDifference, compare
+from checkpointer.display import count, ranges, size
 from checkpointer.overview import LATEST, Listed, read_listed
 from checkpointer.restore import Snapshot
 from checkpointer.session import Session
-from manifests.words import count, ranges, size
 
 _KEYS = (Column("CHANGE"), Column("KEY"))
 _COLUMNS = (Column("WHAT"), Column("NAME"), Column("CHANGE"), Column("DETAIL", prose=True))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from checkpointer.candidates import Candidate
 from checkpointer.cli import nouns
+from checkpointer.display import moment
 from checkpointer.lineage import Savepoint
 from checkpointer.losses import Loss, Older, RepairPlan
 from checkpointer.overview import Listed
@@ -15,7 +16,6 @@ from checkpointer.retention.verify import Finding, Verification
 from manifests import layout, measures
 from manifests.measures import OperatorSize, PartitionSize, Spread
 from manifests.model import Artifact, CheckpointId, Cost, Job, Operator
-from manifests.words import moment
 
 if TYPE_CHECKING:
     from checkpointer.table.export import Exported  # it takes pyarrow, which not all have

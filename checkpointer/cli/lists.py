@@ -6,8 +6,8 @@ from checkpointer.cli import documents
 from checkpointer.cli.screen import print_json, print_table
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import Opened, verb
+from checkpointer.display import age, size
 from checkpointer.overview import read_overview
-from manifests.words import age, size
 
 _COLUMNS = (
     Column("ID"),

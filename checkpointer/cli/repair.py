@@ -9,10 +9,10 @@ from checkpointer.cli.root import require_store
 from checkpointer.cli.screen import print_json, print_line, print_table, progress
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import Opened, Options, verb
+from checkpointer.display import count, moment, size
 from checkpointer.losses import RepairPlan
 from checkpointer.store import options_near
 from manifests.model import CheckpointId
-from manifests.words import count, moment, size
 
 _COLUMNS = (
     Column("ID"),

@@ -6,8 +6,8 @@ from checkpointer.cli import documents
 from checkpointer.cli.screen import print_json, print_line, print_table
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from checkpointer.display import age, moment
 from checkpointer.overview import find
-from manifests.words import age, moment
 
 _COLUMNS = (Column("NAME"), Column("ID"), Column("CREATED"), Column("AGE", right=True))
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from checkpointer.cli.table import GAP, Column, arrange, row_lines
+from checkpointer.display import size
 from checkpointer.runtime.host import Progress
-from manifests.words import size
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,7 @@ from checkpointer.cli import documents, nouns
 from checkpointer.cli.screen import print_facts, print_json, print_line, print_table, progress
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import Opened, verb
-from manifests.words import size, spread
+from checkpointer.display import size, spread
 
 _HELD = (Column("OPERATOR"), Column("KIND"), Column("OBJECTS", right=True), Column("SIZE", right=True))
 _CURRENT = (

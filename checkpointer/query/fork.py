@@ -13,6 +13,7 @@ import re
 import uuid
 from dataclasses import dataclass, replace
 
+from checkpointer.display import cut, facts
 from checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
 from checkpointer.export import create_root, refuse_used
 from checkpointer.lineage import find_target
@@ -38,8 +39,6 @@ from checkpointer.runtime.host import Progress
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError, Store
 from manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress
-from manifests.notebook import facts
-from manifests.words import cut
 
 logger = logging.getLogger("checkpointer")
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
+from checkpointer.display import count, cut, facts
 from checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -37,8 +38,6 @@ from checkpointer.runtime.host import Progress
 from checkpointer.session import Base, Session
 from checkpointer.store.base import Store
 from manifests.model import CheckpointId, Job, Manifest, Ref
-from manifests.notebook import facts
-from manifests.words import count, cut
 
 logger = logging.getLogger("checkpointer")
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from checkpointer.candidates import Candidate
+from checkpointer.display import count
 from checkpointer.overview import State
 from checkpointer.retention.index import Action
 from checkpointer.retention.verify import Verification
 from manifests.measures import OperatorSize, PartitionSize, Spread
 from manifests.model import CheckpointId, Cost, Job, Json, Retired, Writer
-from manifests.words import count
 
 
 @dataclass(frozen=True, slots=True)

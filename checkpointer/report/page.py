@@ -6,9 +6,9 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from checkpointer import display
 from checkpointer.report import charts
 from checkpointer.report.model import Report
-from manifests import words
 from manifests.model import Json
 
 MOST_ROWS = 50
@@ -38,25 +38,25 @@ def age_of_newest(report: Report) -> str:
         return "which checkpoint is the newest cannot be told"
     if newest is None:
         return "no checkpoint is committed"
-    return f"newest checkpoint: {words.age(newest.created, report.made) or 'of unknown age'}"
+    return f"newest checkpoint: {display.age(newest.created, report.made) or 'of unknown age'}"
 
 
 def looked_at(report: Report) -> list[str]:
     """What the verdict rests on, as sentences."""
     seen = report.verification
     said = [
-        f"Read and compared: {words.count(seen.objects, 'object')} with {words.size(seen.bytes)}, of "
-        f"{words.count(seen.checkpoints, 'checkpoint')}."
+        f"Read and compared: {display.count(seen.objects, 'object')} with {display.size(seen.bytes)}, of "
+        f"{display.count(seen.checkpoints, 'checkpoint')}."
     ]
     if seen.skipped:
         said.append(
-            f"{words.count(seen.skipped, 'object')} with state were not read (a random sample of {report.share:.2%} "
+            f"{display.count(seen.skipped, 'object')} with state were not read (a random sample of {report.share:.2%} "
             "was): verify reads all."
         )
     if report.chains_left_out:
         said.append(
-            f"Of {words.count(report.chains_left_out, 'older checkpoint')} only the manifests were read, because there "
-            "are very many partitions."
+            f"Of {display.count(report.chains_left_out, 'older checkpoint')} only the manifests were read, because "
+            "there are very many partitions."
         )
     return said
 
@@ -92,13 +92,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "size": words.size,
-        "moment": words.moment,
-        "duration": words.duration,
+        "size": display.size,
+        "moment": display.moment,
+        "duration": display.duration,
         "number": "{:,}".format,
         "cut": _cut,
     }
-    environment.globals |= {"lengths_chart": charts.lengths_chart, "count": words.count}
+    environment.globals |= {"lengths_chart": charts.lengths_chart, "count": display.count}
     return environment
 
 

@@ -17,14 +17,13 @@ from typing import Any, NamedTuple, Self
 
 import zstandard
 
+from checkpointer.display import count, cut, note, size, table
 from checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
 from checkpointer.retention.index import DELETE, KEEP, LATER, Action, Index
 from checkpointer.store import files
 from manifests import layout
 from manifests.model import CheckpointId, Ref
-from manifests.notebook import note, table
 from manifests.shown import show
-from manifests.words import count, cut, size
 
 PLAN_VERSION = 1
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from checkpointer.display import count, cut, note, size, some, table
 from checkpointer.errors import IllegalArgumentError, OutrunError, StoreRefusedError
 from checkpointer.pointer import Head, reading
 from checkpointer.retention.index import DELETE, LATER, index_live
@@ -22,8 +23,6 @@ from checkpointer.session import Session
 from checkpointer.store.base import Leftover, pages
 from manifests import layout
 from manifests.model import CheckpointId, Ref
-from manifests.notebook import note, table
-from manifests.words import count, cut, size, some
 
 logger = logging.getLogger("checkpointer")
 

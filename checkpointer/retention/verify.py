@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from checkpointer import objects
+from checkpointer.display import count, cut, note, size, some, table
 from checkpointer.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -27,8 +28,6 @@ from checkpointer.store.base import ObjectNotFoundError
 from manifests import layout
 from manifests.digest import sha256
 from manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment
-from manifests.notebook import note, table
-from manifests.words import count, cut, size, some
 
 AT_ONCE = 16
 """Objects that are read at the same time."""

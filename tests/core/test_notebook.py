@@ -8,6 +8,7 @@ import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy, notebook
 from checkpointer.errors import CheckpointError
+from checkpointer.notebook import manifest_html
 from manifests.segments import INLINE
 from tests.core.world import World, line, put
 
@@ -97,8 +98,8 @@ def test_a_manifest_shows_its_operators(world: World) -> None:
         restored = ck.restore()
         assert restored is not None
         assert restored.manifest is not None
-        shown = restored.manifest._repr_html_()
-        assert shown == pickle.loads(pickle.dumps(restored.manifest))._repr_html_()
+        shown = manifest_html(restored.manifest)
+        assert shown == manifest_html(pickle.loads(pickle.dumps(restored.manifest)))
         assert f"Checkpoint {restored.id}, epoch 8" in shown
         assert "&lt;script&gt;alert(1)&lt;" in shown
         assert HOSTILE not in shown

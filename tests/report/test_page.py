@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from checkpointer.cli import report_document
+from checkpointer.display import duration
 from checkpointer.report import charts, page
 from checkpointer.report.model import OperatorRow, Report
 from checkpointer.retention.verify import Finding
 from manifests.model import CheckpointId, Cost
-from manifests.words import duration
 from tests.report.conftest import HOSTILE, SCRIPT, report_on
 
 

@@ -1,7 +1,8 @@
-"""Values as people read them, and as scripts do."""
+"""Values as people read them: text, and the small tables in HTML of notebooks, in which everything is escaped."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from html import escape
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _STEPS = ((86400, "d"), (3600, "h"), (60, "min"))
@@ -84,3 +85,30 @@ def some(items: Iterable[object], most: int = 5) -> str:
     texts = list(map(cut, items))
     left = f" and {len(texts) - most:,} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + left
+
+
+_UNSHOWN = 200
+"""Characters of a text beyond which it is cut."""
+
+
+def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows under their titles; integers to the right, None as a dash."""
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def facts(caption: str, pairs: Mapping[str, object]) -> str:
+    """Names and values, one pair in a row."""
+    return table(caption, ("", ""), pairs.items())
+
+
+def note(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int):
+        return f'<td style="text-align: right">{value:,}</td>'
+    text = "-" if value is None else str(value)
+    return f"<td>{escape(text if len(text) <= _UNSHOWN else f'{text[:_UNSHOWN]}…')}</td>"
