@@ -18,7 +18,7 @@ import zstandard
 from benchmarks.measure import Target, Times, alternate, timed
 from benchmarks.stores import folder
 from checkpointer import Checkpointer, KeyedState
-from checkpointer.codecs.keyed_codec import LEVEL
+from manifests.keyed_records import LEVEL
 
 State = dict[str, dict[str, Any]]
 

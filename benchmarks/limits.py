@@ -17,7 +17,7 @@ from benchmarks.driver_state import State, commit, keyed, save_by_hand, value
 from benchmarks.measure import Finding, Grid, Times, alternate, in_threads, timed
 from benchmarks.stores import fill, folder, random_bytes
 from checkpointer import Checkpointer, KeyedState
-from checkpointer.codecs import keyed_codec
+from manifests import keyed_records
 
 MIB = 1 << 20
 
@@ -78,7 +78,7 @@ def _machine(size: int, repetitions: int) -> list[list[str]]:
 
 
 def _compress(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=keyed_codec.LEVEL).compress(data)
+    return zstandard.ZstdCompressor(level=keyed_records.LEVEL).compress(data)
 
 
 def _decompress(data: bytes) -> bytes:
@@ -175,7 +175,7 @@ def _delta(rates: Rates, state: KeyedState, keys: int, base: Path, repetitions: 
 
 
 def _raw(part: dict[Any, bytes]) -> bytes:
-    return zstandard.ZstdDecompressor().decompressobj().decompress(keyed_codec.encode(part)[0])
+    return zstandard.ZstdDecompressor().decompressobj().decompress(keyed_records.encode(part)[0])
 
 
 def _small(rates: Rates, commits: int) -> None:

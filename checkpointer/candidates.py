@@ -18,7 +18,7 @@ from checkpointer.pointer import read_damaged
 from checkpointer.query.spark_log import SparkLog, open_log, read_log
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
-from manifests import layout
+from manifests import object_paths
 from manifests.model import CatalogEntry, CatalogRef, CheckpointId, Job, Manifest, Ref
 
 
@@ -136,19 +136,19 @@ async def survey(session: Session, latest: bytes, progress: SparkLog | None = No
     """List the root and read every manifest and catalog; of other objects only existence and size are looked at."""
     store = session.store
     sizes = {entry.path: entry.size for entry in await store.list("")}
-    owners = {path: owner for path in sizes if (owner := layout.owner(path)) is not None}
-    unfinished = [layout.owner(leftover.path) for leftover in await store.leftovers()]
+    owners = {path: owner for path in sizes if (owner := object_paths.owner(path)) is not None}
+    unfinished = [object_paths.owner(leftover.path) for leftover in await store.leftovers()]
     sequences = [owner.sequence for owner in [*owners.values(), *unfinished] if owner is not None]
 
     found: dict[CheckpointId, tuple[Ref, Manifest]] = {}
     broken: dict[CheckpointId, str] = {}
-    ids = [owner for path, owner in owners.items() if path == layout.manifest(owner)]
+    ids = [owner for path, owner in owners.items() if path == object_paths.manifest(owner)]
     for known, one in zip(ids, await asyncio.gather(*(_find(session, i) for i in ids)), strict=True):
         if isinstance(one, str):
             broken[known] = one
         else:
             found[known] = one
-    entries = await _read_catalogs(session, [path for path in owners if path.startswith(layout.CATALOGS)])
+    entries = await _read_catalogs(session, [path for path in owners if path.startswith(object_paths.CATALOGS)])
 
     entries_of: dict[Ref, list[CatalogEntry]] = {}
     for entry, _ in entries:
@@ -163,7 +163,9 @@ async def survey(session: Session, latest: bytes, progress: SparkLog | None = No
         own = entries_of.get(ref, [])
         missing, size = await _missing(session, ref, manifest, sizes)
         others = sorted(digests.get(ref.id, set()) - {ref.digest})
-        problems = [f"{layout.manifest(ref.id)}: expected SHA-256 {digest}, found {ref.digest}" for digest in others]
+        problems = [
+            f"{object_paths.manifest(ref.id)}: expected SHA-256 {digest}, found {ref.digest}" for digest in others
+        ]
         listed.append(
             Candidate(
                 id=ref.id,
@@ -205,7 +207,7 @@ async def _read_catalogs(session: Session, paths: Sequence[str]) -> list[tuple[C
     entries = []
     for path in paths:
         try:
-            catalog = await objects.read_catalog(session.store, CatalogRef(path, layout.digest_of(path)))
+            catalog = await objects.read_catalog(session.store, CatalogRef(path, object_paths.digest_of(path)))
         except UnsupportedFormatError:
             raise
         except (CorruptionError, ObjectNotFoundError):
@@ -240,4 +242,4 @@ async def _missing(session: Session, ref: Ref, manifest: Manifest, sizes: Mappin
     for path, size in sorted(wanted.items()):
         if sizes.get(path) != size:
             problems.append(f"{path}: expected {size} bytes, found {sizes.get(path, 'no object')}")
-    return problems, sum(wanted.values()) + sizes[layout.manifest(ref.id)]
+    return problems, sum(wanted.values()) + sizes[object_paths.manifest(ref.id)]

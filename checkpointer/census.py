@@ -8,7 +8,7 @@ from checkpointer import objects
 from checkpointer.overview import Overview, batched, read_overview
 from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Session
-from manifests import layout, measures
+from manifests import measures, object_paths
 from manifests.measures import Spread
 from manifests.model import Operator
 
@@ -83,13 +83,13 @@ async def take_census(session: Session, progress: Progress | None = None) -> Cen
 
 async def _metadata(session: Session, overview: Overview, known: set[str]) -> dict[str, int]:
     """The sizes of what is no artifact. Nothing but a listing tells how large a manifest is."""
-    wanted = {layout.LATEST, *(layout.manifest(listed.ref.id) for listed in overview.checkpoints)}
-    wanted |= {path for path in known if path.startswith(layout.SEGMENTS)}
-    sections = await asyncio.gather(*(session.store.list(p) for p in (layout.MANIFESTS, layout.CATALOGS)))
+    wanted = {object_paths.LATEST, *(object_paths.manifest(listed.ref.id) for listed in overview.checkpoints)}
+    wanted |= {path for path in known if path.startswith(object_paths.SEGMENTS)}
+    sections = await asyncio.gather(*(session.store.list(p) for p in (object_paths.MANIFESTS, object_paths.CATALOGS)))
     sizes = {entry.path: entry.size for section in sections for entry in section}
     if overview.history.catalog is not None:
-        wanted |= {path for path in sizes if path.startswith(f"{layout.CATALOGS}{overview.history.catalog.id}.")}
-    sizes[layout.LATEST] = len((await session.store.get(layout.LATEST)).data)
+        wanted |= {path for path in sizes if path.startswith(f"{object_paths.CATALOGS}{overview.history.catalog.id}.")}
+    sizes[object_paths.LATEST] = len((await session.store.get(object_paths.LATEST)).data)
     return {path: size for path, size in sizes.items() if path in wanted}
 
 
@@ -98,8 +98,8 @@ def _held(sizes: dict[str, int], named: dict[str, str]) -> tuple[Held, ...]:
     count: Counter[tuple[str, str]] = Counter()
     stored: Counter[tuple[str, str]] = Counter()
     for path, size in sizes.items():
-        if path.startswith(layout.ARTIFACTS):
-            key = named[path], layout.parse_artifact(path).kind or "pack"
+        if path.startswith(object_paths.ARTIFACTS):
+            key = named[path], object_paths.parse_artifact(path).kind or "pack"
             count[key] += 1
             stored[key] += size
     return tuple(Held(*key, count[key], stored[key]) for key in sorted(count))

@@ -7,7 +7,7 @@ from itertools import groupby
 from checkpointer.compaction import fold_start
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.uploads import Piece
-from manifests import layout
+from manifests import object_paths
 from manifests.model import Chain, Operator
 
 EXPLICIT = "explicit"
@@ -37,7 +37,7 @@ class Change:
     @property
     def empty(self) -> bool:
         """Whether nothing came of it, such as where the first write of opaque bytes was refused."""
-        return not self.plans and self.operator.codec == layout.RAW
+        return not self.plans and self.operator.codec == object_paths.RAW
 
     def chains(self) -> dict[int, Chain]:
         """The operator's chains once every piece is written."""

@@ -33,10 +33,12 @@ Every error is built from one message and survives pickling, since Spark sends e
 from typing import ClassVar
 
 from manifests.errors import (
+    BAD_INPUT,
     CheckpointError,
     CorruptionError,
     DigestMismatchError,
     IllegalArgumentError,
+    InvalidStateError,
     MalformedError,
     UnsupportedFormatError,
 )
@@ -46,6 +48,7 @@ for _shared in (
     CorruptionError,
     DigestMismatchError,
     IllegalArgumentError,
+    InvalidStateError,
     MalformedError,
     UnsupportedFormatError,
 ):
@@ -114,10 +117,6 @@ class RetiredError(ConflictError):
     """The checkpoint was retired while it was being used."""
 
 
-class InvalidStateError(CheckpointError):
-    """What the store or the job holds does not allow this."""
-
-
 class StoreRefusedError(InvalidStateError):
     """The store will not do what it was asked, such as for want of a right or of room. This request changed nothing."""
 
@@ -134,18 +133,8 @@ class OutcomeUnknownError(CheckpointError):
     """The swap was sent and nothing proves either way. `restore()` tells which it was."""
 
 
-BAD_INPUT: tuple[type[Exception], ...] = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-"""What bad bytes make a constructor raise. Anything else, such as a TimeoutError, comes from a signal handler that ran
-meanwhile, and must not be taken for a fault of the bytes."""
-
 __all__ = [
+    "BAD_INPUT",
     "BatchGapError",
     "BatchResetError",
     "CheckpointError",

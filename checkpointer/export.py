@@ -19,7 +19,7 @@ from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Base, Session
 from checkpointer.store.base import Store
 from checkpointer.uploads import IN_FLIGHT, Flight
-from manifests import layout
+from manifests import object_paths
 from manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
 from manifests.segments import SegmentObject
 
@@ -46,7 +46,7 @@ class Copier:
         for operator in manifest.operators.values():
             for artifact in _artifacts(operator):
                 names.setdefault(artifact.path, set()).add(artifact)
-        moved = {path: layout.under(path, self._owner) for path in names}
+        moved = {path: object_paths.under(path, self._owner) for path in names}
         await self._copy_objects({moved[path]: artifacts for path, artifacts in names.items()})
         store, host = self._target.store, self._target.host
 
@@ -156,9 +156,9 @@ async def refuse_used(target: Session) -> None:
     url = target.store.url
     if (await read_head(target.store)).version is not None:
         raise InvalidStateError(f"{url}: holds a store already: export to an empty root")
-    owners = (layout.owner(entry.path) for entry in await target.store.list(layout.MANIFESTS))
+    owners = (object_paths.owner(entry.path) for entry in await target.store.list(object_paths.MANIFESTS))
     if any(owner is not None and owner.sequence > 1 for owner in owners):
         raise InvalidStateError(
-            f"{url}: holds checkpoints, and no {layout.LATEST}: export to an empty root; if this one was in use, "
+            f"{url}: holds checkpoints, and no {object_paths.LATEST}: export to an empty root; if this one was in use, "
             "repair_candidates(), or `checkpointer repair`, lists what it can be repaired to"
         )

@@ -12,7 +12,7 @@ from checkpointer.errors import InvalidStateError, OutcomeUnknownError
 from checkpointer.objects import find_manifest, read_catalog, read_manifest_alone
 from checkpointer.pointer import Head
 from checkpointer.store.base import Store
-from manifests import layout
+from manifests import object_paths
 from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
 
 NEAR = 4
@@ -99,9 +99,9 @@ async def list_sizes(store: Store, oldest: int, newest: int) -> list[tuple[Check
     """The ids of the manifests that are there, in order, with their sizes. Nothing says which of them count."""
     return [
         (owner, entry.size)
-        for entry in await store.list(layout.manifests(oldest, newest))
-        if (owner := layout.owner(entry.path)) is not None
-        and entry.path == layout.manifest(owner)
+        for entry in await store.list(object_paths.manifests(oldest, newest))
+        if (owner := object_paths.owner(entry.path)) is not None
+        and entry.path == object_paths.manifest(owner)
         and oldest <= owner.sequence <= newest
     ]
 
@@ -130,7 +130,7 @@ async def refuse_lost(store: Store, head: Head) -> None:
     """`InvalidStateError` where there is no `_latest`, though commits were made: an empty root would bury them."""
     if head.version is None and (newest := await newest_above(store, head)):
         raise InvalidStateError(
-            f"{store.url}: has no {layout.LATEST}, though manifests up to {newest} are there: it was lost. "
+            f"{store.url}: has no {object_paths.LATEST}, though manifests up to {newest} are there: it was lost. "
             "repair_candidates(), or `checkpointer repair`, lists what it can be repaired to; to begin anew, choose an "
             "empty root"
         )

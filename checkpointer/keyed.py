@@ -12,16 +12,16 @@ from itertools import islice
 from typing import Any
 
 from checkpointer.capture import Capture
-from checkpointer.codecs.keyed_codec import in_known_zones, partition_of, partitions_of
-from checkpointer.codecs.values import UnsupportedValueError, pack, pack_some, unpack
-from checkpointer.codecs.zones import HOLDERS
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.keyed_content import MISSING, PLAIN, Content, fill, place_anew
 from checkpointer.partition import Partition
 from checkpointer.reentry import Exclusive, Guard
 from checkpointer.runtime.not_picklable import NotPicklable
+from manifests.keyed_records import in_known_zones, partition_of, partitions_of
 from manifests.model import Chain
+from manifests.msgpack_values import UnsupportedValueError, pack, pack_some, unpack
 from manifests.shown import show
+from manifests.zones import HOLDERS
 
 PARTITIONS = 8
 """Partitions of a state unless told otherwise: enough for every core of a small driver to encode at once."""
@@ -56,7 +56,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     Keys are text, bytes, numbers, None, dates and times, UUIDs, and tuples or frozen sets of these. Times in zones of
     one name are compared by their clocks, as if all these zones were one object. Values are whatever
-    `checkpointer.codecs.values` packs; others are refused when the state is saved, by key and type. Iteration goes
+    `manifests.msgpack_values` packs; others are refused when the state is saved, by key and type. Iteration goes
     partition by partition. `partitions` is how many parts the keys are spread over; it may differ at every restore.
     A state follows one operator: saved under another name, or on another root, it is written whole.
     """

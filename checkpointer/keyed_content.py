@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Any
 
 from checkpointer.capture import Capture
-from checkpointer.codecs.equal_keys import find_key, is_zoned, now_equal
-from checkpointer.codecs.keyed_codec import partition_of
-from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
 from checkpointer.partition import Partition
+from manifests.equal_keys import find_key, is_zoned, now_equal
+from manifests.keyed_records import partition_of
 from manifests.model import Chain
+from manifests.msgpack_values import UnsupportedValueError, pack, unpack
 
 PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 """Types whose values cannot change and hold nothing that can."""

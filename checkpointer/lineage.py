@@ -29,7 +29,7 @@ from checkpointer.retention.whole import refuse_damaged
 from checkpointer.runtime.host import Progress
 from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
-from manifests import layout
+from manifests import object_paths
 from manifests.model import Catalog, CatalogEntry, CheckpointId, Job, Manifest, Pointer, Ref
 
 logger = logging.getLogger("checkpointer")
@@ -82,7 +82,7 @@ async def savepoints(session: Session) -> list[Savepoint]:
 
 async def savepoint(session: Session, name: str, checkpoint: CheckpointId | None) -> Savepoint:
     """Keep a live checkpoint, the committed one unless another is given, under a name that is used once."""
-    layout.encode_name("savepoint", name)
+    object_paths.encode_name("savepoint", name)
     if means_two_things(name):
         raise IllegalArgumentError(
             f"savepoint {name!r}: reads like the id or the sequence of a checkpoint, or like `latest`, `prepared` or "
@@ -287,11 +287,11 @@ def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None
         )
     known = objects.objects_of(parent, before) if parent is not None and before is not None else set()
     for path in objects.objects_of(Ref(manifest.id, ""), manifest) - known:
-        if layout.owner(path) != manifest.id:
+        if object_paths.owner(path) != manifest.id:
             raise IllegalArgumentError(f"{path}: neither of the parent nor written for {manifest.id}")
     for name, operator in manifest.operators.items():
         for artifact in {artifact for chain in operator.chains.values() for artifact in chain}:
-            written = layout.parse_artifact(artifact.path)
+            written = object_paths.parse_artifact(artifact.path)
             if written.id == manifest.id and written.operator != name:
                 raise IllegalArgumentError(f"{artifact.path}: was written for {written.operator!r}, not for {name!r}")
 
@@ -307,4 +307,6 @@ async def _check_written(session: Session, manifest: Manifest) -> None:
         elif not await session.store.get_range(path, size - 1, 1):
             raise CorruptionError(f"{path}: expected {size} bytes, found fewer: begin another attempt")
 
-    await asyncio.gather(*(check(path, size) for path, size in sizes.items() if layout.owner(path) == manifest.id))
+    await asyncio.gather(
+        *(check(path, size) for path, size in sizes.items() if object_paths.owner(path) == manifest.id)
+    )

@@ -14,7 +14,7 @@ from checkpointer.errors import CheckpointError, OutcomeUnknownError
 from checkpointer.metrics import CommitMetrics, Metrics, MetricsCallback, OperatorMetrics, Requests, RestoreMetrics
 from checkpointer.runtime.host import Host
 from checkpointer.store.traffic import Traffic, counted
-from manifests import layout, segments
+from manifests import object_paths, segments
 from manifests.model import SNAPSHOT, Chain, CheckpointId, Cost, Manifest, Operator
 
 logger = logging.getLogger("checkpointer")
@@ -211,7 +211,7 @@ def written(
     chains that did not change, `touched` looking for those that did."""
 
     def is_own(path: str) -> bool:
-        return layout.owner(path) == manifest.id
+        return object_paths.owner(path) == manifest.id
 
     found = {}
     for name, operator in manifest.operators.items():

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from checkpointer.store.overlay import OverlayStore
-from manifests import layout
+from manifests import object_paths
 from manifests.model import CheckpointId, Operator
 
 
@@ -27,7 +27,7 @@ class Migrated:
 
     def under(self, owner: CheckpointId) -> tuple[dict[str, Operator], dict[str, bytes]]:
         """The operators as an attempt commits them, and the objects that it has to write: these carry its id."""
-        paths = {path: layout.under(path, owner) for path in self.store.objects}
+        paths = {path: object_paths.under(path, owner) for path in self.store.objects}
         operators = dict(self.operators)
         for name in self.transformed:
             chains = {

@@ -10,14 +10,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from checkpointer.codecs import keyed_codec
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.keyed import KeyedState
 from checkpointer.migrated import Migrated
 from checkpointer.restore import Snapshot
 from checkpointer.store.overlay import OverlayStore
 from checkpointer.uploads import Piece, Slice, Uploads
-from manifests import layout
+from manifests import keyed_records, object_paths
 from manifests.model import SNAPSHOT, Chain, CheckpointId, Operator
 
 Transform = Callable[..., Any]
@@ -51,7 +50,7 @@ class Migration:
             if not callable(function):
                 raise IllegalArgumentError(f"transform of operator {name!r:.80}: {function!r:.40} is no function")
         for new in self._rename.values():
-            layout.encode_name("rename: operator", new)
+            object_paths.encode_name("rename: operator", new)
 
     def __bool__(self) -> bool:
         return bool(self._rename or self._drop or self._transform)
@@ -110,9 +109,9 @@ class Migration:
         self, snapshot: Snapshot, old: str, new: str, store: OverlayStore, owner: CheckpointId
     ) -> Operator:
         operator, function = snapshot.operator(old), self._transform[new]
-        if operator.codec == layout.PARQUET:
+        if operator.codec == object_paths.PARQUET:
             return await self._transform_table(snapshot, old, new, function, store, owner)
-        make = _transformed_map if operator.codec == layout.MSGPACK else _transformed_bytes
+        make = _transformed_map if operator.codec == object_paths.MSGPACK else _transformed_bytes
         slices = await make(snapshot, old, new, function)
         uploads = Uploads(store, snapshot.session.host, owner)
         pieces = {partition: Piece(new, partition, operator.codec) for partition in slices}
@@ -145,7 +144,7 @@ async def _transformed_map(snapshot: Snapshot, old: str, new: str, function: Tra
             raise IllegalArgumentError(f"{where}: its transform returned what cannot be stored: {error}") from None
         slices = {}
         for change in capture.changes:
-            data, raw_size = keyed_codec.encode(change.records)
+            data, raw_size = keyed_records.encode(change.records)
             slices[change.partition] = Slice(SNAPSHOT, data, raw_size, len(change.records))
         return slices
 

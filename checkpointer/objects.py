@@ -10,7 +10,7 @@ from checkpointer.errors import ConflictError, CorruptionError, MalformedError
 from checkpointer.runtime.host import Host
 from checkpointer.store.base import ObjectExistsError, Store
 from checkpointer.store.swap import find
-from manifests import layout, segments, wire
+from manifests import manifest_json, object_paths, segments
 from manifests.digest import Bytes, sha256, verify
 from manifests.model import Artifact, Catalog, CatalogRef, CheckpointId, Manifest, Operator, Patches, Ref, Segment
 from manifests.segments import SegmentObject
@@ -74,7 +74,7 @@ async def read_artifact(store: Store, host: Host, artifact: Artifact) -> bytes:
 
 async def read_by_path(store: Store, host: Host, path: str) -> bytes:
     """A whole object by a path that holds its digest, verified."""
-    digest = layout.digest_of(path)
+    digest = object_paths.digest_of(path)
     data = (await store.get(path)).data
     await check(host, path, data, len(data), digest)
     return data
@@ -118,10 +118,10 @@ async def read_manifest(store: Store, host: Host, ref: Ref) -> Manifest:
 
 async def read_manifest_alone(store: Store, ref: Ref) -> Manifest:
     """The manifest that `ref` names, without the chains that stand in segments."""
-    path = layout.manifest(ref.id)
+    path = object_paths.manifest(ref.id)
     data = (await store.get(path, limit=MAX_MANIFEST)).data
     verify(path, data, size=len(data), digest=ref.digest)
-    return wire.decode_manifest(ref.id, data)
+    return manifest_json.decode_manifest(ref.id, data)
 
 
 async def find_manifest(store: Store, checkpoint: CheckpointId, size: int = MAX_MANIFEST) -> tuple[Ref, Manifest]:
@@ -129,8 +129,8 @@ async def find_manifest(store: Store, checkpoint: CheckpointId, size: int = MAX_
 
     A store has more turns for what is known to be small: `size` is what it is known not to exceed.
     """
-    data = (await store.get(layout.manifest(checkpoint), limit=size)).data
-    return Ref(checkpoint, sha256(data)), wire.decode_manifest(checkpoint, data)
+    data = (await store.get(object_paths.manifest(checkpoint), limit=size)).data
+    return Ref(checkpoint, sha256(data)), manifest_json.decode_manifest(checkpoint, data)
 
 
 async def load_operators(store: Store, host: Host, manifest: Manifest) -> Manifest:
@@ -174,7 +174,7 @@ class Segments:
         data = (await self._store.get(segment.path, limit=segment.size)).data
 
         def decode() -> Patches:
-            verify(segment.path, data, size=segment.size, digest=layout.digest_of(segment.path))
+            verify(segment.path, data, size=segment.size, digest=object_paths.digest_of(segment.path))
             return segments.decode_segment(segment, name, operator.partitions, operator.codec, data)
 
         return await self._host.run(decode)
@@ -194,7 +194,7 @@ def spill(
 
 
 async def encode_manifest(host: Host, manifest: Manifest) -> bytes:
-    return await compute(host, lambda: wire.encode_manifest(manifest), are_few(manifest.operators))
+    return await compute(host, lambda: manifest_json.encode_manifest(manifest), are_few(manifest.operators))
 
 
 async def write_manifest(store: Store, host: Host, manifest: Manifest) -> Ref:
@@ -203,7 +203,7 @@ async def write_manifest(store: Store, host: Host, manifest: Manifest) -> Ref:
 
 async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> Ref:
     """Write a manifest once. A second, different manifest of one id is refused."""
-    path, ref = layout.manifest(checkpoint), Ref(checkpoint, sha256(data))
+    path, ref = object_paths.manifest(checkpoint), Ref(checkpoint, sha256(data))
     try:
         await store.put(path, data)
     except ObjectExistsError:
@@ -221,8 +221,8 @@ async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> R
 
 
 async def write_catalog(store: Store, catalog: Catalog) -> CatalogRef:
-    data = wire.encode_catalog(catalog)
-    ref = CatalogRef(layout.catalog(catalog.id, sha256(data)), sha256(data))
+    data = manifest_json.encode_catalog(catalog)
+    ref = CatalogRef(object_paths.catalog(catalog.id, sha256(data)), sha256(data))
     await put(store, ref.path, data)
     return ref
 
@@ -232,12 +232,12 @@ async def read_catalog(store: Store, ref: CatalogRef | None) -> Catalog | None:
         return None
     data = (await store.get(ref.path, limit=MAX_CATALOG)).data
     verify(ref.path, data, size=len(data), digest=ref.digest)
-    return wire.decode_catalog(ref.path, data)
+    return manifest_json.decode_catalog(ref.path, data)
 
 
 def objects_of(ref: Ref, manifest: Manifest) -> set[str]:
     """Every path that a manifest with its chains keeps alive, its own included."""
-    paths = {layout.manifest(ref.id)}
+    paths = {object_paths.manifest(ref.id)}
     for operator in manifest.operators.values():
         paths.update(segment.path for segment in operator.segments)
         paths.update(artifact.path for chain in operator.chains.values() for artifact in chain)

@@ -14,7 +14,7 @@ from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, N
 from checkpointer.history import History, is_live, read_history
 from checkpointer.pointer import Head, reading
 from checkpointer.session import Session
-from manifests.fields import format_time
+from manifests.json_fields import format_time
 from manifests.model import CheckpointId, Manifest, Ref
 
 State = Literal["committed", "prepared", "history", "kept"]

@@ -22,11 +22,11 @@ from operator import or_
 from typing import Any, TypeVar
 
 from checkpointer.capture import PartitionChange
-from checkpointer.codecs.equal_keys import EXACT, find_key, is_zoned, kinds_of, may_differ, may_meet, overlay
-from checkpointer.codecs.values import UnsupportedValueError, pack, pack_some
 from checkpointer.compaction import fold_start
 from checkpointer.references import unheld
+from manifests.equal_keys import EXACT, find_key, is_zoned, kinds_of, may_differ, may_meet, overlay
 from manifests.model import DELTA, SNAPSHOT, Chain
+from manifests.msgpack_values import UnsupportedValueError, pack, pack_some
 
 TOGETHER = 256
 """Values that are packed, and keys that are looked up, together: they are in the processor's cache the second time."""

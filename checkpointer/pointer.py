@@ -16,9 +16,9 @@ from checkpointer.errors import (
 )
 from checkpointer.store.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
 from checkpointer.store.swap import NOT_TOLD, UndecidedError, decide, find
-from manifests import layout
+from manifests import object_paths
+from manifests.manifest_json import decode_pointer, encode_pointer
 from manifests.model import Pointer, Ref, Writer
-from manifests.wire import decode_pointer, encode_pointer
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ Called again, on the new version, whenever the old one is gone; it checks everyt
 
 
 async def read_head(store: Store) -> Head:
-    return _decode(await find(store, layout.LATEST, SWAP_LIMIT))
+    return _decode(await find(store, object_paths.LATEST, SWAP_LIMIT))
 
 
 async def read_damaged(store: Store) -> tuple[Head, bytes]:
@@ -69,7 +69,7 @@ async def read_damaged(store: Store) -> tuple[Head, bytes]:
 
     A newer format is no damage: `UnsupportedFormatError`.
     """
-    blob = await find(store, layout.LATEST, SWAP_LIMIT)
+    blob = await find(store, object_paths.LATEST, SWAP_LIMIT)
     try:
         return _decode(blob), b"" if blob is None else blob.data
     except UnsupportedFormatError:
@@ -84,7 +84,9 @@ def _decode(blob: Blob | None) -> Head:
         return Head()
     try:
         if len(blob.data) > MAX_POINTER:
-            raise CorruptionError(f"{layout.LATEST}: expected at most {MAX_POINTER} bytes, found {len(blob.data)}")
+            raise CorruptionError(
+                f"{object_paths.LATEST}: expected at most {MAX_POINTER} bytes, found {len(blob.data)}"
+            )
         return Head(decode_pointer(blob.data), blob.version)
     except UnsupportedFormatError:
         raise
@@ -125,7 +127,7 @@ async def _swap(store: Store, head: Head, planned: Pointer) -> Head:
     """The version after the swap was decided: `planned` itself, or what somebody else wrote."""
     data = encode_pointer(planned)
     try:
-        blob = await decide(store, layout.LATEST, data, head.version, SWAP_LIMIT)
+        blob = await decide(store, object_paths.LATEST, data, head.version, SWAP_LIMIT)
         # Where it took effect there is nothing to decode; what was there before, repair cannot decode.
         return Head(planned, blob.version) if blob is not None and blob.data == data else _decode(blob)
     except UndecidedError as error:

@@ -13,8 +13,6 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from checkpointer import objects
-from checkpointer.codecs import keyed_codec
-from checkpointer.codecs.equal_keys import may_meet, now_equal, overlay
 from checkpointer.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -32,7 +30,8 @@ from checkpointer.prepared import Prepared, refuse_prepared
 from checkpointer.retention.verify import Finding
 from checkpointer.session import Base, Session
 from checkpointer.store.base import ObjectNotFoundError
-from manifests import layout
+from manifests import keyed_records, object_paths
+from manifests.equal_keys import may_meet, now_equal, overlay
 from manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator, Ref
 
 T = TypeVar("T")
@@ -47,9 +46,9 @@ Kind = Literal["table", "map"]
 
 def kind_of(operator: Operator) -> Kind | None:
     """Say whether an operator holds rows that Spark wrote, or the entries of a keyed state; else a job's own bytes."""
-    if operator.codec == layout.PARQUET:
+    if operator.codec == object_paths.PARQUET:
         return "table"
-    return "map" if operator.partitioner == keyed_codec.PARTITIONER else None
+    return "map" if operator.partitioner == keyed_records.PARTITIONER else None
 
 
 def find_operator(operators: Mapping[str, Operator], name: str) -> Operator:
@@ -92,7 +91,7 @@ class Snapshot:
         known = self.operator(name).chains
         chains: dict[int, Chain] = {}
         for partition in known if partitions is None else partitions:
-            if layout.check_partition(partition) not in known:
+            if object_paths.check_partition(partition) not in known:
                 raise IllegalArgumentError(f"operator {name!r}: has no partition {partition}")
             chains[partition] = known[partition]
         store, host = self.store, self.session.host
@@ -106,9 +105,9 @@ class Snapshot:
     async def keyed(self, name: str, partitions: int | None) -> KeyedState:
         """The mapping that was saved under this name, spread over as many partitions as asked for."""
         operator = self.operator(name)
-        if operator.codec == layout.PARQUET:
+        if operator.codec == object_paths.PARQUET:
             raise IllegalArgumentError(f"operator {name!r}: is a table, not a map: restored.table({name!r}) reads it")
-        if operator.partitioner != keyed_codec.PARTITIONER:
+        if operator.partitioner != keyed_records.PARTITIONER:
             raise IllegalArgumentError(
                 f"operator {name!r}: was not saved from a KeyedState: use operator().partition()"
             )
@@ -136,7 +135,7 @@ class Snapshot:
 
         def merge() -> dict[object, bytes]:
             pairs = zip(chain, stored, strict=True)
-            return _merge(chain, {a: keyed_codec.decode(a.path, data, a.raw_size, a.records) for a, data in pairs})[0]
+            return _merge(chain, {a: keyed_records.decode(a.path, data, a.raw_size, a.records) for a, data in pairs})[0]
 
         return await self.session.host.run(merge)
 
@@ -145,7 +144,7 @@ class Snapshot:
         slices = await objects.read_slices(self.store, host, group)
         for artifact, data in zip(group, slices, strict=True):
             decoded[artifact] = await host.run(
-                lambda a=artifact, d=data: keyed_codec.decode(a.path, d, a.raw_size, a.records)  # type: ignore[misc]
+                lambda a=artifact, d=data: keyed_records.decode(a.path, d, a.raw_size, a.records)  # type: ignore[misc]
             )
 
     async def _explaining(self, load: Callable[[], Awaitable[T]]) -> T:
@@ -315,7 +314,7 @@ async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
     if not isinstance(artifact, str):
         raise IllegalArgumentError(f"expected an Artifact or its path, got {type(artifact).__name__}")
     try:
-        layout.parse_artifact(artifact)
+        object_paths.parse_artifact(artifact)
     except CorruptionError as error:
         raise IllegalArgumentError(str(error)) from None
     return await objects.read_by_path(session.store, session.host, artifact)

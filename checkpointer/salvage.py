@@ -16,7 +16,7 @@ from checkpointer.retention.verify import Check
 from checkpointer.runtime.host import Progress
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
-from manifests import layout
+from manifests import object_paths
 from manifests.model import Artifact, CatalogEntry, Chain, CheckpointId, Manifest, Operator, Ref
 
 
@@ -68,7 +68,7 @@ def choose(session: Session, found: Survey, to: CheckpointId) -> tuple[Ref, Mani
         raise CheckpointNotFoundError(
             f"{url}: no manifest of {to}: repair_candidates(), or `checkpointer repair`, lists those there are"
         )
-    unread = [problem for problem in chosen.problems if problem.startswith(layout.manifest(to))]
+    unread = [problem for problem in chosen.problems if problem.startswith(object_paths.manifest(to))]
     if to not in found.manifests or unread:
         problems = "; ".join(unread or chosen.problems[:SHOWN])
         raise CorruptionError(f"{url}: nothing says what {to} is made of: {problems}: choose another candidate")
@@ -175,7 +175,7 @@ class _Look:
 
         None where no manifest is left that proves it, or where the operator was another one then.
         """
-        found, writer = self._found.manifests, layout.owner(path)
+        found, writer = self._found.manifests, object_paths.owner(path)
         parent = found[writer][1].parent if writer is not None and writer in found else None
         if writer is None or parent is None or parent.id not in found or found[parent.id][0] != parent:
             return None
@@ -255,11 +255,13 @@ async def _extract(
 ) -> Artifact:
     data = await read_slice(session, artifact)
     if not data:  # the base of a partition that was empty before its first delta: no bytes of whatever object
-        made = replace(artifact, path=layout.pack(name, owner, artifact.digest, codec), offset=0, size=0, tail=None)
+        made = replace(
+            artifact, path=object_paths.pack(name, owner, artifact.digest, codec), offset=0, size=0, tail=None
+        )
     elif artifact.length == artifact.size:
-        made = replace(artifact, path=layout.under(artifact.path, owner))
+        made = replace(artifact, path=object_paths.under(artifact.path, owner))
     else:
-        path = layout.artifact(name, partition, owner, artifact.kind, artifact.digest, codec)
+        path = object_paths.artifact(name, partition, owner, artifact.kind, artifact.digest, codec)
         made = replace(artifact, path=path, offset=0, size=artifact.length, tail=None)
     await objects.put(session.store, made.path, data)
     return made

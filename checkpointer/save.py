@@ -13,7 +13,6 @@ from dataclasses import replace
 from checkpointer import objects, placement
 from checkpointer.capture import Capture, PartitionChange
 from checkpointer.changes import EXPLICIT, Change, Plan, split_for_fold
-from checkpointer.codecs import keyed_codec
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
 from checkpointer.keyed import KeyedState
 from checkpointer.metering import Meter, written
@@ -22,8 +21,8 @@ from checkpointer.pointer import Head
 from checkpointer.prepared import Prepared, refuse_prepared
 from checkpointer.session import Base, Session
 from checkpointer.uploads import PACK, Flight, Pending, Piece, Slice, Uploads
-from manifests import layout
-from manifests.fields import check_json
+from manifests import keyed_records, object_paths
+from manifests.json_fields import check_json
 from manifests.model import (
     DELTA,
     SNAPSHOT,
@@ -85,10 +84,10 @@ class Draft:
     async def add(self, operator: str, partition: int, kind: Kind, data: bytes) -> None:
         """Take a snapshot or delta of raw bytes. Waits only where very much is under way already."""
         self._check_open()
-        layout.encode_name("operator", operator)
-        layout.check_partition(partition)
-        change = self._change(operator, EXPLICIT, layout.RAW, partition + 1)
-        piece, stored = Piece(operator, partition, layout.RAW), Slice(kind, data, len(data), 1)
+        object_paths.encode_name("operator", operator)
+        object_paths.check_partition(partition)
+        change = self._change(operator, EXPLICIT, object_paths.RAW, partition + 1)
+        piece, stored = Piece(operator, partition, object_paths.RAW), Slice(kind, data, len(data), 1)
         older: Chain = ()
         if kind == SNAPSHOT:
             known = change.old.get(partition, (None,))[0]
@@ -107,18 +106,18 @@ class Draft:
         self._check_open()
         if not isinstance(artifact, Artifact):
             raise IllegalArgumentError(f"expected an Artifact, got {type(artifact).__name__}")
-        name = layout.parse_artifact(artifact.path)
-        if name.id != self.id or name.partition is None or name.codec != layout.RAW:
+        name = object_paths.parse_artifact(artifact.path)
+        if name.id != self.id or name.partition is None or name.codec != object_paths.RAW:
             raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {self.id}")
         operator, partition = name.operator, name.partition
-        change = self._change(operator, EXPLICIT, layout.RAW, partition + 1)
-        piece = Piece(operator, partition, layout.RAW, (artifact,))
+        change = self._change(operator, EXPLICIT, object_paths.RAW, partition + 1)
+        piece = Piece(operator, partition, object_paths.RAW, (artifact,))
         if artifact.kind == SNAPSHOT:
             change.plans[partition] = Plan((), [piece])
         else:
             plan = change.below_delta(operator, partition)
             older = split_for_fold(plan, artifact.size, self._session.max_chain - 2)
-            folded = Piece(operator, partition, layout.RAW)
+            folded = Piece(operator, partition, object_paths.RAW)
             plan.added += [folded, piece] if older else [piece]
             change.grow(partition)
             if older:  # only now: whoever waits may find a commit that has begun
@@ -141,14 +140,14 @@ class Draft:
     def capture(self, operator: str, state: KeyedState) -> Capture:
         """Take what changed in `state`, in the caller's thread. Only this blocks the caller."""
         self._check_open()
-        layout.encode_name("operator", operator)
+        object_paths.encode_name("operator", operator)
         if not isinstance(state, KeyedState):
             raise IllegalArgumentError(
                 f"operator {operator!r}: save() takes a KeyedState, not {type(state).__name__}; snapshot() takes bytes"
             )
         self._refuse_written(operator)
         old = self._operators.get(operator)
-        if old is not None and old.codec != layout.MSGPACK:
+        if old is not None and old.codec != object_paths.MSGPACK:
             raise IllegalArgumentError(f"operator {operator!r}: holds {old.codec} artifacts: {how_to_keep(operator)}")
         try:
             return state._capture({} if old is None else old.chains, self._session.max_chain)
@@ -160,7 +159,7 @@ class Draft:
         self._check_open()
         self._refuse_written(operator)
         partitions = capture.partitions
-        change = self._change(operator, keyed_codec.PARTITIONER, layout.MSGPACK, partitions)
+        change = self._change(operator, keyed_records.PARTITIONER, object_paths.MSGPACK, partitions)
         self._captures.append((operator, capture))
         if change.operator.partitions != partitions:
             change.operator = replace(change.operator, partitions=partitions)
@@ -168,7 +167,7 @@ class Draft:
         keyed = []  # all is planned before the first wait: what is planned and not written fails the commit
         for part in capture.changes:
             old = change.old.get(part.partition, ())
-            piece = Piece(operator, part.partition, layout.MSGPACK)
+            piece = Piece(operator, part.partition, object_paths.MSGPACK)
             change.plans[part.partition] = Plan(old[: part.keep], [piece])
             keyed.append((piece, part, old[0] if old and part.kind == SNAPSHOT else None))
         batch: list[tuple[Piece, PartitionChange, Artifact | None]] = []
@@ -183,13 +182,13 @@ class Draft:
     def declare(self, operator: str, schema: Json) -> None:
         """Record how an operator's bytes are laid out; refused where the parent's are laid out otherwise."""
         self._check_open()
-        layout.encode_name("operator", operator)
+        object_paths.encode_name("operator", operator)
         old = self._operators.get(operator)
         if old is not None and old.schema != schema:
             raise IllegalArgumentError(
                 f"operator {operator!r}: was written as {old.schema}, not as {schema}: {how_to_keep(operator)}"
             )
-        change = self._change(operator, EXPLICIT, layout.RAW, 0)
+        change = self._change(operator, EXPLICIT, object_paths.RAW, 0)
         change.operator = replace(change.operator, schema=check_json(f"operator {operator!r}: schema", schema))
 
     def operator(self, name: str) -> Operator | None:
@@ -199,13 +198,13 @@ class Draft:
     def put_operator(self, name: str, operator: Operator) -> None:
         """Take an operator whose chains were put together of the parent's artifacts and of this attempt's own."""
         self._check_open()
-        layout.encode_name("operator", name)
+        object_paths.encode_name("operator", name)
         self._refuse_written(name)
         old = self._given.get(name)
         for partition, chain in operator.chains.items():
             before = old.chains.get(partition, ()) if old else ()
             for artifact in chain:
-                if artifact not in before and layout.parse_artifact(artifact.path).id != self.id:
+                if artifact not in before and object_paths.parse_artifact(artifact.path).id != self.id:
                     raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {self.id}")
         self._operators[name] = operator
 
@@ -361,7 +360,7 @@ class Draft:
 
     async def write_tables(self) -> None:
         """Write the tables that a migration made: tasks may read and extend them before the commit."""
-        for path in [path for path in self._made if path.endswith(layout.PARQUET)]:
+        for path in [path for path in self._made if path.endswith(object_paths.PARQUET)]:
             data = self._made.pop(path)
             await self._flight.start(self._uploads.put(path, data), len(data))
         await self._flight.land()
@@ -373,7 +372,7 @@ class Draft:
         """
         if isinstance(failure, StoreRefusedError):
             with suppress(CheckpointError):
-                await self._session.store.delete([layout.manifest(self.id), *self._uploads.paths])
+                await self._session.store.delete([object_paths.manifest(self.id), *self._uploads.paths])
 
     def _manifest(self) -> tuple[Manifest, list[SegmentObject]]:
         operators, parent = dict(self._operators), self.base.manifest
@@ -424,7 +423,7 @@ class Draft:
         return change
 
     def _existing(self, operator: str, partition: int | None) -> None:
-        layout.encode_name("operator", operator)
+        object_paths.encode_name("operator", operator)
         change, old = self._changes.get(operator), self._operators.get(operator)
         if change is None and old is None:
             raise IllegalArgumentError(
@@ -447,7 +446,7 @@ class Draft:
         def encode() -> list[Slice]:
             slices = []
             for _, part, _ in batch:
-                data, raw_size = keyed_codec.encode(part.records)
+                data, raw_size = keyed_records.encode(part.records)
                 slices.append(Slice(part.kind, data, raw_size, len(part.records)))
                 part.release()
             return slices

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from checkpointer.objects import hash_of, put
 from checkpointer.runtime.host import Host
 from checkpointer.store.base import Store
-from manifests import layout
+from manifests import object_paths
 from manifests.digest import Bytes
 from manifests.model import Artifact, Chain, CheckpointId, Kind
 
@@ -169,14 +169,14 @@ class Uploads:
         return pack
 
     def _alone(self, piece: Piece, stored: Slice, digest: str) -> Pending:
-        path = layout.artifact(piece.operator, piece.partition, self._owner, stored.kind, digest, piece.codec)
+        path = object_paths.artifact(piece.operator, piece.partition, self._owner, stored.kind, digest, piece.codec)
         size = len(stored.data)
         piece.artifacts = (Artifact(path, stored.kind, 0, size, size, stored.raw_size, stored.records, digest),)
         return Pending(path, stored.data)
 
     async def _pack(self, operator: str, codec: str, slices: list[tuple[Slice, str]]) -> tuple[Pending, list[Artifact]]:
         whole = b"".join(stored.data for stored, _ in slices)
-        path = layout.pack(operator, self._owner, await hash_of(self._host, whole), codec)
+        path = object_paths.pack(operator, self._owner, await hash_of(self._host, whole), codec)
         artifacts, offset = [], 0
         for stored, digest in slices:
             length = len(stored.data)

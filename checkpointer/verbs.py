@@ -6,7 +6,7 @@ from checkpointer import objects
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.session import Session
 from checkpointer.uploads import Piece, Slice, Uploads
-from manifests import layout
+from manifests import object_paths
 from manifests.model import Artifact, CheckpointId, Kind, Manifest
 
 
@@ -14,8 +14,8 @@ async def save_artifact(
     session: Session, checkpoint: CheckpointId, operator: str, partition: int, kind: Kind, data: bytes
 ) -> Artifact:
     """Write opaque bytes as an object of their own, under the attempt's id. Needs no session state: tasks call it."""
-    piece = Piece(operator, layout.check_partition(partition), layout.RAW)
-    layout.encode_name("operator", operator)
+    piece = Piece(operator, object_paths.check_partition(partition), object_paths.RAW)
+    object_paths.encode_name("operator", operator)
     uploads = Uploads(session.store, session.host, checkpoint)
     await uploads.write(piece, Slice(kind, data, len(data), 1), None)
     await uploads.flush(operator, piece.codec)

@@ -31,3 +31,19 @@ class UnsupportedFormatError(CorruptionError):
 
 class IllegalArgumentError(CheckpointError, ValueError):
     """The call cannot be right; nothing was written."""
+
+
+class InvalidStateError(CheckpointError):
+    """What the store or the job holds does not allow this."""
+
+
+BAD_INPUT: tuple[type[Exception], ...] = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What bad bytes make a constructor raise. Anything else, such as a TimeoutError, comes from a signal handler that ran
+meanwhile, and must not be taken for a fault of the bytes."""

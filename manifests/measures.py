@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 from statistics import median_low
 
-from manifests import layout
+from manifests import object_paths
 from manifests.model import SNAPSHOT, Artifact, Manifest, Operator
 
 
@@ -128,7 +128,7 @@ def bytes_by_attempt(sizes: dict[str, int]) -> dict[str, int]:
     """Bytes of objects by the id, as text, of the attempt that wrote them."""
     written: defaultdict[str, int] = defaultdict(int)
     for path, size in sizes.items():
-        written[str(layout.owner(path))] += size
+        written[str(object_paths.owner(path))] += size
     return written
 
 

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import zstandard
 
-from manifests import layout
+from manifests import object_paths
+from manifests.chain_json import ArtifactReader, ObjectTable, decode_partitions
 from manifests.digest import sha256
 from manifests.errors import MalformedError
-from manifests.fields import Fields, dump
-from manifests.frames import decompress
+from manifests.json_fields import Fields, dump
 from manifests.model import FORMAT_VERSION, Chain, CheckpointId, Operator, Patch, Patches, Segment
-from manifests.rows import ArtifactReader, ObjectTable, decode_partitions
 from manifests.shown import show
+from manifests.zstd import decompress
 
 INLINE = 512
 """Chains that stand in the manifest itself."""
@@ -47,7 +47,7 @@ def encode_segment(owner: CheckpointId, operator: str, patches: Patches) -> tupl
     rows = {str(p): [patch.keep, [table.row(a) for a in patch.added]] for p, patch in sorted(patches.items())}
     raw = dump({"format_version": FORMAT_VERSION, "operator": operator, "objects": table.rows, "patches": rows})
     data = zstandard.ZstdCompressor(level=3).compress(raw)
-    path = layout.segment(owner, sha256(data))
+    path = object_paths.segment(owner, sha256(data))
     return Segment(path, len(data), len(raw), len(rows)), SegmentObject(path, data)
 
 
@@ -56,7 +56,7 @@ def decode_segment(segment: Segment, operator: str, partitions: int, codec: str,
     fields = Fields.parse(segment.path, decompress(segment.path, data, segment.raw_size))
     if (found := fields.text("operator")) != operator:
         fields.fail(f"expected operator {operator!r}, found {found!r:.60}")
-    owner = layout.owner(segment.path)
+    owner = object_paths.owner(segment.path)
     reader = ArtifactReader(fields, operator, codec, owner.sequence if owner else 0)
     values = fields.mapping("patches")
     if len(values) != segment.entries:

@@ -29,7 +29,7 @@ LAYERS = (
         "format",
         "The format is values and bytes, so that it can be read, tested and written again without a store or a clock.",
         ("manifests",),
-        packages=("zstandard",),
+        packages=("msgpack", "zstandard"),
     ),
     Layer(
         "errors",
@@ -43,13 +43,6 @@ LAYERS = (
         ("checkpointer.runtime", "checkpointer.runtime.host", "checkpointer.runtime.processes"),
         ("format", "errors"),
         ("fsspec",),
-    ),
-    Layer(
-        "codecs",
-        "Encoding is a function of its input: it knows neither stores nor threads, and tasks can run it anywhere.",
-        ("checkpointer.codecs",),
-        ("format", "errors"),
-        ("msgpack", "zstandard"),
     ),
     Layer(
         "display",
@@ -72,7 +65,7 @@ LAYERS = (
             "checkpointer.reentry",
             "checkpointer.references",
         ),
-        ("format", "errors", "compaction", "codecs"),
+        ("format", "errors", "compaction"),
     ),
     Layer(
         "store",
@@ -113,14 +106,14 @@ LAYERS = (
             "checkpointer.uploads",
             "checkpointer.verbs",
         ),
-        ("format", "errors", "display", "compaction", "runtime", "codecs", "mapping", "store"),
+        ("format", "errors", "display", "compaction", "runtime", "mapping", "store"),
         ("zstandard",),
     ),
     Layer(
         "table",
         "Tables are merged in Arrow alone, so that executors, the driver and readers without Spark do it alike.",
         ("checkpointer.table",),
-        ("format", "errors", "compaction", "runtime", "codecs", "store", "core"),
+        ("format", "errors", "compaction", "runtime", "store", "core"),
         ("pyarrow", "numpy"),
     ),
     Layer(
@@ -136,7 +129,7 @@ LAYERS = (
             "checkpointer.sync_handles",
             "checkpointer.views",
         ),
-        ("format", "errors", "display", "runtime", "codecs", "mapping", "store", "core", "table"),
+        ("format", "errors", "display", "runtime", "mapping", "store", "core", "table"),
     ),
     Layer(
         "telemetry",
@@ -156,7 +149,7 @@ LAYERS = (
         "spark",
         "Only this part imports Spark, so that everything else runs, and is tested, without a JVM.",
         ("checkpointer.spark",),
-        ("format", "errors", "display", "runtime", "codecs", "mapping", "store", "core", "table", "faces"),
+        ("format", "errors", "display", "runtime", "mapping", "store", "core", "table", "faces"),
         ("pyspark", "py4j", "pyarrow", "pandas"),
     ),
     Layer(
@@ -170,7 +163,7 @@ LAYERS = (
         "commands",
         "A command line calls what a program could call, and holds no logic of its own.",
         ("checkpointer.cli", "checkpointer.__main__"),
-        ("format", "errors", "display", "runtime", "codecs", "store", "core", "table", "faces", "progress", "report"),
+        ("format", "errors", "display", "runtime", "store", "core", "table", "faces", "progress", "report"),
         ("click", "rich"),
     ),
     Layer(
@@ -257,13 +250,13 @@ def test_a_module_imports_only_what_lies_below_it(module: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("manifests.wire", "import fsspec"),
-        ("manifests.wire", "from checkpointer.errors import CheckpointError"),
-        ("manifests.wire", "def late():\n    from checkpointer import objects"),
+        ("manifests.manifest_json", "import fsspec"),
+        ("manifests.manifest_json", "from checkpointer.errors import CheckpointError"),
+        ("manifests.manifest_json", "def late():\n    from checkpointer import objects"),
         ("checkpointer.store.s3", "from checkpointer.pointer import advance"),
         ("checkpointer.store.s3", "from checkpointer import Checkpointer"),
         ("checkpointer.store.s3", "import pyspark"),
-        ("checkpointer.codecs.values", "from checkpointer.store import open_store"),
+        ("manifests.msgpack_values", "from checkpointer.store import open_store"),
         ("checkpointer.pointer", "import s3fs.core"),
         ("checkpointer.pointer", "from checkpointer.sync import Checkpointer"),
         ("checkpointer.pointer", "import importlib"),

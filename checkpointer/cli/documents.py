@@ -13,7 +13,7 @@ from checkpointer.losses import Loss, Older, RepairPlan
 from checkpointer.overview import Listed
 from checkpointer.retention.plan import PlanRow, Total
 from checkpointer.retention.verify import Finding, Verification
-from manifests import layout, measures
+from manifests import measures, object_paths
 from manifests.measures import OperatorSize, PartitionSize, Spread
 from manifests.model import Artifact, CheckpointId, Cost, Job, Operator
 
@@ -119,7 +119,7 @@ def artifact(found: Artifact) -> nouns.Artifact:
         "raw_bytes": found.raw_size,
         "records": found.records,
         "digest": found.digest,
-        "written_by": str(layout.owner(found.path)),
+        "written_by": str(object_paths.owner(found.path)),
     }
 
 

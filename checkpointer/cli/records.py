@@ -4,11 +4,11 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 
 from checkpointer.cli import nouns
-from checkpointer.codecs.tagged import to_json
-from checkpointer.codecs.values import unpack
 from checkpointer.restore import Snapshot, kind_of
 from checkpointer.runtime import run_sync
 from checkpointer.store.connection import require
+from manifests.msgpack_values import unpack
+from manifests.tagged_json import to_json
 
 
 def require_arrow(root: str) -> None:

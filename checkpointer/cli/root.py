@@ -9,7 +9,7 @@ from typing import Any
 
 from checkpointer.errors import CheckpointError, CorruptionError, StoreNotFoundError
 from checkpointer.store import ObjectNotFoundError, Store, open_store
-from manifests import layout
+from manifests import object_paths
 
 _LOST = "manifests are there, but `_latest`, which names the committed one, was lost: see `checkpointer repair`"
 _ABOVE = 3
@@ -28,7 +28,7 @@ async def require_store(store: Store, options: Mapping[str, Any] | None) -> None
 
 async def _has_pointer(store: Store) -> bool:
     try:
-        await store.get(layout.LATEST)
+        await store.get(object_paths.LATEST)
     except ObjectNotFoundError:
         return False
     return True
@@ -39,7 +39,7 @@ async def _around(store: Store, options: Mapping[str, Any] | None) -> tuple[str,
         folder = Path(store.url)
         found = [*islice((p for p in folder.parents[:_ABOVE] if _is_root(p)), _MOST)]
         return _describe(folder), [str(path) for path in found or sorted(islice(_near(folder), _MOST))]
-    if (await store.list_page(layout.MANIFESTS)).entries:
+    if (await store.list_page(object_paths.MANIFESTS)).entries:
         return _LOST, []
     above = await _above(store.url, options)
     return "it has no `_latest`", [] if above is None else [above]
@@ -49,7 +49,7 @@ def _describe(folder: Path) -> str:
     with suppress(OSError):
         if not folder.exists():
             return "there is no such folder"
-        if (folder / layout.MANIFESTS).is_dir():
+        if (folder / object_paths.MANIFESTS).is_dir():
             return _LOST
         if not any(folder.iterdir()):
             return "the folder is empty"
@@ -69,7 +69,7 @@ def _near(folder: Path) -> Iterator[Path]:
 
 def _is_root(folder: Path) -> bool:
     try:
-        return (folder / layout.LATEST).is_file()
+        return (folder / object_paths.LATEST).is_file()
     except OSError:
         return False
 

@@ -10,8 +10,8 @@ from datetime import datetime
 
 from checkpointer.errors import IllegalArgumentError, MalformedError
 from checkpointer.progress.document import Document, Form, Space
-from manifests import layout
-from manifests.progress import (
+from manifests import object_paths
+from manifests.positions_json import (
     MAX_OWNERSHIP,
     MAX_POSITION,
     Ownership,
@@ -38,7 +38,7 @@ class Group:
 
     def __init__(self, space: Space, folder: str, key: Callable[[str], str] = lambda name: name) -> None:
         self.space, self.folder, self._key = space, folder, key
-        self.ownership = Document(space, layout.ownership(folder), _OWNERSHIP)
+        self.ownership = Document(space, object_paths.ownership(folder), _OWNERSHIP)
         self._positions: dict[str, Document[Position]] = {}
 
     def position(self, partition: str) -> Document[Position]:
@@ -71,9 +71,9 @@ class Group:
         await self._remove(await self._listed())
 
     async def _listed(self) -> list[str]:
-        prefix = layout.positions(self.folder)
+        prefix = object_paths.positions(self.folder)
         paths = [entry.path for entry in await self.space.store.list(prefix)]
-        return [path for path in paths if layout.is_position(path.removeprefix(prefix))]
+        return [path for path in paths if object_paths.is_position(path.removeprefix(prefix))]
 
     async def _remove(self, paths: list[str]) -> None:
         await self.space.store.delete(paths)
@@ -94,7 +94,7 @@ class Group:
 
     def _path(self, partition: str) -> str:
         check_name(partition)  # before the key makes something else of it
-        return layout.position(self.folder, self._key(partition))
+        return object_paths.position(self.folder, self._key(partition))
 
     def _at(self, path: str) -> Document[Position]:
         return self._positions.setdefault(path, Document(self.space, path, _POSITION))
@@ -102,7 +102,7 @@ class Group:
 
 def check_name(partition: str) -> str:
     """Return the name of a partition; `IllegalArgumentError` where no position could have it."""
-    layout.encode_part(partition)  # refuses what is no text
+    object_paths.encode_part(partition)  # refuses what is no text
     if len(partition) > MAX_NAME:
         raise IllegalArgumentError(f"{partition!r:.60}…: {len(partition)} characters, at most {MAX_NAME} are kept")
     return partition

@@ -14,7 +14,7 @@ import yaml
 
 from checkpointer.errors import BAD_INPUT, IllegalArgumentError, InvalidStateError, MalformedError
 from manifests.digest import check_digest, sha256
-from manifests.fields import format_time
+from manifests.json_fields import format_time
 from manifests.shown import show
 
 LIMIT = 1 << 20

@@ -10,7 +10,7 @@ from checkpointer.errors import LeaseLostError
 from checkpointer.progress.document import Document
 from checkpointer.runtime.not_picklable import NotPicklable
 from manifests.model import Json
-from manifests.progress import Position
+from manifests.positions_json import Position
 
 Value = Mapping[str, Json]
 

@@ -29,8 +29,8 @@ from checkpointer.progress.balance import Choice, Sight, choose
 from checkpointer.progress.group import Group, check_name
 from checkpointer.progress.lease import Lease
 from checkpointer.progress.watch import Watch
-from manifests import layout
-from manifests.progress import Ownership, Position, Row
+from manifests import object_paths
+from manifests.positions_json import Ownership, Position, Row
 from manifests.shown import show
 
 T = TypeVar("T")
@@ -378,7 +378,7 @@ class Leases:
 
 
 def _check_worker(name: str) -> str:
-    layout.encode_part(name)  # a name that is no text, in a row, would keep everybody from reading the ownership
+    object_paths.encode_part(name)  # a name that is no text, in a row, would keep everybody from reading the ownership
     return name
 
 

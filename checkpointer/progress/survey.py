@@ -11,8 +11,8 @@ from checkpointer.progress.eventprocessorhost import checkpoint as eph
 from checkpointer.progress.kinesis import state as kinesis
 from checkpointer.progress.kinesis.sequence import TRIM_HORIZON
 from checkpointer.store.base import ObjectNotFoundError, Store
-from manifests import layout
-from manifests.progress import (
+from manifests import object_paths
+from manifests.positions_json import (
     MAX_MARKER,
     MAX_OWNERSHIP,
     MAX_POSITION,
@@ -47,7 +47,9 @@ class Survey:
 
 
 async def survey(store: Store) -> Survey:
-    names = [name for entry in await store.list(layout.PROGRESS) if (name := layout.parse_progress(entry.path))]
+    names = [
+        name for entry in await store.list(object_paths.PROGRESS) if (name := object_paths.parse_progress(entry.path))
+    ]
     damage: list[str] = []
     found = await asyncio.gather(*(_read(store, name, damage) for name in names))
     rows: dict[tuple[tuple[str, ...], str], Row] = {}
@@ -76,17 +78,19 @@ _CHECKS: dict[str, Callable[[str, Position], object]] = {
 """By interface: its reading of a position, which refuses what its consumers would refuse."""
 
 
-def _check(name: layout.ProgressName, position: Position) -> None:
+def _check(name: object_paths.ProgressName, position: Position) -> None:
     interface = name.group[0]
     partition = position.partition.lower() if interface == "eventhub" else position.partition
-    if name.path.rpartition("/")[2] != f"{layout.encode_part(partition)}.json":
+    if name.path.rpartition("/")[2] != f"{object_paths.encode_part(partition)}.json":
         raise MalformedError(
             f"{name.path}: is the position of partition {partition!r:.60}, which stands elsewhere: remove this copy"
         )
     _CHECKS[interface](name.path, position)
 
 
-async def _read(store: Store, name: layout.ProgressName, damage: list[str]) -> Ownership | Position | Marker | None:
+async def _read(
+    store: Store, name: object_paths.ProgressName, damage: list[str]
+) -> Ownership | Position | Marker | None:
     decode, limit = _FORMS[name.kind]
     try:
         found = decode(name.path, (await store.get(name.path, limit=limit)).data)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from checkpointer.runtime.host import Host
-from manifests.progress import Ownership, Row
+from manifests.positions_json import Ownership, Row
 
 WISH_LEASES = 2
 """Lengths of a lease after which a wish counts no more."""

@@ -28,7 +28,7 @@ from checkpointer.runtime import run_sync
 from checkpointer.runtime.host import Progress
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
-from manifests import layout, measures
+from manifests import measures, object_paths
 from manifests.measures import Spread
 from manifests.model import CheckpointId, Manifest, Operator, Ref
 
@@ -62,7 +62,7 @@ async def gather(
     """See `make_report`."""
     check = Check(session, None, 0.0, progress)
     head = Head()
-    with check.noting(layout.LATEST):
+    with check.noting(object_paths.LATEST):
         head = await read_head(session.store)
     alone: dict[Ref, Manifest] = {}
     left_out = 0
@@ -74,7 +74,7 @@ async def gather(
         check.share = _share(check) if share is None else share
         await check.read_objects()
         await check.forget_retired(head)
-    if not any(finding.path == layout.LATEST for finding in check.findings):
+    if not any(finding.path == object_paths.LATEST for finding in check.findings):
         await check.look_above(head)
     too_much = left_out > 0 and policy.keeps_all
     current = check.manifests.get(head.committed) if head.committed else None
@@ -228,7 +228,7 @@ async def _cleanup(session: Session, policy: RetentionPolicy) -> Cleanup:
 
 def _needs_repair(found: Verification, current: Manifest | None) -> bool:
     """Whether `_latest` or the committed manifest is not to be trusted, so that a rollback has nothing to stand on."""
-    return bool(found.findings) and (current is None or any(f.path == layout.LATEST for f in found.findings))
+    return bool(found.findings) and (current is None or any(f.path == object_paths.LATEST for f in found.findings))
 
 
 async def _candidates(session: Session) -> tuple[Candidate, ...]:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 
-from manifests import layout
+from manifests import object_paths
 from manifests.digest import check_digest, check_size
 from manifests.model import Artifact
 
@@ -23,7 +23,7 @@ class Comparison:
 
     def __init__(self, path: str, size: int, artifacts: Iterable[Artifact]) -> None:
         self._path, self._expected, self._size = path, size, 0
-        digest = layout.digest_of(path)
+        digest = object_paths.digest_of(path)
         named = {(0, size, digest): path}  # many partitions may name the same bytes
         for part in artifacts:
             named.setdefault((part.offset, part.length, part.digest), f"{path} (from byte {part.offset})")

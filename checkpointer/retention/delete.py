@@ -14,7 +14,7 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.retire import Live, decide, without
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
-from manifests import layout
+from manifests import object_paths
 from manifests.model import CheckpointId, Pointer, Ref
 
 logger = logging.getLogger("checkpointer")
@@ -96,5 +96,5 @@ async def _sweep(session: Session, gone: Ref) -> None:
     found, leads_on = await reading(session.store, judge)
     paths = objects.objects_of(gone, manifest)
     if leads_on:  # its manifest names the one before it, which was retired lately, and must still be found
-        paths.discard(layout.manifest(gone.id))
+        paths.discard(object_paths.manifest(gone.id))
     await session.store.delete([path for path in sorted(paths) if found(path, 0).action == DELETE])

@@ -19,7 +19,7 @@ from checkpointer.pointer import Head
 from checkpointer.retention.retire import Decision, is_young
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
-from manifests import layout
+from manifests import object_paths
 from manifests.model import CheckpointId, Manifest, Ref, Retired
 
 Action = Literal["keep", "later", "delete"]
@@ -80,7 +80,7 @@ async def index_live(
     index = Index()
     live = decision.live
     catalog = [] if head.pointer.catalog is None else [head.pointer.catalog.path]
-    index.add(Namer(None, "_latest, or its catalog", KEEP), [layout.LATEST, *catalog])
+    index.add(Namer(None, "_latest, or its catalog", KEEP), [object_paths.LATEST, *catalog])
     chain = set(live.chain)
 
     def strength(ref: Ref) -> tuple[bool, bool, CheckpointId]:

@@ -21,7 +21,7 @@ from checkpointer.display import count, cut, note, size, table
 from checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
 from checkpointer.retention.index import DELETE, KEEP, LATER, Action, Index
 from checkpointer.store import files
-from manifests import layout
+from manifests import object_paths
 from manifests.model import CheckpointId, Ref
 from manifests.shown import show
 
@@ -82,7 +82,7 @@ class Judge:
             namer, count = named
             by = None if namer.id is None else str(namer.id)
             return PlanRow(path, size, namer.action, namer.reason, by, count)
-        owner = layout.owner(path)
+        owner = object_paths.owner(path)
         if owner is None:
             return PlanRow(path, size, KEEP, "not of the format: never touched")
         if owner.sequence > self.sequence:
@@ -95,8 +95,8 @@ class Judge:
         What is only ever swapped has no sequence, and needs none: the store removes such a file only where no swap of
         it can be under way.
         """
-        owner = layout.owner(path)
-        swapped = path == layout.LATEST or layout.parse_progress(path) is not None
+        owner = object_paths.owner(path)
+        swapped = path == object_paths.LATEST or object_paths.parse_progress(path) is not None
         if not swapped and (owner is None or owner.sequence > self.sequence):
             return PlanRow(path, 0, KEEP, "a write that may be under way", leftover=token)
         return PlanRow(path, 0, DELETE, "left behind by an interrupted write", leftover=token)

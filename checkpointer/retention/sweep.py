@@ -21,7 +21,7 @@ from checkpointer.retention.retire import Decision, Live, decide, decide_now, pr
 from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Session
 from checkpointer.store.base import Leftover, pages
-from manifests import layout
+from manifests import object_paths
 from manifests.model import CheckpointId, Ref
 
 logger = logging.getLogger("checkpointer")
@@ -194,7 +194,7 @@ async def _delete(session: Session, plan: Plan, progress: Progress | None) -> To
         await tell(session.host, progress, done, total)
 
     for part in (True, False):
-        rows = (row for row in _deletions(plan) if row.path.startswith(layout.ARTIFACTS) != part)
+        rows = (row for row in _deletions(plan) if row.path.startswith(object_paths.ARTIFACTS) != part)
         while bulks := await session.host.run(lambda some=rows: _bulks(some)):  # type: ignore[misc]
             await asyncio.gather(*map(delete, bulks))
     if done:

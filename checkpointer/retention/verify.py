@@ -25,7 +25,7 @@ from checkpointer.retention.comparison import Comparison
 from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectNotFoundError
-from manifests import layout
+from manifests import object_paths
 from manifests.digest import sha256
 from manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment
 
@@ -123,7 +123,7 @@ async def verify_store(
     check_share(share)
     check = Check(session, operator, share, progress)
     head = None
-    with check.noting(layout.LATEST):
+    with check.noting(object_paths.LATEST):
         head = await read_head(session.store)
     if head is not None and head.pointer is not None:
         check.objects += 1
@@ -175,7 +175,7 @@ class Check:
             problem = f"{path}: expected an object, found none"
             self.findings.append(Finding(path, problem, tuple(sorted(known or self._naming(path))), True, and_older))
         except (CorruptionError, StoreRefusedError) as error:  # such as a disk that fails, or a right that is missing
-            if path == layout.LATEST and isinstance(error, StoreRefusedError):
+            if path == object_paths.LATEST and isinstance(error, StoreRefusedError):
                 raise
             if isinstance(error, StoreRefusedError):
                 self.refusals.append(error)
@@ -225,7 +225,7 @@ class Check:
 
         What was looked at for another one is not read again.
         """
-        path = layout.manifest(ref.id)
+        path = object_paths.manifest(ref.id)
         with self.noting(path, ref.id):
             manifest = await objects.read_manifest_alone(self._store, ref)
             self.manifests = {ref: manifest}
@@ -243,7 +243,7 @@ class Check:
         while ref is not None and ref.id.sequence >= boundary:
             manifest = listed.get(ref)
             if manifest is None:
-                with self.noting(layout.manifest(ref.id), ref.id, and_older=ref.id.sequence > boundary):
+                with self.noting(object_paths.manifest(ref.id), ref.id, and_older=ref.id.sequence > boundary):
                     manifest = await objects.read_manifest_alone(self._store, ref)
             if manifest is None:
                 break
@@ -258,8 +258,8 @@ class Check:
             others += [entry.ref for entry in self.catalog.entries]
         damaged = {finding.path for finding in self.findings}
         for ref in dict.fromkeys(others):
-            if ref not in self.manifests and layout.manifest(ref.id) not in damaged:
-                with self.noting(layout.manifest(ref.id), ref.id):
+            if ref not in self.manifests and object_paths.manifest(ref.id) not in damaged:
+                with self.noting(object_paths.manifest(ref.id), ref.id):
                     self._add(ref, await objects.read_manifest_alone(self._store, ref))
 
     def _add(self, ref: Ref, manifest: Manifest) -> None:
@@ -290,7 +290,7 @@ class Check:
             self._segments[path] = False
             with self.noting(path):
                 data = (await self._store.get(path, limit=segment.size)).data
-                await objects.check(self._host, path, data, segment.size, layout.digest_of(path))
+                await objects.check(self._host, path, data, segment.size, object_paths.digest_of(path))
                 self._segments[path] = True
                 self.objects += 1
                 self.bytes += segment.size
@@ -345,14 +345,14 @@ class Check:
         newest = await newest_above(self._store, head)
         if newest is None or (await read_head(self._store)).version != head.version:
             return
-        problem = f"{layout.LATEST}: expected an object, found none, though {newest} was written: it was lost"
+        problem = f"{object_paths.LATEST}: expected an object, found none, though {newest} was written: it was lost"
         if head.pointer is not None:
             problem = (
-                f"{layout.LATEST}: expected the newest version, found one that commits {head.sequence}; {newest} "
+                f"{object_paths.LATEST}: expected the newest version, found one that commits {head.sequence}; {newest} "
                 "was written too: an old copy was put in its place?"
             )
         advice = "repair_candidates(), or `checkpointer repair`, lists what the root can be repaired to"
-        self.findings.append(Finding(layout.LATEST, f"{problem}; {advice}", (), missing=head.pointer is None))
+        self.findings.append(Finding(object_paths.LATEST, f"{problem}; {advice}", (), missing=head.pointer is None))
 
     async def forget_retired(self, head: Head) -> None:
         """Leave out what is missing because it was deleted meanwhile, together with the checkpoints that needed it."""

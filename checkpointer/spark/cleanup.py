@@ -25,7 +25,7 @@ from checkpointer.spark.tasks import TaskRoot
 from checkpointer.store import Fencing
 from checkpointer.store.base import Leftover, Store
 from checkpointer.sync import Checkpointer
-from manifests import layout
+from manifests import object_paths
 
 SHARES = 64
 """About as many parts as the objects of an operator are listed in."""
@@ -177,11 +177,11 @@ async def _shares(client: Client, sequence: int) -> Sequence[str]:
     ids = _ids(sequence + 1)  # what is being written now has the next sequence
     shares: list[str] = []
     for folder in await store.folders(""):
-        if folder == layout.ARTIFACTS:
+        if folder == object_paths.ARTIFACTS:
             for operator in await store.folders(folder):
                 shares += [f"{operator}{part}" for part in (*_PARTITIONS, *(f"packs/{start}" for start in ids))]
-        elif folder == layout.MANIFESTS:
-            shares += [layout.SEGMENTS, *(f"{folder}{start}" for start in ids)]
+        elif folder == object_paths.MANIFESTS:
+            shares += [object_paths.SEGMENTS, *(f"{folder}{start}" for start in ids)]
         else:
             shares.append(folder)
     return shares

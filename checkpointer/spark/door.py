@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from checkpointer.errors import IllegalArgumentError
-from manifests import layout
+from manifests import object_paths
 
 _CONNECT = "pyspark.sql.connect."
 
@@ -77,7 +77,7 @@ def check_combine(table: str, given: Any) -> dict[str, Any]:
 def check_num_partitions(what: str, given: Any) -> int:
     """Take a number of partitions."""
     try:
-        if layout.check_partition(given) > 0:
+        if object_paths.check_partition(given) > 0:
             return int(given)
     except IllegalArgumentError:
         pass

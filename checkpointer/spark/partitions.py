@@ -18,7 +18,7 @@ from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.spark.door import check_frame, check_names, check_num_partitions
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.sync import Checkpointer
-from manifests import layout
+from manifests import object_paths
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Kind
 
 _PARTITION = "__partition"
@@ -69,7 +69,7 @@ def write_partitions(
     num_partitions: int | None,
 ) -> list[tuple[Artifact, str]]:
     """Run `write` on the executors. Return the artifacts of the finished tasks, one a partition, and where each ran."""
-    layout.encode_name("operator", operator)
+    object_paths.encode_name("operator", operator)
     check_frame(f"operator {operator!r}: write_partitions()", frame)
     if not callable(write):
         raise IllegalArgumentError(
@@ -95,7 +95,7 @@ def write_partitions(
 def _artifacts(operator: str, written: list[tuple[str, int, str]]) -> list[tuple[Artifact, str]]:
     artifacts: dict[int | None, tuple[Artifact, str]] = {}
     for path, size, place in written:
-        name = layout.parse_artifact(path)
+        name = object_paths.parse_artifact(path)
         if name.partition in artifacts or name.kind is None:
             raise InvalidStateError(f"operator {operator!r}: partition {name.partition} was written by two tasks")
         artifacts[name.partition] = Artifact(path, name.kind, 0, size, size, size, 1, name.digest), place

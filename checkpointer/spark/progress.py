@@ -13,7 +13,7 @@ from checkpointer.query.file_lists import digest, last_entries
 from checkpointer.query.spark_log import Offsets
 from checkpointer.spark.batch import find_query
 from checkpointer.store.url import parse
-from manifests.job import LIST_ENTRY
+from manifests.job_json import LIST_ENTRY
 from manifests.model import Job, SparkProgress
 
 logger = logging.getLogger("checkpointer")

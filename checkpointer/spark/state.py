@@ -22,7 +22,7 @@ from checkpointer.spark.table import TableState
 from checkpointer.sync import Checkpointer
 from checkpointer.sync_handles import Checkpoint, Restored
 from checkpointer.table.schema import Combine
-from manifests import layout
+from manifests import object_paths
 from manifests.model import CheckpointId, Job, Json
 
 P = ParamSpec("P")
@@ -126,13 +126,13 @@ class State(NotPicklable):
 
         `partitions` is how many parts a new mapping is saved in; another number for an old one spreads it anew.
         """
-        layout.encode_name("map", name)
+        object_paths.encode_name("map", name)
         if name in self._tables:
             raise IllegalArgumentError(f"map {name!r}: a table of this job has that name")
         self._used.add(name)
         state = self._line.maps.get(name)
         known = self._checkpoint._draft.operator(name)
-        if state is None and known is not None and known.codec == layout.PARQUET:
+        if state is None and known is not None and known.codec == object_paths.PARQUET:
             raise IllegalArgumentError(
                 f"map {name!r}: the state has a table of that name: state.table({name!r}, key=…)"
             )
@@ -170,7 +170,7 @@ class State(NotPicklable):
                 Nulls are left out. Sums of integers and decimals are exact; those of floats depend on the order.
             schema: Columns of a table that nothing was written to yet, so that it can be read before that.
         """
-        layout.encode_name("table", name)
+        object_paths.encode_name("table", name)
         if name in self._line.maps:
             raise IllegalArgumentError(f"table {name!r}: a map of this job has that name")
         if name in self._tables:
@@ -215,7 +215,7 @@ class State(NotPicklable):
         together by `pmod(hash(key), num_partitions)`, the same in every batch; without, a partition is whatever Spark
         made of the DataFrame, by index.
         """
-        layout.encode_name("operator", name)
+        object_paths.encode_name("operator", name)
         self._used.add(name)
         draft = self._checkpoint._draft
         draft.declare(name, partitioning(name, key, num_partitions))
@@ -227,8 +227,8 @@ class State(NotPicklable):
     @_operation
     def partition(self, name: str, partition: int) -> list[bytes]:
         """A partition's snapshot and deltas, as of the last committed batch. Empty where it has none."""
-        layout.encode_name("operator", name)
-        layout.check_partition(partition)
+        object_paths.encode_name("operator", name)
+        object_paths.check_partition(partition)
         self._used.add(name)
         committed = self._checkpoint.parent
         if committed is None or name not in committed.operators:
@@ -239,7 +239,7 @@ class State(NotPicklable):
     @_operation
     def drop(self, name: str) -> None:
         """Leave a map or operator out, from this batch on."""
-        layout.encode_name("operator", name)
+        object_paths.encode_name("operator", name)
         self._used.add(name)
         known = name in self._line.maps or name in self._tables
         if (dropped := self._line.maps.pop(name, None)) is not None:

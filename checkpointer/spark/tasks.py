@@ -15,7 +15,7 @@ from checkpointer.placement import this_place
 from checkpointer.spark.interpreter import settle_interpreter, use_driver_python
 from checkpointer.sync import Checkpointer
 from checkpointer.sync_handles import Restored
-from manifests import layout
+from manifests import object_paths
 
 logger = logging.getLogger("checkpointer")
 
@@ -74,7 +74,7 @@ def prove_tasks(client: Checkpointer, spark: SparkSession, restored: Restored | 
 
 def _has_maps_alone(restored: Restored | None) -> bool:
     manifest = None if restored is None else restored.manifest
-    return manifest is not None and all(o.codec == layout.MSGPACK for o in manifest.operators.values())
+    return manifest is not None and all(o.codec == object_paths.MSGPACK for o in manifest.operators.values())
 
 
 def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None:

@@ -22,7 +22,7 @@ from checkpointer.table.hashing import check_partitions
 from checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
 from checkpointer.table.version import Reader, Version
 from checkpointer.table.write import Writer, is_small, rewrite, split
-from manifests import layout
+from manifests import object_paths
 from manifests.model import Artifact, Chain, CheckpointId
 
 RESULT = StructType([StructField("written", BinaryType())])
@@ -42,7 +42,9 @@ class Written:
     def first(self, owner: CheckpointId) -> Artifact | None:
         """Return one of the artifacts that this task wrote itself; None where it wrote none."""
         chains = (*self.snapshots.values(), *self.deltas.values(), *chain.from_iterable(self.chains.values()))
-        return next((found for found in chains if found.length and layout.parse_artifact(found.path).id == owner), None)
+        return next(
+            (found for found in chains if found.length and object_paths.parse_artifact(found.path).id == owner), None
+        )
 
     def dump(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"written": pa.array([pickle.dumps(self)], pa.binary())})

@@ -1,7 +1,7 @@
 """What every store offers: coroutines over whole objects, named by paths relative to the root.
 
 Objects are written once and never changed, except those written by `compare_and_swap`. Paths come from
-`manifests.layout` only. A store raises errors of the tree (`checkpointer.errors`) and three signals of its
+`manifests.object_paths` only. A store raises errors of the tree (`checkpointer.errors`) and three signals of its
 own, which the layers above turn into an outcome:
 
 * `ObjectNotFoundError`: nothing has this path;

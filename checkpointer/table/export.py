@@ -23,7 +23,7 @@ from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Session
 from checkpointer.store.base import ObjectExistsError, Store
 from checkpointer.table.parquet_file import PlainRows, open_writer
-from manifests import layout
+from manifests import object_paths
 from manifests.model import CheckpointId
 
 logger = logging.getLogger("checkpointer")
@@ -84,7 +84,7 @@ async def _export(
     done = 0
     written = []
     for name, kind in wanted.items():
-        folder = layout.encode_name("operator", name)
+        folder = object_paths.encode_name("operator", name)
         rows = files = 0
         async for partition, table in _partitions(snapshot, name, kind):
             path = f"{folder}/part-{partition:05d}.parquet"

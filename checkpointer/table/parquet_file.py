@@ -11,14 +11,14 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkpointer.codecs.tagged import to_json
-from checkpointer.codecs.values import unpack
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.restore import Kind, Snapshot
 from checkpointer.runtime import run_sync
 from checkpointer.store import files
 from checkpointer.table.opening import partition_reader
 from checkpointer.table.version import Version
+from manifests.msgpack_values import unpack
+from manifests.tagged_json import to_json
 
 ENTRIES = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)])
 """Of a map. Both are JSON text, in the form of `checkpointer cat`: their types never depend on what is in the map."""

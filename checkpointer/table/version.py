@@ -17,7 +17,7 @@ from checkpointer.runtime.host import Host
 from checkpointer.store.base import Store
 from checkpointer.table import kept, merge, parquet, wide
 from checkpointer.table.schema import PARTITION, TableSchema
-from manifests import layout
+from manifests import object_paths
 from manifests.digest import sha256, verify
 from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Operator
 
@@ -36,15 +36,15 @@ class Version:
 
     @classmethod
     def of(cls, name: str, operator: Operator) -> "Version":
-        if operator.partitioner != PARTITIONER or operator.codec != layout.PARQUET:
+        if operator.partitioner != PARTITIONER or operator.codec != object_paths.PARQUET:
             kind, way = "bytes", "operator"
-            if operator.codec == layout.MSGPACK:
+            if operator.codec == object_paths.MSGPACK:
                 kind, way = "a map", "keyed"
             raise IllegalArgumentError(f"operator {name!r}: is {kind}, not a table: restored.{way}({name!r}) reads it")
         return cls(name, TableSchema.from_json(name, operator.schema), operator.partitions, operator.chains)
 
     def operator(self) -> Operator:
-        return Operator(self.partitions, PARTITIONER, layout.PARQUET, self.chains, self.schema.to_json())
+        return Operator(self.partitions, PARTITIONER, object_paths.PARQUET, self.chains, self.schema.to_json())
 
     def only(self, partitions: Sequence[int]) -> "Version":
         """The same with some partitions alone: what one task needs."""

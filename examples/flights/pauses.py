@@ -12,7 +12,7 @@ from unittest import mock
 from checkpointer import client
 from checkpointer.store import Store, files, open_store
 from examples.flights.events import emit, told
-from manifests import layout, wire
+from manifests import manifest_json, object_paths
 
 UPLOADING = "uploading"
 UPLOADED = "uploaded"
@@ -56,13 +56,13 @@ class StoppingStore:
         return getattr(self._store, name)
 
     async def put(self, path: str, data: bytes) -> None:
-        owner = layout.owner(path)
-        if path.startswith(layout.ARTIFACTS) and owner is not None:
+        owner = object_paths.owner(path)
+        if path.startswith(object_paths.ARTIFACTS) and owner is not None:
             await self._stop(UPLOADING, owner.sequence, path, data)
         await self._store.put(path, data)
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
-        committed = wire.decode_pointer(data).committed if path == layout.LATEST else None
+        committed = manifest_json.decode_pointer(data).committed if path == object_paths.LATEST else None
         sequence = committed.id.sequence if committed else 0
         await self._stop(UPLOADED, sequence)
         version = await self._store.compare_and_swap(path, data, expected)

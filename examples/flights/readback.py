@@ -10,7 +10,7 @@ from examples.flights.data import ADDED, KEYS
 from examples.flights.expected import State, Values
 from examples.flights.outcomes import Places
 from examples.flights.process import JobProcess, Limit
-from manifests import layout
+from manifests import object_paths
 from manifests.model import Artifact, CheckpointId, Manifest
 
 
@@ -87,7 +87,7 @@ def _key(table: str, row: Values) -> Hashable:
 
 
 def _row(places: Places, manifest: Manifest, flights: dict[str, int]) -> Row:
-    size = (places.state / layout.manifest(manifest.id)).stat().st_size
+    size = (places.state / object_paths.manifest(manifest.id)).stat().st_size
     return Row(manifest, flights, _written(manifest), size)
 
 
@@ -107,7 +107,7 @@ def _full_size(maps: dict[str, KeyedState]) -> int:
 
 def _written(manifest: Manifest) -> int:
     """Bytes of the objects that a checkpoint wrote itself: what it shares with older ones carries their ids."""
-    own = {a.path: a.size for a in _artifacts(manifest) if layout.owner(a.path) == manifest.id}
+    own = {a.path: a.size for a in _artifacts(manifest) if object_paths.owner(a.path) == manifest.id}
     return sum(own.values())
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from checkpointer.progress.eventhub import CheckpointStore
 from checkpointer.progress.kinesis import ShardLeases
-from manifests.progress import Position, encode_position
+from manifests.positions_json import Position, encode_position
 from tests.cli.conftest import Run
 from tests.progress.test_eventhub_contract import HERE, checkpoint, claim
 

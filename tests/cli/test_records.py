@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkpointer import Checkpointer, KeyedState
-from checkpointer.codecs.values import unpack
 from checkpointer.table import parquet_file
 from checkpointer.table.version import Reader
+from manifests.msgpack_values import unpack
 from tests.cli.conftest import Run
 from tests.cli.every import write
 

@@ -23,7 +23,7 @@ from checkpointer.errors import (
     UnsupportedFormatError,
 )
 from checkpointer.runtime.host import SystemHost
-from manifests import layout
+from manifests import object_paths
 from manifests.digest import sha256
 from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
 from manifests.segments import INLINE
@@ -58,7 +58,7 @@ class Stored:
     def files(self, pattern: str, owner: CheckpointId | None = None) -> list[Path]:
         """The files of one kind, those of the newest checkpoint unless told otherwise."""
         wanted = owner or self.ids[-1]
-        return sorted(path for path in self.root.glob(pattern) if layout.owner(self.name(path)) == wanted)
+        return sorted(path for path in self.root.glob(pattern) if object_paths.owner(self.name(path)) == wanted)
 
     def name(self, path: Path) -> str:
         return str(path.relative_to(self.root))
@@ -300,10 +300,10 @@ def crafted(root: Path, data: bytes, **claims: int) -> Checkpointer:
     client = Checkpointer(root)
     client.restore()
     checkpoint = client.new_id()
-    path = layout.artifact("map", 0, checkpoint, SNAPSHOT, sha256(data), layout.MSGPACK)
+    path = object_paths.artifact("map", 0, checkpoint, SNAPSHOT, sha256(data), object_paths.MSGPACK)
     runtime.run_sync(client._session.store.put(path, data))
     artifact = Artifact(path, SNAPSHOT, 0, len(data), len(data), 100, 1, sha256(data))
-    operator = Operator(1, "crc32-key-1", layout.MSGPACK, {0: (replace(artifact, **claims),)})
+    operator = Operator(1, "crc32-key-1", object_paths.MSGPACK, {0: (replace(artifact, **claims),)})
     client.save_manifest(Manifest(checkpoint, created=SystemHost().now(), operators={"map": operator}))
     client.update_latest(checkpoint)
     return client

@@ -14,7 +14,7 @@ from checkpointer import Checkpointer
 from checkpointer.errors import CorruptionError, RetiredError, StoreRefusedError
 from checkpointer.query import rewind
 from checkpointer.retention.whole import refuse_damaged
-from manifests import layout
+from manifests import object_paths
 from manifests.model import CheckpointId
 from tests.core.damage import DAMAGE, everything, fill
 from tests.core.spark_model import LAST, Query, history
@@ -52,15 +52,15 @@ def test_a_damaged_checkpoint_is_never_made_the_state_again(
 ) -> None:
     target = Checkpointer(root).list_checkpoints()[1]
     wanted = everything(Checkpointer(root).restore(target))
-    before = (root / layout.LATEST).read_bytes()
+    before = (root / object_paths.LATEST).read_bytes()
     for path in one_of_each(root, target):
         whole = path.read_bytes()
         damage(path)
         with pytest.raises(CorruptionError) as caught:
             verb(Checkpointer(root), target, tmp_path)
         assert path.name in str(caught.value), "the damage is named"
-        assert (root / layout.LATEST).read_bytes() == before
-        assert not (tmp_path / "copy" / layout.LATEST).exists()
+        assert (root / object_paths.LATEST).read_bytes() == before
+        assert not (tmp_path / "copy" / object_paths.LATEST).exists()
         path.unlink(missing_ok=True)
         path.write_bytes(whole)
     verb(Checkpointer(root), target, tmp_path)
@@ -89,7 +89,7 @@ def test_a_rollback_reads_each_object_once_and_lists_nothing(world: World) -> No
     manifest = world.actor().load_manifest(ids[2])
     chains = (chain for operator in manifest.operators.values() for chain in operator.chains.values())
     named = {artifact.path for chain in chains for artifact in chain}
-    gets = [path for path in reader.faults.paths("get") if path.startswith(layout.ARTIFACTS)]
+    gets = [path for path in reader.faults.paths("get") if path.startswith(object_paths.ARTIFACTS)]
     assert sorted(gets) == sorted(named)
     assert reader.faults.paths("list") == []
     assert told[-1] == (told[-1][1], told[-1][1])
@@ -101,7 +101,7 @@ def test_a_job_that_commits_while_objects_are_compared_is_rolled_back_all_the_sa
     writer = world.actor()
     ids = line(writer, 2)
     reader = world.actor()
-    reader.faults.call(lambda _: put(writer, b"3"), "get", path=layout.ARTIFACTS)
+    reader.faults.call(lambda _: put(writer, b"3"), "get", path=object_paths.ARTIFACTS)
     reader.rollback(ids[0])
     assert latest(world.actor()) == b"1"
     assert len(world.actor().list_checkpoints()) == 4
@@ -110,7 +110,7 @@ def test_a_job_that_commits_while_objects_are_compared_is_rolled_back_all_the_sa
 def test_what_was_retired_while_it_was_compared_is_no_damage(world: World) -> None:
     ids = line(world.actor(), 3)
     reader = world.actor()
-    reader.faults.call(lambda _: world.actor().delete_checkpoint(ids[0]), "get", path=layout.ARTIFACTS)
+    reader.faults.call(lambda _: world.actor().delete_checkpoint(ids[0]), "get", path=object_paths.ARTIFACTS)
     with pytest.raises(RetiredError, match="choose another"):
         reader.rollback(ids[0])
     assert latest(world.actor()) == b"3"
@@ -126,13 +126,13 @@ def test_what_the_store_does_not_show_is_not_called_damaged(world: World) -> Non
         lambda client: client.repair(ids[1], accept_loss=True),
     ):
         client = world.actor(retries=False)
-        client.faults.fail(kind="get", path=layout.ARTIFACTS, error=StoreRefusedError, times=100)
+        client.faults.fail(kind="get", path=object_paths.ARTIFACTS, error=StoreRefusedError, times=100)
         with pytest.raises(StoreRefusedError):
             verb(client)
     spoil(world, own(world, ids[0]))
     spoil(world, own(world, ids[1]))
     client = world.actor(retries=False)
-    client.faults.fail(kind="get", path=layout.ARTIFACTS, error=StoreRefusedError, times=100)
+    client.faults.fail(kind="get", path=object_paths.ARTIFACTS, error=StoreRefusedError, times=100)
     with pytest.raises(StoreRefusedError):
         client.repair(ids[1], accept_loss=True)
     assert world.latest() == before
@@ -215,7 +215,7 @@ def test_a_fork_of_a_damaged_checkpoint_is_refused(query: Query, tmp_path: Path)
     path = damage_state(query, 2)
     with pytest.raises(CorruptionError, match=re.escape(path.name)):
         Checkpointer(query.root).fork(2, tmp_path / "copy", tmp_path / "copy-spark")
-    assert not (tmp_path / "copy" / layout.LATEST).exists()
+    assert not (tmp_path / "copy" / object_paths.LATEST).exists()
     assert not (tmp_path / "copy-spark" / "metadata").exists()
 
 

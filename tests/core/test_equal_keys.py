@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from checkpointer import KeyedState
-from checkpointer.codecs import zones
-from checkpointer.codecs.equal_keys import may_differ, overlay, same
-from checkpointer.codecs.keyed_codec import partition_of
-from checkpointer.codecs.values import pack
 from checkpointer.errors import InvalidStateError
-from tests.codecs.names import shown
+from manifests import zones
+from manifests.equal_keys import may_differ, overlay, same
+from manifests.keyed_records import partition_of
+from manifests.msgpack_values import pack
 from tests.core.keyed_state import failing_save, save
 from tests.core.world import Actor, World
+from tests.manifests.names import shown
 from tests.proof.effort import SUMMARY
 
 NOON = datetime(2024, 1, 2, 12, tzinfo=UTC)

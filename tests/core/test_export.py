@@ -20,7 +20,7 @@ from checkpointer.session import Session
 from checkpointer.store.retry import RetryingStore
 from checkpointer.testing.requests import Request, Send
 from checkpointer.testing.store import FaultyStore
-from manifests import layout
+from manifests import object_paths
 from manifests.model import CheckpointId
 from tests.conftest import Root
 from tests.core.damage import everything, fill, flip
@@ -65,8 +65,8 @@ def test_a_copy_restores_to_exactly_the_same(world: World, what: str) -> None:
     assert there.list_checkpoints() == [copy]
     assert there.verify()
     assert there.restore().manifest.parent is None
-    assert {layout.owner(path) for path in target.objects()} == {None, copy}
-    assert [path for path in target.objects() if layout.owner(path) is None] == [layout.LATEST]
+    assert {object_paths.owner(path) for path in target.objects()} == {None, copy}
+    assert [path for path in target.objects() if object_paths.owner(path) is None] == [object_paths.LATEST]
 
 
 def test_the_copy_is_a_store_like_any_other(world: World) -> None:
@@ -133,16 +133,16 @@ def test_each_object_is_read_once_and_written_once(world: World) -> None:
     client = world.actor()
     for number in range(3):
         fill(client, number)
-    needed = {path for path in world.objects() if layout.owner(path)}
+    needed = {path for path in world.objects() if object_paths.owner(path)}
     actor = exporter(world)
     target = World()
     actor.export(None, target.store.url)
     puts = [path for path in actor.faults.paths("put") if not path.startswith("_probe")]
-    assert sorted(puts) == sorted(target.objects() - {layout.LATEST})
-    gets = [path for path in actor.faults.paths("get") if path.startswith(layout.ARTIFACTS)]
+    assert sorted(puts) == sorted(target.objects() - {object_paths.LATEST})
+    gets = [path for path in actor.faults.paths("get") if path.startswith(object_paths.ARTIFACTS)]
     assert len(gets) == len(set(gets))
     assert set(gets) <= needed
-    assert actor.faults.paths("list") == [layout.MANIFESTS]  # of the target
+    assert actor.faults.paths("list") == [object_paths.MANIFESTS]  # of the target
 
 
 def test_few_objects_are_in_memory_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,10 +197,10 @@ def test_a_root_in_use_is_refused_and_untouched(world: World) -> None:
         with pytest.raises(InvalidStateError, match="empty root"):
             world.actor().export(None, url)
     assert {path: target.read(path) for path in target.objects()} == before
-    target.delete(layout.LATEST)
+    target.delete(object_paths.LATEST)
     put(target.actor(), b"1")
     put(target.actor(), b"2")
-    target.delete(layout.LATEST)
+    target.delete(object_paths.LATEST)
     with pytest.raises(InvalidStateError, match="repair_candidates"):
         world.actor().export(None, target.store.url)
 
@@ -245,7 +245,7 @@ def test_what_is_retired_meanwhile_is_said_to_be(world: World) -> None:
     writer = world.actor()
     old, _ = line(writer, 2)
     actor = exporter(world)
-    actor.faults.call(lambda _: world.actor().delete_checkpoint(old), "get", path=layout.ARTIFACTS)
+    actor.faults.call(lambda _: world.actor().delete_checkpoint(old), "get", path=object_paths.ARTIFACTS)
     target = World()
     with pytest.raises(RetiredError, match=str(old)):
         actor.export(old, target.store.url)
@@ -257,7 +257,7 @@ def test_two_exports_to_one_root_do_not_mix(world: World) -> None:
     old, new = line(client, 2)
     target = World()
     actor = exporter(world)
-    actor.faults.call(lambda _: world.actor().export(new, target.store.url), "swap", path=layout.LATEST)
+    actor.faults.call(lambda _: world.actor().export(new, target.store.url), "swap", path=object_paths.LATEST)
     with pytest.raises(CheckpointError, match="was not"):
         actor.export(old, target.store.url)
     assert latest(target.actor()) == b"2"
@@ -271,7 +271,7 @@ def test_the_store_is_proven_before_anything_is_copied(world: World) -> None:
     actor.faults.fail("swap", path="_probe", error=StoreRefusedError)
     with pytest.raises(InvalidStateError):
         actor.export(None, target.store.url)
-    assert not [path for path in actor.faults.paths("put") if layout.owner(path)]
+    assert not [path for path in actor.faults.paths("put") if object_paths.owner(path)]
 
 
 def test_the_writer_of_the_source_goes_on(world: World) -> None:

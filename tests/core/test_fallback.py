@@ -21,7 +21,7 @@ from checkpointer.errors import (
 )
 from checkpointer.objects import objects_of
 from checkpointer.testing.requests import CrashError
-from manifests import layout
+from manifests import object_paths
 from manifests.model import CheckpointId, Ref
 from tests.core.damage import DAMAGE, everything, fill, flip
 from tests.core.test_verify import live_ids, live_paths
@@ -52,7 +52,7 @@ def root(original: Path, tmp_path: Path) -> Path:
 
 
 def manifest_of(root: Path, checkpoint: CheckpointId) -> Path:
-    return root / layout.manifest(checkpoint)
+    return root / object_paths.manifest(checkpoint)
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
@@ -62,7 +62,7 @@ def test_damage_to_any_live_object_gives_the_newest_whole_checkpoint(
     ids, ck = live_ids(root), Checkpointer(root)
     needs = {known: objects_of(Ref(known, ""), ck.load_manifest(known)) for known in ids}
     beyond = []
-    for path in sorted(live_paths(root) - {layout.LATEST}):
+    for path in sorted(live_paths(root) - {object_paths.LATEST}):
         if damage is not flip and random.Random(path).random() > 0.3:
             continue
         before = (root / path).read_bytes()
@@ -123,7 +123,7 @@ def test_all_damaged_says_what_was_tried(root: Path) -> None:
 
 
 def test_a_damaged_pointer_is_for_repair(root: Path) -> None:
-    flip(root / layout.LATEST)
+    flip(root / object_paths.LATEST)
     with pytest.raises(CorruptionError, match="repair_candidates"):
         Checkpointer(root).restore(on_corruption="previous")
 
@@ -160,7 +160,7 @@ def spoil(world: World, path: str) -> None:
 
 
 def own(world: World, checkpoint: CheckpointId) -> str:
-    (path,) = [path for path in world.objects(layout.ARTIFACTS) if str(checkpoint) in path]
+    (path,) = [path for path in world.objects(object_paths.ARTIFACTS) if str(checkpoint) in path]
     return path
 
 
@@ -196,7 +196,7 @@ def test_a_fallback_can_be_read_and_rolled_back_to_and_nothing_else(world: World
 def test_a_rollback_gets_over_a_damaged_committed_manifest(world: World, how: str) -> None:
     ids = line(world.actor(), 3)
     world.actor().savepoint("kept", ids[1])
-    spoil(world, layout.manifest(ids[2]))
+    spoil(world, object_paths.manifest(ids[2]))
     client = world.actor()
     if how == "fallback":
         assert client.restore(on_corruption="previous").id == ids[1]
@@ -292,7 +292,7 @@ def places() -> Iterator[tuple[World, list[CheckpointId], int, bool]]:
             world = World()
             ids = line(world.actor(), 4)
             world.actor().savepoint("kept", ids[1])
-            spoil(world, layout.manifest(ids[3]))
+            spoil(world, object_paths.manifest(ids[3]))
             if number == 1:
                 played = world.actor()
                 roll_back(played)

@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from checkpointer import KeyedState
-from checkpointer.codecs.tagged import to_json
-from checkpointer.codecs.values import UnsupportedValueError, pack, unpack
 from checkpointer.errors import IllegalArgumentError
+from manifests.msgpack_values import UnsupportedValueError, pack, unpack
+from manifests.tagged_json import to_json
 from tests.core.keyed_state import filled, save, saved
 from tests.core.world import World
 

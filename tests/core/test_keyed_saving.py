@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from checkpointer import KeyedState, runtime
-from checkpointer.codecs import keyed_codec
 from checkpointer.errors import DependencyError
 from checkpointer.runtime.host import SystemHost
 from checkpointer.save import ENCODE_AT_ONCE
 from checkpointer.uploads import Flight
+from manifests import keyed_records
 from manifests.model import DELTA, SNAPSHOT
 from tests.core.keyed_state import failing_save, filled, kinds, save, saved
 from tests.core.world import Actor, World
@@ -237,7 +237,7 @@ def test_what_is_large_is_encoded_beside_the_event_loop(
     world: World, grows: str, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large: list[bool] = []
-    encode = keyed_codec.encode
+    encode = keyed_records.encode
 
     def watched(records: Any) -> tuple[bytes, int]:
         stored, raw_size = encode(records)
@@ -246,7 +246,7 @@ def test_what_is_large_is_encoded_beside_the_event_loop(
         return stored, raw_size
 
     client, state = world.actor(max_chain=2), KeyedState({"k": "small"}, partitions=1)
-    monkeypatch.setattr(keyed_codec, "encode", watched)
+    monkeypatch.setattr(keyed_records, "encode", watched)
     if again:
         save(client, state)
     if grows == "keys":

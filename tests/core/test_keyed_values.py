@@ -11,7 +11,7 @@ import pytest
 from checkpointer import KeyedState
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.references import unheld
-from manifests import layout
+from manifests import object_paths
 from tests.core.keyed_state import filled, save, saved
 from tests.core.world import World, put
 
@@ -177,7 +177,9 @@ def test_the_layout_of_a_saved_state_is_one_chain_for_each_partition(world: Worl
     save(client, filled(partitions=4))
     restored = client.restore()
     assert restored.operator("s").partitions == [0, 1, 2, 3]
-    assert all(layout.parse_artifact(restored.operator("s").chain(p)[0].path).codec == "msgpack+zstd" for p in range(4))
+    assert all(
+        object_paths.parse_artifact(restored.operator("s").chain(p)[0].path).codec == "msgpack+zstd" for p in range(4)
+    )
 
 
 def test_a_closed_checkpoint_takes_no_state(world: World) -> None:

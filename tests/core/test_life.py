@@ -7,7 +7,7 @@ import pytest
 from checkpointer import Checkpointer, KeyedState
 from checkpointer.errors import CheckpointNotFoundError, ConflictError, FencedError, InvalidStateError
 from checkpointer.store import open_store
-from manifests import layout
+from manifests import object_paths
 from tests.conftest import Root
 from tests.core.world import contents, got, put
 
@@ -119,7 +119,7 @@ def test_deleting_all_but_the_newest_leaves_what_it_names(any_root: Root) -> Non
 
     store = open_store(any_root.url, any_root.storage_options or None)
     paths = {entry.path for entry in run_sync(store.list(""))}
-    assert {path for path in paths if path.startswith("manifests/")} == {layout.manifest(cp.id)}
+    assert {path for path in paths if path.startswith("manifests/")} == {object_paths.manifest(cp.id)}
     assert len([path for path in paths if path.startswith("artifacts/")]) == 5
     run_sync(store.close())
     client.close()

@@ -17,7 +17,7 @@ from checkpointer.errors import (
     SavepointNotFoundError,
 )
 from checkpointer.objects import read_catalog
-from manifests import layout
+from manifests import object_paths
 from manifests.model import Catalog, CheckpointId, Manifest, Ref
 from tests.core.world import Actor, World, attempt, contents, got, latest, line, put
 
@@ -41,7 +41,7 @@ def abandoned(world: World) -> CheckpointId:
     with pytest.raises(FencedError):
         running.commit()
     put(other, b"3")
-    assert layout.manifest(running.id) in world.objects()
+    assert object_paths.manifest(running.id) in world.objects()
     return running.id
 
 
@@ -63,7 +63,7 @@ def test_an_abandoned_attempt_is_no_checkpoint(world: World, abandoned: Checkpoi
     with pytest.raises(CheckpointNotFoundError):
         verbs[verb](world.actor())
     assert world.latest() == before
-    assert layout.manifest(abandoned) in world.objects()
+    assert object_paths.manifest(abandoned) in world.objects()
 
 
 def test_an_abandoned_attempt_on_a_long_line_is_not_listed(world: World, abandoned: CheckpointId) -> None:
@@ -142,7 +142,7 @@ def test_every_object_of_an_attempt_carries_its_id_and_every_attempt_another(wor
         ids.append(running.id)
         running.prepare().abort()
     assert len(set(ids)) == 3
-    assert {layout.owner(path) for path in world.objects() - before} == set(ids)
+    assert {object_paths.owner(path) for path in world.objects() - before} == set(ids)
 
 
 # ---- catalogs --------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_a_savepoint_planned_again_writes_its_catalog_under_yet_another_id(world
     # The same content both times: only the committed checkpoint moves between the two plans.
     other.faults.call(lambda _: put(writer, b"3"), "swap")
     other.savepoint("s", ids[0])
-    catalogs = {layout.owner(path) for path in world.objects("catalog/")}
+    catalogs = {object_paths.owner(path) for path in world.objects("catalog/")}
     assert len(catalogs) == 2
     assert catalog_of(world).id.sequence == 4
 
@@ -254,7 +254,7 @@ def test_the_boundary_never_moves_back(world: World, first: int, second: int) ->
     assert world.pointer().boundary == max(first, second) + 2
     gone = {ids[first], ids[second]}
     assert sorted(world.contents()) == [checkpoint for checkpoint in ids if checkpoint not in gone]
-    assert not {layout.manifest(checkpoint) for checkpoint in gone} & world.objects()
+    assert not {object_paths.manifest(checkpoint) for checkpoint in gone} & world.objects()
 
 
 def test_delete_savepoint_takes_the_entry_it_saw_and_not_a_new_one_of_that_name(world: World) -> None:
@@ -336,7 +336,7 @@ def test_a_rollback_to_what_was_committed_since_the_restore_is_refused(world: Wo
 def test_a_rollback_to_what_was_swept_while_it_was_read_is_refused(world: World) -> None:
     writer = world.actor()
     ids = line(writer, 3)
-    manifest = layout.manifest(ids[0])
+    manifest = object_paths.manifest(ids[0])
     writer.faults.call(lambda _: world.actor().delete_checkpoint(ids[0]), "get", path=manifest)
     with pytest.raises(CheckpointNotFoundError):
         writer.rollback(ids[0])
@@ -386,7 +386,9 @@ def test_a_delete_sweeps_exactly_what_nothing_else_names(world: World) -> None:
     with writer.begin() as three:
         three.snapshot("big", 0, b"3" * (2 << 20))
         three.snapshot("packed", 0, b"third")
-    written = {cp.id: {path for path in world.objects() if layout.owner(path) == cp.id} for cp in (one, two, three)}
+    written = {
+        cp.id: {path for path in world.objects() if object_paths.owner(path) == cp.id} for cp in (one, two, three)
+    }
 
     writer.delete_checkpoint(two.id)
     left = world.objects()
@@ -448,7 +450,7 @@ def test_a_sweep_that_was_overtaken_by_another_is_no_error(world: World) -> None
     one.faults.call(lambda _: two.delete_checkpoint(ids[1]), "swap", after=True)
     one.delete_checkpoint(ids[0])
     assert sorted(world.contents()) == ids[2:]
-    assert not {layout.manifest(checkpoint) for checkpoint in ids[:2]} & world.objects()
+    assert not {object_paths.manifest(checkpoint) for checkpoint in ids[:2]} & world.objects()
 
 
 @pytest.mark.parametrize("verb", ["savepoint", "delete_checkpoint", "delete_savepoint", "list_checkpoints"])
@@ -560,7 +562,7 @@ def test_update_latest_refuses_a_damaged_manifest(world: World) -> None:
     writer = world.actor()
     line(writer, 1)
     checkpoint = saved(writer)
-    path = layout.manifest(checkpoint)
+    path = object_paths.manifest(checkpoint)
     data = runtime.run_sync(world.store.get(path)).data
     world.delete(path)
     runtime.run_sync(world.store.put(path, data[:-10]))
@@ -639,9 +641,9 @@ def test_a_prepared_checkpoint_decided_while_it_is_read_is_read_again(world: Wor
 
     def swept(_: object) -> None:
         prepared.abort()
-        world.delete(layout.manifest(prepared.id))
+        world.delete(object_paths.manifest(prepared.id))
 
-    reader.faults.call(swept, "get", path=layout.manifest(prepared.id))
+    reader.faults.call(swept, "get", path=object_paths.manifest(prepared.id))
     restored = reader.restore()
     assert got(restored) == b"1"
     assert restored.prepared is None
@@ -649,7 +651,7 @@ def test_a_prepared_checkpoint_decided_while_it_is_read_is_read_again(world: Wor
 
 def test_a_missing_prepared_manifest_is_damage(world: World) -> None:
     prepared = attempt(world.actor(), b"1").prepare()
-    world.delete(layout.manifest(prepared.id))
+    world.delete(object_paths.manifest(prepared.id))
     with pytest.raises(CorruptionError, match=str(prepared.id)):
         world.actor().restore()
 

@@ -23,7 +23,7 @@ from checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema, fir
 from checkpointer.table.version import PARTITIONER, Version
 from checkpointer.table.write import Writer, on_top
 from checkpointer.testing.crashes import crash_points
-from manifests import layout, segments
+from manifests import object_paths, segments
 from manifests.model import Chain, Job, Operator
 from tests.core.world import Actor, World, contents
 
@@ -324,7 +324,7 @@ def test_small_partitions_share_an_object(world: World, client: Actor, monkeypat
 def test_a_table_without_rows_gets_its_new_columns(world: World) -> None:
     client = world.actor()
     with client.begin() as cp:
-        cp._draft.put_operator("rows", Operator(4, PARTITIONER, layout.PARQUET, {}, SCHEMA.to_json()))
+        cp._draft.put_operator("rows", Operator(4, PARTITIONER, object_paths.PARQUET, {}, SCHEMA.to_json()))
     restored(client, transform={"rows": lambda rows: rows.append_column("x", pa.nulls(0, pa.string()))})
     with client.begin():
         pass
@@ -664,7 +664,7 @@ def test_columns_have_to_be_the_same_in_every_partition(client: Actor) -> None:
 def test_parquet_that_is_no_table_is_not_transformed(world: World) -> None:
     client = world.actor()
     with client.begin() as cp:
-        cp._draft.put_operator("x", Operator(1, "explicit", layout.PARQUET))
+        cp._draft.put_operator("x", Operator(1, "explicit", object_paths.PARQUET))
     with pytest.raises(IllegalArgumentError, match=r"'x': is .*, not a table"):
         client.restore(transform={"x": lambda rows: rows})
 

@@ -22,9 +22,9 @@ from checkpointer.errors import (
     UnsupportedFormatError,
 )
 from checkpointer.store.memory import MemoryStore
-from manifests import layout
+from manifests import object_paths
+from manifests.manifest_json import decode_pointer, encode_pointer
 from manifests.model import CheckpointId, Job
-from manifests.wire import decode_pointer, encode_pointer
 from tests.conftest import Root
 from tests.core.damage import everything, fill
 from tests.core.test_fallback import own, spoil
@@ -32,11 +32,11 @@ from tests.core.world import World, attempt, got, latest, line, put
 
 
 def missing(world: World) -> None:
-    world.delete(layout.LATEST)
+    world.delete(object_paths.LATEST)
 
 
 def flipped(world: World) -> None:
-    spoil(world, layout.LATEST)
+    spoil(world, object_paths.LATEST)
 
 
 def cut(world: World) -> None:
@@ -52,8 +52,8 @@ def swollen(world: World) -> None:
 
 
 def replace_latest(world: World, data: bytes) -> None:
-    world.delete(layout.LATEST)
-    runtime.run_sync(world.store.put(layout.LATEST, data))
+    world.delete(object_paths.LATEST)
+    runtime.run_sync(world.store.put(object_paths.LATEST, data))
 
 
 LOSSES = [missing, flipped, cut, emptied, swollen]
@@ -65,7 +65,7 @@ def objects_of(world: World) -> dict[str, Any]:
 
 
 def sequences(world: World) -> list[int]:
-    return [owner.sequence for path in world.objects() if (owner := layout.owner(path)) is not None]
+    return [owner.sequence for path in world.objects() if (owner := object_paths.owner(path)) is not None]
 
 
 # ---- candidates ------------------------------------------------------------------------------------------------------
@@ -116,23 +116,23 @@ def test_what_is_not_whole_comes_last_and_says_why(world: World) -> None:
     ids = [fill(client, number) for number in range(3)]
     gone = own_of(world, ids[2], "artifacts/own/")
     world.delete(gone)
-    spoil(world, layout.manifest(ids[1]))
+    spoil(world, object_paths.manifest(ids[1]))
     missing(world)
     first, second, third = world.actor().repair_candidates()
     assert (first.id, first.problems) == (ids[0], ())
     assert (second.id, third.id) == (ids[2], ids[1])
     assert gone in second.problems[0]
     assert "found no object" in second.problems[0]
-    assert layout.manifest(ids[1]) in third.problems[0]
+    assert object_paths.manifest(ids[1]) in third.problems[0]
     for candidate in (second, third):
         with pytest.raises(CorruptionError, match="choose another"):
             world.actor().repair(candidate.id)
-    assert layout.LATEST not in world.objects()
+    assert object_paths.LATEST not in world.objects()
 
 
 def test_a_manifest_that_its_child_knows_otherwise_is_no_good(world: World) -> None:
     ids = line(world.actor(), 2)
-    path = layout.manifest(ids[0])
+    path = object_paths.manifest(ids[0])
     changed = world.read(path).replace(b'"epoch":null', b'"epoch":1234')
     world.delete(path)
     runtime.run_sync(world.store.put(path, changed))
@@ -150,7 +150,7 @@ def own_of(world: World, checkpoint: CheckpointId, prefix: str) -> str:
 def test_segments_and_what_they_name_are_looked_at(world: World) -> None:
     client = world.actor()
     fill(client, 0)
-    (segment,) = world.objects(layout.SEGMENTS)
+    (segment,) = world.objects(object_paths.SEGMENTS)
     missing(world)
     sound = objects_of(world)[segment]
     for damage in (lambda: spoil(world, segment), lambda: world.delete(segment)):
@@ -178,7 +178,7 @@ def test_a_newer_format_is_never_repaired(world: World) -> None:
             verb(world.actor())
     assert world.latest() == before
     missing(world)
-    path = layout.manifest(ids[1])
+    path = object_paths.manifest(ids[1])
     data = world.read(path)
     world.delete(path)
     runtime.run_sync(world.store.put(path, data.replace(b'"format_version":1', b'"format_version":2')))
@@ -218,7 +218,7 @@ def test_a_copy_above_everything_is_committed(world: World, loss: Callable[[Worl
     wanted = everything(world.actor().restore(ids[1]))
     client.save_snapshot(CheckpointId(70, "0badcafe"), "own", 0, b"of an attempt")
     loss(world)
-    before = {path: world.read(path) for path in world.objects() - {layout.LATEST}}
+    before = {path: world.read(path) for path in world.objects() - {object_paths.LATEST}}
     actor = world.actor()
     with caplog.at_level(logging.WARNING, "checkpointer"):
         new = actor.repair(str(ids[1]))
@@ -230,8 +230,10 @@ def test_a_copy_above_everything_is_committed(world: World, loss: Callable[[Worl
     assert pointer.writer.epoch >= 71
     manifest = world.actor().restore().manifest
     assert manifest.parent is None
-    owners = {a.path: layout.owner(a.path) for op in manifest.operators.values() for c in op.chains.values() for a in c}
-    owners |= {s.path: layout.owner(s.path) for op in manifest.operators.values() for s in op.segments}
+    owners = {
+        a.path: object_paths.owner(a.path) for op in manifest.operators.values() for c in op.chains.values() for a in c
+    }
+    owners |= {s.path: object_paths.owner(s.path) for op in manifest.operators.values() for s in op.segments}
     assert set(owners.values()) == {new}
     assert all(world.read(path) == data for path, data in before.items())
     assert world.actor().list_checkpoints() == [new]
@@ -246,13 +248,13 @@ def test_on_every_kind_of_store(any_root: Root) -> None:
         put(ck, b"1")
         put(ck, b"2")
         store = ck._session.store
-        runtime.run_sync(store.delete([layout.LATEST]))
-        runtime.run_sync(store.put(layout.LATEST, b"damaged"))
+        runtime.run_sync(store.delete([object_paths.LATEST]))
+        runtime.run_sync(store.put(object_paths.LATEST, b"damaged"))
         (newest, _) = ck.repair_candidates()
         ck.repair(newest.id)
         assert latest(ck) == b"2"
         put(ck, b"3")
-        runtime.run_sync(store.delete([layout.LATEST]))
+        runtime.run_sync(store.delete([object_paths.LATEST]))
         ck.repair(ck.repair_candidates()[0].id)
         assert latest(ck) == b"3"
 
@@ -350,7 +352,7 @@ def test_damage_that_only_reading_shows_stops_it_before_the_swap(world: World) -
     assert world.actor().repair_candidates()[0].problems == ()
     with pytest.raises(CorruptionError, match="expected SHA-256"):
         world.actor().repair(ids[1])
-    assert layout.LATEST not in world.objects()
+    assert object_paths.LATEST not in world.objects()
     world.actor().repair(ids[0])
     assert latest(world.actor()) == b"1"
 
@@ -376,7 +378,7 @@ def test_where_the_chain_is_broken_it_begins_anew(world: World, damage: Any, whi
     client = world.actor()
     ids = line(client, 3)
     client.savepoint("s", ids[0])
-    damage(world, layout.manifest(ids[which]))
+    damage(world, object_paths.manifest(ids[which]))
     with pytest.raises(CorruptionError):
         world.actor().list_checkpoints()
     writer = world.pointer().writer
@@ -407,7 +409,7 @@ def test_where_nothing_live_is_intact_what_is_not_live_can_be_chosen(world: Worl
     ids = line(client, 3)
     saved = dict(objects_of(world))
     client.delete_checkpoint(ids[0])
-    objects_of(world).update({path: saved[path] for path in saved if path != layout.LATEST})  # not swept yet
+    objects_of(world).update({path: saved[path] for path in saved if path != object_paths.LATEST})  # not swept yet
     for known in ids[1:]:
         spoil(world, own(world, known))
     with pytest.raises(CorruptionError, match="repair_candidates"):
@@ -444,7 +446,7 @@ def test_of_two_repairs_one_wins(world: World) -> None:
     for loss in (missing, flipped):
         loss(world)
         one = world.actor()
-        one.faults.call(lambda _: world.actor().repair(ids[0]), "swap", path=layout.LATEST)
+        one.faults.call(lambda _: world.actor().repair(ids[0]), "swap", path=object_paths.LATEST)
         with pytest.raises(OutcomeUnknownError):  # the other one could have buried it
             one.repair(ids[1])
         assert latest(world.actor()) == b"1"
@@ -456,7 +458,7 @@ def test_what_became_of_the_catalog_meanwhile_counts(world: World) -> None:
     client = world.actor()
     ids = line(client, 3)
     client.savepoint("s", ids[0])
-    spoil(world, layout.manifest(ids[1]))
+    spoil(world, object_paths.manifest(ids[1]))
     pointer = world.latest()
     one = world.actor()
 
@@ -464,7 +466,7 @@ def test_what_became_of_the_catalog_meanwhile_counts(world: World) -> None:
         """As deleting a savepoint would, on a store whose history can be read."""
         replace_latest(world, encode_pointer(replace(decode_pointer(pointer), nonce="other", catalog=None)))
 
-    one.faults.call(moves, "swap", path=layout.LATEST)
+    one.faults.call(moves, "swap", path=object_paths.LATEST)
     one.repair(ids[0])
     assert world.pointer().catalog is None
     assert latest(world.actor()) == b"1"

@@ -30,7 +30,7 @@ from checkpointer.pointer import read_head
 from checkpointer.retention.plan import Plan, PlanRow, Spool, Total
 from checkpointer.runtime.host import SystemHost
 from checkpointer.testing.requests import CrashError
-from manifests import layout
+from manifests import object_paths
 from manifests.model import CheckpointId
 from tests.conftest import Root
 from tests.core.world import Actor, Contents, World, attempt, got, latest, line, live_objects, put
@@ -59,7 +59,7 @@ def garbage(world: World) -> set[str]:
     """What the store holds beyond what is live now, up to the committed sequence; a replaced catalog goes next time."""
     head = runtime.run_sync(read_head(world.store))
     live = runtime.run_sync(live_objects(world.store, SystemHost(), head))
-    owners = {path: layout.owner(path) for path in world.objects() - live if not path.startswith("catalog/")}
+    owners = {path: object_paths.owner(path) for path in world.objects() - live if not path.startswith("catalog/")}
     return {path for path, owner in owners.items() if owner is None or owner.sequence <= head.sequence}
 
 
@@ -126,7 +126,7 @@ def test_the_committed_and_the_prepared_one_and_savepoints_stay_whatever_the_pol
     client.savepoint("second", ids[1])
     prepared = attempt(client, b"prepared").prepare()
     policy = RetentionPolicy(keep_if=lambda _: False, grace=timedelta(0))
-    (row,) = [row for row in client.plan(policy) if row.path == layout.manifest(prepared.id)]
+    (row,) = [row for row in client.plan(policy) if row.path == object_paths.manifest(prepared.id)]
     assert (row.action, row.reason) == ("keep", "prepared")
     client.clean(policy)
     assert client.list_checkpoints() == [ids[1], ids[3]]
@@ -258,9 +258,9 @@ def test_a_plan_has_every_object_once_and_deletes_nothing(world: World) -> None:
     by_path = {row.path: row for row in rows}
     assert by_path["notes.txt"].action == by_path["progress/group/0"].action == "keep"
     assert "not of the format" in by_path["notes.txt"].reason
-    assert by_path[layout.manifest(ids[1])].reason == "savepoint 'second'"
-    assert by_path[layout.manifest(ids[2])].action == "later"
-    assert by_path[layout.manifest(ids[2])].named_by == str(ids[2])
+    assert by_path[object_paths.manifest(ids[1])].reason == "savepoint 'second'"
+    assert by_path[object_paths.manifest(ids[2])].action == "later"
+    assert by_path[object_paths.manifest(ids[2])].named_by == str(ids[2])
     assert {row.reason for row in rows if row.action == "delete"} == {"no live checkpoint names it"}
     assert [c.id for c in plan.checkpoints if not c.keep] == [ids[0], *ids[2:5]]
 
@@ -363,7 +363,7 @@ def test_a_deleted_checkpoint_is_gone_although_others_were_retired_lately(world:
     client.clean(RetentionPolicy(keep_last=2))
     oldest = client.list_checkpoints()[0]
     client.delete_checkpoint(oldest)
-    assert {path for path in world.objects() if str(oldest) in path} <= {layout.manifest(oldest)}
+    assert {path for path in world.objects() if str(oldest) in path} <= {object_paths.manifest(oldest)}
 
 
 def test_the_rows_of_a_plan_go_with_it(world: World) -> None:
@@ -707,8 +707,8 @@ def test_where_something_live_cannot_be_read_nothing_is_deleted(world: World, wh
     put(client, b"5")
     path = {
         "catalog": next(iter(world.objects("catalog/"))),
-        "manifest": layout.manifest(ids[3]),
-        "kept manifest": layout.manifest(ids[0]),
+        "manifest": object_paths.manifest(ids[3]),
+        "kept manifest": object_paths.manifest(ids[0]),
         "segment": next(iter(world.objects("manifests/segments/"))),
     }[what]
     data = world.read(path)
@@ -774,7 +774,7 @@ def test_a_checkpoint_whose_manifest_is_lost_can_be_deleted_and_all_goes_on(worl
     client = world.actor()
     ids = line(client, 9)
     client.savepoint("second", ids[1])
-    lost = layout.manifest(ids[5])
+    lost = object_paths.manifest(ids[5])
     world.delete(lost)
     if how == "damaged":
         runtime.run_sync(world.store.put(lost, b"{}"))

@@ -24,7 +24,7 @@ from checkpointer.errors import (
 from checkpointer.losses import RepairPlan
 from checkpointer.restore import Snapshot
 from checkpointer.table.opening import partition_reader
-from manifests import layout
+from manifests import object_paths
 from manifests.model import Artifact, CheckpointId, Manifest
 from tests.cli.conftest import Run, run
 from tests.core.damage import fill
@@ -45,9 +45,9 @@ def values(client: Checkpointer, manifest: Manifest) -> Values:
     found: Values = {}
     for name, operator in manifest.operators.items():
         for partition in operator.chains:
-            if operator.codec == layout.MSGPACK:
+            if operator.codec == object_paths.MSGPACK:
                 value: Any = runtime.run_sync(snapshot.entries(name, partition))
-            elif operator.codec == layout.PARQUET:
+            elif operator.codec == object_paths.PARQUET:
                 value = rows_in(runtime.run_sync(partition_reader(snapshot, name, [partition])(partition)))
             else:
                 value = runtime.run_sync(snapshot.partition(name, partition))
@@ -91,7 +91,7 @@ class Store:
         return found
 
     def segment_is_whole(self, path: str) -> bool:
-        return sha256(stored(self.world).get(path, b"")).hexdigest() == layout.digest_of(path)
+        return sha256(stored(self.world).get(path, b"")).hexdigest() == object_paths.digest_of(path)
 
     def check(self, plan: RepairPlan, older_partitions: bool) -> None:
         """What was committed, against what was there before."""
@@ -167,8 +167,8 @@ def repair(store: Store, to: CheckpointId, *, older: bool) -> RepairPlan:
     assert stored(world) == before, "nothing was written"
     new = world.actor().repair(to, accept_loss=True, older_partitions=older)
     assert new.sequence > max(known.sequence for known in store.ids)
-    assert {path: data for path, data in stored(world).items() if path in before and path != layout.LATEST} == {
-        path: data for path, data in before.items() if path != layout.LATEST
+    assert {path: data for path, data in stored(world).items() if path in before and path != object_paths.LATEST} == {
+        path: data for path, data in before.items() if path != object_paths.LATEST
     }, "nothing that was there was touched"
     return plan
 
@@ -186,7 +186,7 @@ def salvaged(seed: int, older: bool) -> RepairPlan:
         store.world.actor().rollback(rng.choice(store.ids))
         fill(store.world.actor(), 7, many=False)
         store = Store.of(store.world)
-    paths = sorted(store.world.objects(layout.ARTIFACTS) | store.world.objects(layout.SEGMENTS))
+    paths = sorted(store.world.objects(object_paths.ARTIFACTS) | store.world.objects(object_paths.SEGMENTS))
     damaged_base(store)
     for path in rng.sample(paths, min(len(paths), rng.choice([1, 2, 4, 12]))):
         hurt(rng, store.world, path)
@@ -195,8 +195,8 @@ def salvaged(seed: int, older: bool) -> RepairPlan:
     to = rng.choice(store.ids[2:])
     if rng.random() < 0.3:  # what a cleanup retired
         gone = [known for known in store.ids if known != to and rng.random() < 0.5]
-        if layout.LATEST not in store.world.objects():
-            store.world.delete(*map(layout.manifest, gone))
+        if object_paths.LATEST not in store.world.objects():
+            store.world.delete(*map(object_paths.manifest, gone))
     plan = repair(store, to, older=older)
     store.check(plan, older)
     return plan
@@ -289,7 +289,7 @@ def test_without_older_manifests_a_chain_is_kept_as_far_as_it_is_whole(world: Wo
             cp.delta("op", 0, b"%d" % number) if number else cp.snapshot("op", 0, b"0")
     ids = client.list_checkpoints()
     missing(world)
-    world.delete(*map(layout.manifest, ids[:3]))
+    world.delete(*map(object_paths.manifest, ids[:3]))
     spoil(world, own_first(world, f"artifacts/op/0/{ids[2]}"))
     (loss,) = world.actor().repair_plan(ids[3]).losses
     assert loss.older is not None
@@ -301,7 +301,7 @@ def test_without_older_manifests_a_chain_is_kept_as_far_as_it_is_whole(world: Wo
 
 def test_of_a_manifest_that_cannot_be_read_nothing_can_be_salvaged(world: World) -> None:
     ids = line(world.actor(), 2)
-    spoil(world, layout.manifest(ids[1]))
+    spoil(world, object_paths.manifest(ids[1]))
     missing(world)
     for verb in (world.actor().repair_plan, lambda to: world.actor().repair(to, accept_loss=True)):
         with pytest.raises(CorruptionError, match="choose another"):

@@ -15,7 +15,7 @@ from checkpointer.errors import (
     SavepointNotFoundError,
 )
 from checkpointer.sync_handles import Restored
-from manifests import layout
+from manifests import object_paths
 from manifests.model import DELTA, SNAPSHOT
 from manifests.segments import INLINE
 from tests.core.world import Actor, World, attempt, contents, got, latest, line, put
@@ -187,7 +187,7 @@ def test_an_exception_in_the_block_leaves_nothing_visible(world: World) -> None:
         cp.snapshot("op", 1, BIG)
         raise ZeroDivisionError
     assert contents(world.actor().restore()) == {"op": {0: [b"1"]}}
-    assert layout.manifest(cp.id) not in world.objects()
+    assert object_paths.manifest(cp.id) not in world.objects()
     put(client, b"2")
     assert latest(world.actor()) == b"2"
 
@@ -490,7 +490,7 @@ def test_more_partitions_than_a_manifest_holds_stand_in_segments(world: World) -
         for partition in numbers.sample(sorted(view), 30):
             assert found.partition(partition) == view[partition]
     assert contents(world.actor().restore()) == {"op": model}
-    manifest = layout.manifest(cp.id)
+    manifest = object_paths.manifest(cp.id)
     assert len(world.read(manifest)) < 3000
 
 

@@ -22,7 +22,7 @@ from checkpointer.history import read_history
 from checkpointer.pointer import read_head
 from checkpointer.retention.comparison import Comparison
 from checkpointer.retention.verify import Verification
-from manifests import layout
+from manifests import object_paths
 from manifests.digest import sha256
 from manifests.model import SNAPSHOT, Artifact, CheckpointId, Tail
 from manifests.segments import INLINE
@@ -105,7 +105,7 @@ def test_damage_to_any_live_object_is_found_with_the_checkpoints_that_it_hurts(r
     ids = live_ids(root)
     with Checkpointer(root) as ck:
         prepared = ck.restore().prepared.id  # type: ignore[union-attr]
-    for path in sorted(live_paths(root) - {layout.LATEST}):
+    for path in sorted(live_paths(root) - {object_paths.LATEST}):
         if damage is not flip and random.Random(path).random() > 0.3:
             continue  # they are found as the others are, and reading everything each time takes long
         sound = (root / path).read_bytes()
@@ -116,21 +116,21 @@ def test_damage_to_any_live_object_is_found_with_the_checkpoints_that_it_hurts(r
         assert finding.missing == (damage is Path.unlink)
         assert path in finding.problem
         assert "expected" in finding.problem
-        if not path.startswith(layout.CATALOGS) and not finding.and_older:
+        if not path.startswith(object_paths.CATALOGS) and not finding.and_older:
             hurt = [known for known in finding.checkpoints if known != prepared]
             # Whoever reads a slice does not see that its object has become longer; it is damage all the same.
             assert hurt == unreadable(root, ids) or (damage is lengthen and not unreadable(root, ids))
         if finding.and_older:
-            assert path.startswith(layout.MANIFESTS)
+            assert path.startswith(object_paths.MANIFESTS)
             assert max(finding.checkpoints) == max(unreadable(root, ids))
         (root / path).write_bytes(sound)
     assert Checkpointer(root).verify()
 
 
 def test_a_damaged_pointer_is_a_finding(root: Path) -> None:
-    flip(root / layout.LATEST)
+    flip(root / object_paths.LATEST)
     (finding,) = Checkpointer(root).verify().findings
-    assert finding.path == layout.LATEST
+    assert finding.path == object_paths.LATEST
 
 
 def test_what_nothing_names_is_not_looked_at(root: Path) -> None:
@@ -166,18 +166,21 @@ def test_of_one_checkpoint_only_what_hurts_it_is_a_finding(tmp_path: Path) -> No
     """What is damaged below it is told apart; what is out of reach because of that is hurt."""
     with Checkpointer(tmp_path / "root") as ck:
         first, second, third = (put(ck, b"%d" % number) for number in range(3))
-        damaged = tmp_path / "root" / layout.manifest(second)
+        damaged = tmp_path / "root" / object_paths.manifest(second)
         damaged.chmod(0o600)
         flip(damaged)
         assert [finding.checkpoints for finding in ck.verify().findings] == [(second,)]
         found = ck.verify(third)
         assert found
-        assert [finding.path for finding in found.elsewhere] == [layout.manifest(second)]
+        assert [finding.path for finding in found.elsewhere] == [object_paths.manifest(second)]
         assert "1 elsewhere" in repr(found)
-        assert f"elsewhere: {layout.manifest(second)}" in str(found)
+        assert f"elsewhere: {object_paths.manifest(second)}" in str(found)
         for hurt in (first, second):
             found = ck.verify(hurt)
-            assert ([finding.path for finding in found.findings], found.elsewhere) == ([layout.manifest(second)], ())
+            assert ([finding.path for finding in found.findings], found.elsewhere) == (
+                [object_paths.manifest(second)],
+                (),
+            )
         with pytest.raises(CheckpointNotFoundError):
             ck.verify("0000000099-00000000")
 
@@ -186,16 +189,16 @@ def test_a_savepoint_below_what_is_damaged_is_not_hurt(tmp_path: Path) -> None:
     with Checkpointer(tmp_path / "root") as ck:
         first, second, _ = (put(ck, b"%d" % number) for number in range(3))
         ck.savepoint("first", first)
-        flip(tmp_path / "root" / layout.manifest(second))
+        flip(tmp_path / "root" / object_paths.manifest(second))
         found = ck.verify(first)
         assert found
-        assert [finding.path for finding in found.elsewhere] == [layout.manifest(second)]
+        assert [finding.path for finding in found.elsewhere] == [object_paths.manifest(second)]
 
 
 def test_a_share_of_the_objects_is_drawn_anew_each_time(root: Path) -> None:
     ck = Checkpointer(root)
     whole = ck.verify()
-    artifacts = sum(path.startswith(layout.ARTIFACTS) for path in live_paths(root))
+    artifacts = sum(path.startswith(object_paths.ARTIFACTS) for path in live_paths(root))
     found = [ck.verify(share=0.5) for _ in range(8)]
     assert all(one.objects + one.skipped == whole.objects for one in found)
     assert len({one.bytes for one in found}) > 1
@@ -210,7 +213,7 @@ def test_a_share_of_the_objects_is_drawn_anew_each_time(root: Path) -> None:
 @pytest.mark.parametrize("wrong", ["nothing", "slice", "tail"])
 def test_what_manifests_say_of_the_parts_of_an_object_is_compared_too(wrong: str, step: int) -> None:
     data = b"first, second"
-    path = layout.pack("t", CheckpointId(1, "0123abcd"), sha256(data), "raw")
+    path = object_paths.pack("t", CheckpointId(1, "0123abcd"), sha256(data), "raw")
     slices = {data[:5]: 0, data[5:]: 5}
     tail = Tail(6, sha256(b"second") if wrong != "tail" else sha256(b"another"))
     artifacts = {

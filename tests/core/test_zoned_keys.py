@@ -8,9 +8,9 @@ from zoneinfo import TZPATH, ZoneInfo
 import pytest
 
 from checkpointer import KeyedState
-from checkpointer.codecs import zones
-from checkpointer.codecs.values import pack, unpack
 from checkpointer.errors import IllegalArgumentError
+from manifests import zones
+from manifests.msgpack_values import pack, unpack
 from tests.core.keyed_state import save, saved
 from tests.core.world import World
 

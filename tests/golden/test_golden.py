@@ -13,7 +13,7 @@ import zstandard
 
 from checkpointer import Checkpointer
 from checkpointer.errors import CorruptionError, InvalidStateError
-from manifests import layout
+from manifests import object_paths
 from manifests.digest import sha256
 
 HERE = Path(__file__).parent
@@ -76,10 +76,10 @@ def test_it_has_what_the_format_has() -> None:
 
 def test_every_name_holds_the_digest_of_its_content() -> None:
     for path, data in files(V1 / "store").items():
-        if path != layout.LATEST:
-            assert layout.owner(path) is not None, path
-        if path.startswith((layout.SEGMENTS, layout.ARTIFACTS, layout.CATALOGS)):
-            assert layout.digest_of(path) == sha256(data)
+        if path != object_paths.LATEST:
+            assert object_paths.owner(path) is not None, path
+        if path.startswith((object_paths.SEGMENTS, object_paths.ARTIFACTS, object_paths.CATALOGS)):
+            assert object_paths.digest_of(path) == sha256(data)
 
 
 def test_the_writer_still_writes_it(tmp_path: Path) -> None:

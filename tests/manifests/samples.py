@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from manifests import layout
-from manifests.fields import dump
+from manifests import object_paths
+from manifests.json_fields import dump
 from manifests.model import (
     DELTA,
     SNAPSHOT,
@@ -46,12 +46,12 @@ def alone(
     operator: str = "totals",
     kind: Kind = SNAPSHOT,
     owner: CheckpointId = PARENT,
-    codec: str = layout.RAW,
+    codec: str = object_paths.RAW,
     size: int = 10,
 ) -> Artifact:
     """An artifact that is an object of its own."""
     content = digest((partition, kind, owner, size))
-    path = layout.artifact(operator, partition, owner, kind, content, codec)
+    path = object_paths.artifact(operator, partition, owner, kind, content, codec)
     return Artifact(path, kind, 0, size, size, size, 1, content)
 
 
@@ -61,10 +61,10 @@ def packed(
     operator: str = "totals",
     kind: Kind = SNAPSHOT,
     owner: CheckpointId = PARENT,
-    codec: str = layout.RAW,
+    codec: str = object_paths.RAW,
 ) -> list[Artifact]:
     """Artifacts that stand one after the other in a pack."""
-    path = layout.pack(operator, owner, digest(("pack", kind, owner, lengths)), codec)
+    path = object_paths.pack(operator, owner, digest(("pack", kind, owner, lengths)), codec)
     size, offset, found = sum(lengths), 0, []
     for number, length in enumerate(lengths):
         found.append(Artifact(path, kind, offset, length, size, 3 * length, 1, digest((path, number))))
@@ -84,12 +84,12 @@ MANIFEST = Manifest(
         "totals": Operator(
             partitions=3,
             partitioner="explicit",
-            codec=layout.RAW,
+            codec=object_paths.RAW,
             chains={0: (alone(0), _PACK[0]), 2: (alone(2), alone(2, kind=DELTA, owner=ID), _PACK[1], _PACK[2])},
             schema={"fields": ["a"]},
             extra={"operator_colour": "blue"},
         ),
-        "naïve": Operator(0, "explicit", layout.RAW),
+        "naïve": Operator(0, "explicit", object_paths.RAW),
     },
     positions={"topic": {"0": "1031"}},
     watermark="2024-01-02",
@@ -103,8 +103,8 @@ POINTER = Pointer(
     committed=Ref(ID, digest("manifest")),
     prepared=Ref(CheckpointId(43, "00000001"), digest("next")),
     boundary=40,
-    catalog=CatalogRef(layout.catalog(CheckpointId(41, "00000002"), digest("catalog")), digest("catalog")),
-    retired=(Retired(38, None, AT), Retired(39, CatalogRef(layout.catalog(PARENT, digest(1)), digest(1)), AT)),
+    catalog=CatalogRef(object_paths.catalog(CheckpointId(41, "00000002"), digest("catalog")), digest("catalog")),
+    retired=(Retired(38, None, AT), Retired(39, CatalogRef(object_paths.catalog(PARENT, digest(1)), digest(1)), AT)),
     nonce="f" * 32,
     extra={"colour": "blue"},
 )
@@ -175,7 +175,7 @@ names = (
 @st.composite
 def catalog_refs(draw: st.DrawFn) -> CatalogRef:
     content = draw(digests)
-    return CatalogRef(layout.catalog(draw(ids), content), content)
+    return CatalogRef(object_paths.catalog(draw(ids), content), content)
 
 
 @st.composite
@@ -222,7 +222,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
     owner = CheckpointId(draw(st.integers(1, checkpoint.sequence)), draw(hexes))
     operators = {}
     for name in draw(st.sets(names, max_size=3)):
-        codec = draw(st.sampled_from(layout.CODECS))
+        codec = draw(st.sampled_from(object_paths.CODECS))
         partitions = draw(st.integers(0, 2**31))
         numbers = draw(st.sets(st.integers(0, partitions - 1), max_size=4)) if partitions else set()
         operators[name] = Operator(

@@ -15,16 +15,24 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from checkpointer.codecs.keyed_codec import encode, partition_of
-from checkpointer.codecs.values import MAX_DEPTH, pack, unpack
 from checkpointer.pointer import MAX_POINTER
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.merge import apply, consolidate
 from checkpointer.table.schema import TableSchema, first_schema
-from manifests import layout
-from manifests.fields import dump
+from manifests import object_paths
+from manifests.json_fields import dump
+from manifests.keyed_records import encode, partition_of
+from manifests.manifest_json import (
+    decode_catalog,
+    decode_manifest,
+    decode_pointer,
+    encode_catalog,
+    encode_manifest,
+    encode_pointer,
+)
 from manifests.model import FORMAT_VERSION, CheckpointId
-from manifests.progress import (
+from manifests.msgpack_values import MAX_DEPTH, pack, unpack
+from manifests.positions_json import (
     MAX_MARKER,
     MAX_OWNERSHIP,
     MAX_POSITION,
@@ -36,15 +44,7 @@ from manifests.progress import (
     encode_position,
 )
 from manifests.segments import DELTAS_OF_CHANGE, INLINE, INLINE_DELTAS, decode_segment, encode_segment, load
-from manifests.wire import (
-    decode_catalog,
-    decode_manifest,
-    decode_pointer,
-    encode_catalog,
-    encode_manifest,
-    encode_pointer,
-)
-from tests.codecs.test_values import same
+from tests.manifests.test_msgpack_values import same
 
 SPEC = (Path(__file__).parents[2] / "manifests" / "SPEC.md").read_text()
 FENCES: list[tuple[str, str]] = re.findall(r"^```(.*)\n((?:.*\n)*?)```$", SPEC, re.MULTILINE)
@@ -95,25 +95,25 @@ def test_a_json_example_is_what_the_library_reads_and_writes(name: str) -> None:
     path = name.removeprefix("segment ")
     if name == "table":
         assert dump(TableSchema.from_json("t", json.loads(data)).to_json()) == data
-    elif path == layout.LATEST:
+    elif path == object_paths.LATEST:
         assert encode_pointer(decode_pointer(data)) == data
-    elif path.startswith(layout.PROGRESS):
+    elif path.startswith(object_paths.PROGRESS):
         encode_one, decode_one = PROGRESS_FORMS[Path(path).name]
         assert encode_one(decode_one(path, data), json.loads(data)["nonce"]) == data
-    elif path.startswith(layout.CATALOGS):
+    elif path.startswith(object_paths.CATALOGS):
         assert encode_catalog(decode_catalog(path, data)) == data
-        assert json.loads(FILES["_latest"])["catalog"] == {"path": path, "digest": layout.digest_of(path)}
-    elif path.startswith(layout.SEGMENTS):
+        assert json.loads(FILES["_latest"])["catalog"] == {"path": path, "digest": object_paths.digest_of(path)}
+    elif path.startswith(object_paths.SEGMENTS):
         operator = decode_manifest_of_segments()
         segment = next(segment for segment in operator.segments if segment.path == path)
         patches = decode_segment(segment, "big", operator.partitions, operator.codec, zstandard.compress(data))
-        owner = layout.owner(path)
+        owner = object_paths.owner(path)
         assert owner is not None
         written = encode_segment(owner, "big", patches)[1].data
         assert zstandard.decompress(written) == data
         assert (segment.raw_size, segment.entries) == (len(data), len(patches))
     else:
-        owner = layout.owner(path)
+        owner = object_paths.owner(path)
         assert owner is not None
         assert encode_manifest(decode_manifest(owner, data)) == data
 
@@ -150,13 +150,13 @@ def test_the_segments_make_the_chains() -> None:
 def test_paths() -> None:
     for line in TEXTS["paths"].splitlines():
         owner, path = line.split()
-        assert str(layout.owner(path) or "-") == owner, path
+        assert str(object_paths.owner(path) or "-") == owner, path
 
 
 def test_names() -> None:
     for line in TEXTS["names"].splitlines():
         name, encoded = line.rsplit(" ", 1)
-        assert layout.encode_name("operator", name) == encoded
+        assert object_paths.encode_name("operator", name) == encoded
 
 
 @pytest.mark.parametrize(("value", "data"), rows("msgpack"))
@@ -221,7 +221,7 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
     assert f"Up to {INLINE} chains of an operator stand in the manifest, with up to {INLINE_DELTAS} deltas" in SPEC
     assert f"or {DELTAS_OF_CHANGE} for each chain that" in SPEC
     assert f"At most {MAX_DEPTH} extensions" in SPEC
-    assert f"at most {layout.MAX_NAME} bytes" in SPEC
+    assert f"at most {object_paths.MAX_NAME} bytes" in SPEC
     assert f"A pointer has at most {MAX_POINTER >> 20} MiB" in SPEC
 
 
@@ -235,13 +235,13 @@ def test_links_lead_somewhere(anchor: str) -> None:
 
 def test_the_names_of_progress_are_encoded_as_shown() -> None:
     for name, encoded in rows("progress names"):
-        assert layout.encode_part("x" * 161 if name == "161 times x" else name) == encoded
+        assert object_paths.encode_part("x" * 161 if name == "161 times x" else name) == encoded
 
 
 def test_the_objects_of_progress_stand_where_the_paths_say() -> None:
-    folder = layout.progress("kinesis", "clicks")
-    assert {layout.ownership(folder), layout.position(folder, "0")} <= FILES.keys()
-    assert layout.store(layout.progress("eventprocessorhost", "clicks", "$Default")) in FILES
+    folder = object_paths.progress("kinesis", "clicks")
+    assert {object_paths.ownership(folder), object_paths.position(folder, "0")} <= FILES.keys()
+    assert object_paths.store(object_paths.progress("eventprocessorhost", "clicks", "$Default")) in FILES
 
 
 def test_the_limits_of_progress_are_those_of_the_library() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from checkpointer.progress import document
 from checkpointer.progress.balance import Sight, choose
-from manifests.progress import Row
+from manifests.positions_json import Row
 from tests.progress.test_document import AT
 from tests.progress.world import LEASE, Worker, World, run, write
 

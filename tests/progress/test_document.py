@@ -36,7 +36,7 @@ from checkpointer.store.memory import MemoryStore
 from checkpointer.store.swap import SENDS
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
-from manifests.progress import (
+from manifests.positions_json import (
     MAX_OWNERSHIP,
     MAX_POSITION,
     Ownership,

@@ -23,12 +23,12 @@ from checkpointer.store.memory import MemoryStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.requests import CrashError, Gate
 from checkpointer.testing.store import FaultyStore
-from manifests import layout
+from manifests import object_paths
 from manifests.digest import sha256
 from tests.progress import eph_hosts
 from tests.progress.world import LEASE, TestHost
 
-FOLDER = layout.progress("eventprocessorhost", "default", "$Default")
+FOLDER = object_paths.progress("eventprocessorhost", "default", "$Default")
 PARTITIONS = ["0", "1", "2"]
 
 
@@ -141,13 +141,13 @@ def test_a_checkpoint_is_a_value() -> None:
 
 def test_what_is_stored(root: Root) -> None:
     root.manager.update_checkpoint(root.leases("host").acquired(), CheckpointInfo("0", "4096", 17))
-    data = run_sync(MemoryStore(root.url).get(layout.position(FOLDER, "0"))).data
+    data = run_sync(MemoryStore(root.url).get(object_paths.position(FOLDER, "0"))).data
     assert b'"value":{"offset":"4096","sequence_number":17}' in data
 
 
 def put_value(root: Root, value: bytes) -> str:
     """Store something else as the value of partition 0, where there is none; the path."""
-    store, path = MemoryStore(root.url), layout.position(FOLDER, "0")
+    store, path = MemoryStore(root.url), object_paths.position(FOLDER, "0")
     data = run_sync(store.get(path)).data
     body = data[: data.rindex(b',"digest"')].replace(b'"value":null', b'"value":' + value)
     run_sync(store.delete([path]))
@@ -390,7 +390,7 @@ def test_an_update_that_comes_after_a_deletion(root: Root) -> None:
     gate = host.faults.hold("swap", path="positions/0")
     with pytest.raises(LeaseLostError):
         during(gate, lambda: root.manager.update_checkpoint(lease, at(2)), root.manager.delete_checkpoint_store)
-    assert not [path for path in root.objects() if path.startswith(layout.positions(FOLDER))]
+    assert not [path for path in root.objects() if path.startswith(object_paths.positions(FOLDER))]
 
 
 @pytest.mark.parametrize("kind", ["renewal", "release"])
@@ -465,7 +465,7 @@ def test_a_deletion_stopped_anywhere_goes_on_when_called_again(root: Root, after
     for number in range(1, 4):
         root.create()
         root.manager.update_checkpoint(root.leases("host").acquired(), at(1))
-        stray = layout.positions(FOLDER) + "notes.txt"
+        stray = object_paths.positions(FOLDER) + "notes.txt"
         run_sync(MemoryStore(root.url).delete([stray]))
         run_sync(MemoryStore(root.url).put(stray, b"somebody's"))
         stopped = root.checkpoints()
@@ -477,7 +477,7 @@ def test_a_deletion_stopped_anywhere_goes_on_when_called_again(root: Root, after
         again.delete_checkpoint_store()
         assert not again.checkpoint_store_exists()
         left = {path for path in root.objects() if path.startswith(FOLDER)}
-        assert left == {stray, layout.ownership(FOLDER)}
+        assert left == {stray, object_paths.ownership(FOLDER)}
         again.create_checkpoint_store_if_not_exists()
         assert again.get_checkpoint("0") is None
 
@@ -582,7 +582,7 @@ def test_a_damaged_holder_disturbs_only_its_own_lease(root: Root) -> None:
     host = root.leases("host")
     manager = root.checkpoints(max_updates=1000, interval=1000)
     damaged, fine = host.acquired("0"), host.acquired("1")
-    path, store = layout.position(FOLDER, "0"), MemoryStore(root.url)
+    path, store = object_paths.position(FOLDER, "0"), MemoryStore(root.url)
     before = run_sync(store.get(path)).data
     run_sync(store.delete([path]))
     run_sync(store.put(path, b"torn"))

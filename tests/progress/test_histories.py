@@ -19,7 +19,7 @@ from checkpointer.progress.leases import Balance
 from checkpointer.store import memory
 from checkpointer.testing.orders import play_in_every_order
 from checkpointer.testing.simulation import Effect, Simulation
-from manifests.progress import Position, decode_position
+from manifests.positions_json import Position, decode_position
 from tests.progress.history import Fields, History
 from tests.progress.world import FOLDER, LEASE, Worker
 from tests.proof.planted import Planted

@@ -16,16 +16,16 @@ from checkpointer.store.base import ObjectNotFoundError, Store
 from checkpointer.store.memory import MemoryStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
-from manifests import layout
-from manifests.progress import Ownership, Position, Row, decode_ownership, decode_position
+from manifests import object_paths
+from manifests.positions_json import Ownership, Position, Row, decode_ownership, decode_position
 
 T = TypeVar("T")
 
 LEASE = 10.0
 """Seconds of a lease, by the clocks of the tests."""
 
-FOLDER = layout.progress("tests", "stream", "group")
-OWNERSHIP = layout.ownership(FOLDER)
+FOLDER = object_paths.progress("tests", "stream", "group")
+OWNERSHIP = object_paths.ownership(FOLDER)
 
 _starts = itertools.count(1)
 
@@ -62,7 +62,7 @@ class TestHost:
 
 
 def path(partition: str) -> str:
-    return layout.position(FOLDER, partition)
+    return object_paths.position(FOLDER, partition)
 
 
 class Worker:

@@ -8,7 +8,7 @@ from functools import lru_cache
 import pytest
 
 from checkpointer import pointer
-from manifests import wire
+from manifests import manifest_json
 from tests.proof.checker import CHECKER, Checker
 from tests.servers import Server, ServerUnavailableError
 
@@ -40,7 +40,7 @@ def rarely_collected() -> Iterator[None]:
 @pytest.fixture
 def decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoding is a function of bytes, and takes half of the time: equal bytes are decoded once."""
-    monkeypatch.setattr(wire, "decode_manifest", lru_cache(4096)(wire.decode_manifest))
+    monkeypatch.setattr(manifest_json, "decode_manifest", lru_cache(4096)(manifest_json.decode_manifest))
     monkeypatch.setattr(pointer, "decode_pointer", lru_cache(4096)(pointer.decode_pointer))
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from checkpointer.codecs import values
 from checkpointer.errors import CheckpointError
 from checkpointer.progress import journal_format
 from checkpointer.progress.eventhub import core as eventhub
@@ -16,8 +15,8 @@ from checkpointer.progress.kinesis import state as kinesis
 from checkpointer.progress.kinesis.sequence import TRIM_HORIZON
 from checkpointer.store import url
 from checkpointer.table import parquet
-from manifests import progress, wire
-from manifests.fields import dump
+from manifests import manifest_json, msgpack_values, positions_json
+from manifests.json_fields import dump
 from tests.manifests.samples import AT, CATALOG, ID, POINTER, sealed
 from tests.proof import seeds, wrapped
 
@@ -48,7 +47,7 @@ def examine(decoder: Decoder, data: bytes) -> bool:
     if decoder.encode is not None:
         try:
             again = decoder.encode(value)
-        except values.UnsupportedValueError:  # msgpack has more than what is ever written
+        except msgpack_values.UnsupportedValueError:  # msgpack has more than what is ever written
             return True
         back = decoder.decode(again)
         assert decoder.encode(back) == again, f"written as {again[:200]!r}, read, and written as another"
@@ -59,25 +58,25 @@ def examine(decoder: Decoder, data: bytes) -> bool:
 TABLE: tuple[Decoder, ...] = (
     Decoder(
         "pointer",
-        wire.decode_pointer,
-        (wire.encode_pointer(POINTER),),
+        manifest_json.decode_pointer,
+        (manifest_json.encode_pointer(POINTER),),
         seeds.JSON_MARKS,
-        encode=wire.encode_pointer,
+        encode=manifest_json.encode_pointer,
         seal=sealed,
     ),
     Decoder(
         "manifest",
-        lambda data: wire.decode_manifest(ID, data),
-        tuple(map(wire.encode_manifest, seeds.manifests())),
+        lambda data: manifest_json.decode_manifest(ID, data),
+        tuple(map(manifest_json.encode_manifest, seeds.manifests())),
         seeds.JSON_MARKS,
-        encode=wire.encode_manifest,
+        encode=manifest_json.encode_manifest,
     ),
     Decoder(
         "catalog",
-        lambda data: wire.decode_catalog(wrapped.CATALOG_PATH, data),
-        (wire.encode_catalog(CATALOG),),
+        lambda data: manifest_json.decode_catalog(wrapped.CATALOG_PATH, data),
+        (manifest_json.encode_catalog(CATALOG),),
         seeds.JSON_MARKS,
-        encode=wire.encode_catalog,
+        encode=manifest_json.encode_catalog,
     ),
     Decoder(
         "segment",
@@ -100,8 +99,14 @@ TABLE: tuple[Decoder, ...] = (
         seeds.MSGPACK_MARKS,
         encode=wrapped.encode_keyed,
     ),
-    Decoder("value", values.unpack, tuple(map(values.pack, seeds.VALUES)), seeds.MSGPACK_MARKS, encode=values.pack),
-    Decoder("value as JSON", wrapped.as_json, tuple(map(values.pack, seeds.VALUES)), seeds.MSGPACK_MARKS),
+    Decoder(
+        "value",
+        msgpack_values.unpack,
+        tuple(map(msgpack_values.pack, seeds.VALUES)),
+        seeds.MSGPACK_MARKS,
+        encode=msgpack_values.pack,
+    ),
+    Decoder("value as JSON", wrapped.as_json, tuple(map(msgpack_values.pack, seeds.VALUES)), seeds.MSGPACK_MARKS),
     Decoder("path", wrapped.path, seeds.PATHS[:2], seeds.PATH_MARKS, encode=wrapped.encode_path),
     Decoder(
         "path of progress",
@@ -113,26 +118,26 @@ TABLE: tuple[Decoder, ...] = (
     Decoder("number", wrapped.number, seeds.NUMBERS, seeds.PATH_MARKS, encode=lambda number: str(number).encode()),
     Decoder(
         "ownership",
-        lambda data: progress.decode_ownership(wrapped.NAME, data),
+        lambda data: positions_json.decode_ownership(wrapped.NAME, data),
         (seeds.ownership(),),
         seeds.JSON_MARKS,
-        encode=lambda value: progress.encode_ownership(value, NONCE),
+        encode=lambda value: positions_json.encode_ownership(value, NONCE),
         seal=sealed,
     ),
     Decoder(
         "position",
-        lambda data: progress.decode_position(wrapped.NAME, data),
+        lambda data: positions_json.decode_position(wrapped.NAME, data),
         wrapped.positions((None, {"any": [1]})),
         seeds.JSON_MARKS,
-        encode=lambda value: progress.encode_position(value, NONCE),
+        encode=lambda value: positions_json.encode_position(value, NONCE),
         seal=sealed,
     ),
     Decoder(
         "marker",
-        lambda data: progress.decode_marker(wrapped.NAME, data),
-        (progress.encode_marker(progress.Marker(AT), NONCE),),
+        lambda data: positions_json.decode_marker(wrapped.NAME, data),
+        (positions_json.encode_marker(positions_json.Marker(AT), NONCE),),
         seeds.JSON_MARKS,
-        encode=lambda value: progress.encode_marker(value, NONCE),
+        encode=lambda value: positions_json.encode_marker(value, NONCE),
         seal=sealed,
     ),
     Decoder(

@@ -16,9 +16,9 @@ from typing import Any
 
 import zstandard
 
-from manifests import layout
+from manifests import object_paths
 from manifests.digest import sha256
-from manifests.fields import dump, dump_sealed
+from manifests.json_fields import dump, dump_sealed
 from manifests.model import CheckpointId, Json
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "store"
@@ -45,7 +45,7 @@ def forge(root: Path, record: str, change: Change) -> None:
     elif record == "catalog":
         latest["catalog"] = _catalog(root, latest["catalog"], change)
     else:
-        path = root / layout.manifest(CheckpointId.parse(latest["committed"]["id"]))
+        path = root / object_paths.manifest(CheckpointId.parse(latest["committed"]["id"]))
         manifest = json.loads(path.read_bytes())
         if record == "segment":
             row = manifest["operators"]["wide"]["segments"][-1]
@@ -71,9 +71,9 @@ def _catalog(root: Path, ref: dict[str, str], change: Change) -> dict[str, str]:
     value = json.loads((root / ref["path"]).read_bytes())
     change(value)
     data = dump(value)
-    owner = layout.owner(ref["path"])
+    owner = object_paths.owner(ref["path"])
     assert owner is not None
-    path = layout.catalog(owner, sha256(data))
+    path = object_paths.catalog(owner, sha256(data))
     (root / path).write_bytes(data)
     return {"path": path, "digest": sha256(data)}
 
@@ -83,9 +83,9 @@ def _segment(root: Path, old: str, change: Change) -> list[Json]:
     change(value)
     raw = dump(value)
     data = zstandard.ZstdCompressor().compress(raw)
-    owner = layout.owner(old)
+    owner = object_paths.owner(old)
     assert owner is not None
-    path = layout.segment(owner, sha256(data))
+    path = object_paths.segment(owner, sha256(data))
     (root / path).write_bytes(data)
     return [path, len(data), len(raw), len(value.get("patches", ()))]
 

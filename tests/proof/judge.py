@@ -16,9 +16,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from checkpointer.testing.simulation import Effect, Simulation
-from manifests import layout
+from manifests import object_paths
+from manifests.manifest_json import decode_pointer
 from manifests.model import CatalogEntry, CheckpointId, Manifest
-from manifests.wire import decode_pointer
 from tests.proof.versions import Reader, Version, Violation, went_back
 
 END = b"|"
@@ -84,14 +84,14 @@ class Judge:
 
     def __call__(self, effect: Effect) -> None:
         request = effect.request
-        if request.kind == "get" and request.path == layout.LATEST:
+        if request.kind == "get" and request.path == object_paths.LATEST:
             self._look(effect.context[DEED])
         if not effect.changed:
             return
         if request.kind == "delete":
             lost = self.now.paths & {*request.path.split(" ")}
             self._must(not lost, f"{effect.actor} deleted what is live: {sorted(lost)}")
-        elif request.path == layout.LATEST:
+        elif request.path == object_paths.LATEST:
             self._must(bytes(request.data) not in self._values, "a value of _latest came a second time")
             self._values.add(bytes(request.data))
             version = self._reader.version(decode_pointer(bytes(request.data)))
@@ -167,7 +167,7 @@ class Judge:
             own = deed.drew(ref.id) and ref.id.sequence > old.sequence
             self._must(known or own, f"{deed.actor} ({deed.kind}) made {ref.id} live, which was dead")
             if own and not known:
-                foreign = {path for path in self._reader.paths(ref) - old.paths if layout.owner(path) != ref.id}
+                foreign = {path for path in self._reader.paths(ref) - old.paths if object_paths.owner(path) != ref.id}
                 self._must(not foreign, f"{ref.id} names what was dead: {sorted(foreign)}")
         fresh = new.prepared if new.prepared != old.prepared else None
         if fresh is not None:

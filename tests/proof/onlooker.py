@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from checkpointer.errors import CorruptionError
 from checkpointer.store.base import Blob
 from checkpointer.store.memory import MemoryStore, forget
-from manifests import layout
+from manifests import object_paths
+from manifests.manifest_json import decode_pointer
 from manifests.model import Ref
-from manifests.wire import decode_pointer
 from tests.core.world import Actor, World
 from tests.proof.versions import Reader, Version, Violation, went_back
 
@@ -37,12 +37,12 @@ class Onlooker:
     def __init__(self, objects: dict[str, Blob]) -> None:
         self._objects = objects
         self._reader = Reader(objects)
-        self._values = {objects[layout.LATEST].data} if layout.LATEST in objects else set()
+        self._values = {objects[object_paths.LATEST].data} if object_paths.LATEST in objects else set()
         self.broken: list[str] = []
         self.now: Version | None = self._look()
 
     def swapped(self) -> None:
-        data = self._objects[layout.LATEST].data
+        data = self._objects[object_paths.LATEST].data
         self._must(data not in self._values, "a value of _latest came a second time")
         self._values.add(data)
         old = self.now
@@ -72,10 +72,10 @@ class Onlooker:
         """What a cleanup should have deleted. A name that is not of the format is never touched: the proof that a new
         root keeps conditions leaves one behind where it is interrupted."""
         left = set() if self.now is None else self.now.garbage(self._objects)
-        return {path for path in left if layout.owner(path) is not None}
+        return {path for path in left if object_paths.owner(path) is not None}
 
     def _look(self) -> Version | None:
-        found = self._objects.get(layout.LATEST)
+        found = self._objects.get(object_paths.LATEST)
         if found is None:
             return Version(None)
         try:
@@ -108,7 +108,7 @@ class WatchedStore(MemoryStore):
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         version = await super().compare_and_swap(path, data, expected)
-        if path == layout.LATEST:
+        if path == object_paths.LATEST:
             self._onlooker.swapped()
         return version
 

@@ -14,7 +14,7 @@ from checkpointer.spark.table import TableState
 from checkpointer.store.base import Blob
 from checkpointer.store.memory import MemoryStore
 from checkpointer.sync_handles import Checkpoint, Restored
-from manifests import layout
+from manifests import object_paths
 from manifests.model import CheckpointId, Manifest
 from tests.core import damage
 from tests.core.world import Actor
@@ -77,9 +77,9 @@ def state_of(restored: Restored | None) -> State:
         return {}
 
     def read(name: str, codec: str) -> Any:
-        if codec == layout.PARQUET:
+        if codec == object_paths.PARQUET:
             return rows_in(restored.table(name))
-        if codec == layout.MSGPACK:
+        if codec == object_paths.MSGPACK:
             return dict(restored.keyed(name))
         operator = restored.operator(name)
         return {partition: operator.partition(partition) for partition in operator.partitions}
@@ -278,14 +278,14 @@ def export_again(client: Actor, notes: dict[str, Any]) -> None:
 
 def lost(client: Actor) -> None:
     with_savepoints(client)
-    del MemoryStore(client.root).objects[layout.LATEST]
+    del MemoryStore(client.root).objects[object_paths.LATEST]
 
 
 def flipped(client: Actor) -> None:
     with_savepoints(client)
     objects = MemoryStore(client.root).objects
-    found = objects[layout.LATEST]
-    objects[layout.LATEST] = Blob(found.data[:-9] + b"x" + found.data[-8:], "flipped")
+    found = objects[object_paths.LATEST]
+    objects[object_paths.LATEST] = Blob(found.data[:-9] + b"x" + found.data[-8:], "flipped")
 
 
 def repair(client: Actor, notes: dict[str, Any]) -> None:

@@ -208,7 +208,7 @@ PLANTED = (
         "savepoint deletion without a swap",
         lineage.delete_savepoint,
         "await advance(session.store, await read_head(session.store), step)",
-        "from manifests.wire import encode_pointer\n"
+        "from manifests.manifest_json import encode_pointer\n"
         "    planned = await step(await read_head(session.store))\n"
         "    now = await read_head(session.store)\n"
         "    if planned is not None:\n"

@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import zstandard
 
-from checkpointer.codecs import values
 from checkpointer.progress import journal_format
 from checkpointer.progress.kinesis import state as kinesis
 from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
@@ -25,10 +24,10 @@ from checkpointer.retention.plan import Plan, PlannedCheckpoint, PlanRow, Spool
 from checkpointer.table import parquet
 from checkpointer.table.merge import in_order
 from checkpointer.table.schema import MERGE
-from manifests import layout
-from manifests.fields import dump
+from manifests import msgpack_values, object_paths
+from manifests.json_fields import dump
 from manifests.model import Artifact, Json, Manifest, Operator, Patch, Ref, Segment, Tail
-from manifests.progress import Ownership, Position, Row, encode_ownership, encode_position
+from manifests.positions_json import Ownership, Position, Row, encode_ownership, encode_position
 from tests.manifests.samples import AT, ID, MANIFEST, PARENT, alone, digest, packed
 from tests.table.tables import array, changes_of, mapping, schema_of, snapshot_rows, struct
 
@@ -81,7 +80,7 @@ MSGPACK_MARKS = (
     b"\xc7\x00\x01",
     b"\xd4\x02\xff",
     b"\xca\x7f\xc0\x00\x00",
-    values.pack(1 << 20_000),
+    msgpack_values.pack(1 << 20_000),
 )
 
 YAML_MARKS = (
@@ -121,13 +120,13 @@ PATH_MARKS = (b"/", b"..", b"%2e%2e", b"%2F", b"%", b"\0", b"\n", "é".encode(),
 
 
 def manifests() -> tuple[Manifest, ...]:
-    kept = Segment(layout.segment(PARENT, digest("segment")), 120, 700, 600)
-    tail = replace(alone(1, operator="table", codec=layout.PARQUET), tail=Tail(7, digest("tail")))
+    kept = Segment(object_paths.segment(PARENT, digest("segment")), 120, 700, 600)
+    tail = replace(alone(1, operator="table", codec=object_paths.PARQUET), tail=Tail(7, digest("tail")))
     return (
         MANIFEST,
         Manifest(ID),
-        replace(MANIFEST, operators={"many": Operator(1000, "explicit", layout.RAW, segments=(kept,))}, extra={}),
-        replace(MANIFEST, operators={"table": Operator(2, "x", layout.PARQUET, {1: (tail,)}, WIDE.to_json())}),
+        replace(MANIFEST, operators={"many": Operator(1000, "explicit", object_paths.RAW, segments=(kept,))}, extra={}),
+        replace(MANIFEST, operators={"table": Operator(2, "x", object_paths.PARQUET, {1: (tail,)}, WIDE.to_json())}),
     )
 
 
@@ -152,8 +151,13 @@ VALUES: tuple[Any, ...] = (
 
 RECORDS: tuple[dict[Any, bytes | None], ...] = (
     {},
-    {key: values.pack(["value", key]) for key in range(5)},
-    {"gone": None, (1, "a"): values.pack({}), Decimal("1.5"): values.pack(b""), None: values.pack(None)},
+    {key: msgpack_values.pack(["value", key]) for key in range(5)},
+    {
+        "gone": None,
+        (1, "a"): msgpack_values.pack({}),
+        Decimal("1.5"): msgpack_values.pack(b""),
+        None: msgpack_values.pack(None),
+    },
 )
 
 _AT_TEXT = "2024-01-02T03:04:05.000678Z"
@@ -221,7 +225,7 @@ def packs() -> tuple[bytes, ...]:
 def plans() -> tuple[bytes, ...]:
     with Spool() as spool:
         spool.add(PlanRow("_latest", 7, KEEP, "the pointer", str(ID), 2))
-        spool.add(PlanRow(layout.manifest(PARENT), 9, DELETE, "no live checkpoint names it", leftover="x"))
+        spool.add(PlanRow(object_paths.manifest(PARENT), 9, DELETE, "no live checkpoint names it", leftover="x"))
     plan = Plan(
         "/data", "n" * 32, timedelta(hours=1), (PlannedCheckpoint(PARENT, False, "old"),), (Ref(PARENT, digest(1)),)
     )
@@ -260,10 +264,10 @@ PATHS = tuple(
     for path in (
         alone(0).path,
         packed([1, 2], operator="naïve")[0].path,
-        layout.ownership(layout.progress("eventhub", "a", "b", "c/d")),
-        layout.position(layout.progress("kinesis", "app"), "shard:1"),
-        layout.position(layout.progress("kinesis", ".x" * 200), "~" + digest(3)),
-        layout.store(layout.progress("eventprocessorhost", "a", "é")),
+        object_paths.ownership(object_paths.progress("eventhub", "a", "b", "c/d")),
+        object_paths.position(object_paths.progress("kinesis", "app"), "shard:1"),
+        object_paths.position(object_paths.progress("kinesis", ".x" * 200), "~" + digest(3)),
+        object_paths.store(object_paths.progress("eventprocessorhost", "a", "é")),
     )
 )
 NUMBERS = (b"4959:3", b"SHARD_END", b"TRIM_HORIZON", b"9" * 129, b"0000000042-1a2b3c4d")

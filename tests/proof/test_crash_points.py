@@ -19,8 +19,8 @@ from checkpointer.errors import CheckpointError
 from checkpointer.retention import plan
 from checkpointer.runtime import run_sync
 from checkpointer.store import swap
-from manifests import layout, segments
-from manifests.wire import encode_pointer
+from manifests import object_paths, segments
+from manifests.manifest_json import encode_pointer
 from tests.core.world import World
 from tests.proof.failing import COUNTED, Proof, fail_everywhere, points
 from tests.proof.onlooker import Saved
@@ -155,11 +155,11 @@ def test_the_onlooker_sees_what_goes_back_and_what_is_deleted() -> None:
         old = seen.now.pointer
         assert old is not None
         commit(world.actor(), 6)
-        version = world.objects_now[layout.LATEST].version
+        version = world.objects_now[object_paths.LATEST].version
         assert not seen.broken
-        run_sync(store.compare_and_swap(layout.LATEST, encode_pointer(replace(old, nonce="f" * 32)), version))
+        run_sync(store.compare_and_swap(object_paths.LATEST, encode_pointer(replace(old, nonce="f" * 32)), version))
         assert seen.broken == ["the committed sequence went back", "the writer's epoch went back"]
-        named = layout.manifest(old.committed.id)
+        named = object_paths.manifest(old.committed.id)
         run_sync(store.delete([named]))
         assert seen.broken[2:] == [f"what is live was deleted: ['{named}']"]
 

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkpointer.codecs import values
 from checkpointer.errors import CheckpointError
 from checkpointer.table import parquet
 from checkpointer.table.schema import CHANGE, FIELD_ID, KEPT, PARTITION
+from manifests import msgpack_values
 from tests.proof.decoders import TABLE, Decoder, examine
 from tests.proof.effort import SUMMARY
 from tests.proof.inventory import REASONS, called_by, decoding
@@ -102,7 +102,7 @@ FOUND = (
     ("URL", "s3://a\u2100b/x".encode()),
     ("value", b"\xdd\x00\x00\x20\x00" * 1_000 + b"\xc0" * 4_000),
     ("keyed state", b"\x00\x01" + b"\xdd\x00\x00\x20\x00" * 1_000 + b"\xc0" * 4_000),
-    ("value as JSON", values.pack(1 << 20_000)),
+    ("value as JSON", msgpack_values.pack(1 << 20_000)),
     ("value as JSON", b"\x91" * 500 + b"\xc0"),
     ("journal", b"update_time: 2024-01-01 00:00:00\nevent_logs: []\nother: 0x" + b"f" * 5_000),
     ("journal", b"update_time: 2024-01-01 00:00:00\nevent_logs: []\nother: 1" + b":1" * 100_000),

@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from checkpointer.codecs.values import unpack
 from checkpointer.errors import CorruptionError
 from checkpointer.progress import journal_format
 from checkpointer.progress.journal import Journal
 from checkpointer.spark.frames import struct_of
 from checkpointer.table.schema import TableSchema
-from manifests import layout
+from manifests import object_paths
 from manifests.digest import sha256
 from manifests.model import Json
+from manifests.msgpack_values import unpack
 from tests.proof.forgery import copy, forge
 from tests.proof.verbs import do_everything, every_command
 from tests.test_layers import FILES, ROOT, parse
@@ -226,9 +226,9 @@ def test_extension_types_of_arrow_are_not_loaded(tmp_path: Path, mark: Path) -> 
 
     def change(manifest: dict[str, Json]) -> None:
         old = manifest["operators"]["table"]
-        owner = layout.owner(old["objects"][0][0])
+        owner = object_paths.owner(old["objects"][0][0])
         assert owner is not None
-        path = layout.artifact("table", 0, owner, "snapshot", sha256(data), "parquet")
+        path = object_paths.artifact("table", 0, owner, "snapshot", sha256(data), "parquet")
         (root / path).write_bytes(data)
         old["objects"], old["chains"] = [[path, len(data)]], {"0": [[0, len(data), 1]]}
 

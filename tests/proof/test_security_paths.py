@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from checkpointer import Checkpointer
 from checkpointer.errors import CheckpointError, IllegalArgumentError
 from checkpointer.store.base import check_path
-from manifests import layout
-from manifests.fields import dump_sealed
+from manifests import object_paths
+from manifests.json_fields import dump_sealed
 from manifests.model import CheckpointId, Json
 from tests.proof.forgery import Key, Way, copy, forge, putting, read, snapshot, texts, untouched
 from tests.proof.verbs import (
@@ -60,13 +60,13 @@ _ODD += ["e\u0301", "\u00e9", "\u202e", "\u212a", "k", "K", "\n", "\x1b[2J", "x"
 odd_names = st.lists(st.sampled_from(_ODD) | st.text(max_size=3), max_size=4).map("".join)
 
 MAKERS: dict[str, Callable[[str], str]] = {
-    "operator": lambda name: layout.pack(name, ID, D, "raw"),
-    "operator's partition": lambda name: layout.artifact(name, 7, ID, "delta", D, "raw"),
-    "namespace": lambda name: layout.ownership(layout.progress("eventhub", name, "hub", "group")),
-    "event hub": lambda name: layout.ownership(layout.progress("eventhub", "namespace", name, "group")),
-    "group": lambda name: layout.store(layout.progress("eventprocessorhost", "hub", name)),
-    "application": lambda name: layout.ownership(layout.progress("kinesis", name)),
-    "partition": lambda name: layout.position(layout.progress("kinesis", "app"), name),
+    "operator": lambda name: object_paths.pack(name, ID, D, "raw"),
+    "operator's partition": lambda name: object_paths.artifact(name, 7, ID, "delta", D, "raw"),
+    "namespace": lambda name: object_paths.ownership(object_paths.progress("eventhub", name, "hub", "group")),
+    "event hub": lambda name: object_paths.ownership(object_paths.progress("eventhub", "namespace", name, "group")),
+    "group": lambda name: object_paths.store(object_paths.progress("eventprocessorhost", "hub", name)),
+    "application": lambda name: object_paths.ownership(object_paths.progress("kinesis", name)),
+    "partition": lambda name: object_paths.position(object_paths.progress("kinesis", "app"), name),
 }
 
 
@@ -91,7 +91,7 @@ def test_what_is_accepted_stays_in_its_place_and_has_it_alone(what: str, one: st
     assert path.count("/") == plain.count("/")
     assert [a for a, b in zip(path.split("/"), plain.split("/"), strict=True) if "plain" not in b and a != b] == []
     assert max(map(len, path.split("/"))) <= 255
-    assert layout.owner(path) is not None or layout.parse_progress(path) is not None
+    assert object_paths.owner(path) is not None or object_paths.parse_progress(path) is not None
     forms = {other, one.lower(), one.upper(), *(unicodedata.normalize(form, one) for form in ("NFC", "NFD", "NFKC"))}
     assert [form for form in forms if (path == path_of(what, form)) != (one == form)] == []
 
@@ -234,7 +234,7 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", READING_DAMAGED)
 def test_reading_a_damaged_root_writes_nothing(tmp_path: Path, name: str) -> None:
     root = copy(tmp_path / "root")
-    (root / layout.LATEST).unlink()
+    (root / object_paths.LATEST).unlink()
     before = snapshot(root)
     with Checkpointer(root) as ck:
         assert READING_DAMAGED[name](ck, tmp_path)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from checkpointer.store.base import Blob
-from manifests import layout, segments
+from manifests import object_paths, segments
 from manifests.digest import sha256
+from manifests.manifest_json import decode_catalog, decode_manifest
 from manifests.model import Artifact, Catalog, CatalogEntry, Manifest, Operator, Pointer, Ref
-from manifests.wire import decode_catalog, decode_manifest
 
 _decoded = lru_cache(maxsize=4096)(decode_manifest)
 
@@ -57,7 +57,7 @@ class Version:
         return {
             path
             for path in set(paths) - self.paths
-            if (owner := layout.owner(path)) is None or owner.sequence <= self.sequence
+            if (owner := object_paths.owner(path)) is None or owner.sequence <= self.sequence
         }
 
 
@@ -80,7 +80,7 @@ class Reader:
         self._manifests: dict[str, tuple[Manifest, frozenset[str]]] = {}
 
     def version(self, pointer: Pointer) -> Version:
-        paths = {layout.LATEST}
+        paths = {object_paths.LATEST}
         entries: tuple[CatalogEntry, ...] = ()
         if pointer.catalog is not None:
             entries = self._catalog(pointer).entries
@@ -93,7 +93,7 @@ class Reader:
         return Version(pointer, chain, entries, frozenset(paths))
 
     def manifest(self, ref: Ref) -> Manifest:
-        path = layout.manifest(ref.id)
+        path = object_paths.manifest(ref.id)
         if path not in self._manifests:
             data = self._bytes(path)
             must(sha256(data) == ref.digest, f"{path}: is not what names it")
@@ -109,7 +109,7 @@ class Reader:
     def paths(self, ref: Ref) -> frozenset[str]:
         """Every object of a checkpoint."""
         self.manifest(ref)
-        return self._manifests[layout.manifest(ref.id)][1]
+        return self._manifests[object_paths.manifest(ref.id)][1]
 
     def slice(self, artifact: Artifact) -> bytes:
         data = self._bytes(artifact.path)[artifact.offset : artifact.offset + artifact.length]
@@ -123,7 +123,7 @@ class Reader:
         patches = []
         for segment in operator.segments:
             data = self._bytes(segment.path)
-            must(sha256(data) == layout.digest_of(segment.path), f"{segment.path}: is not what a manifest says")
+            must(sha256(data) == object_paths.digest_of(segment.path), f"{segment.path}: is not what a manifest says")
             patches.append(segments.decode_segment(segment, name, operator.partitions, operator.codec, data))
         return segments.load(name, operator, patches)
 

@@ -15,8 +15,8 @@ from checkpointer.retention.verify import Verification
 from checkpointer.runtime import run_sync
 from checkpointer.store.memory import MemoryStore
 from checkpointer.sync_handles import Restored
-from manifests import layout
-from manifests.progress import Marker, encode_marker
+from manifests import object_paths
+from manifests.positions_json import Marker, encode_marker
 from tests.core.damage import fill
 from tests.manifests.samples import AT
 from tests.proof import seeds
@@ -63,12 +63,12 @@ class Whole:
         with CheckpointStore(self.url) as store:
             store.claim_ownership([{**GROUP, "partition_id": str(n), "owner_id": "me"} for n in range(2)])
             store.update_checkpoint({**GROUP, "partition_id": "0", "sequence_number": 7, "offset": "120"})
-        host, shards = layout.progress("eventprocessorhost", "a", "b"), layout.progress("kinesis", "app")
+        host, shards = object_paths.progress("eventprocessorhost", "a", "b"), object_paths.progress("kinesis", "app")
         documents = {
-            layout.position(host, "0"): seeds.position(seeds.EPH[0]),
-            layout.store(host): encode_marker(Marker(AT), "n" * 32),
-            layout.ownership(shards): seeds.ownership(),
-            layout.position(shards, "shard-1"): seeds.position(dict(seeds.KINESIS[1]), "shard-1"),
+            object_paths.position(host, "0"): seeds.position(seeds.EPH[0]),
+            object_paths.store(host): encode_marker(Marker(AT), "n" * 32),
+            object_paths.ownership(shards): seeds.ownership(),
+            object_paths.position(shards, "shard-1"): seeds.position(dict(seeds.KINESIS[1]), "shard-1"),
         }
         for path, data in documents.items():
             run_sync(MemoryStore(self.url).put(path, data))

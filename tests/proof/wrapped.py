@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from checkpointer.codecs import keyed_codec, tagged, values
 from checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
 from checkpointer.progress import journal_format
 from checkpointer.progress.kinesis.sequence import ExtendedSequenceNumber
@@ -25,9 +24,9 @@ from checkpointer.store.base import Blob, Entry
 from checkpointer.table import parquet
 from checkpointer.table.schema import PARTITION, TableSchema
 from checkpointer.table.version import Reader, Version
-from manifests import frames, layout, progress, segments
+from manifests import keyed_records, msgpack_values, object_paths, positions_json, segments, tagged_json, zstd
 from manifests.digest import sha256
-from manifests.fields import Fields
+from manifests.json_fields import Fields
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json, Patches, Segment, SparkProgress
 from tests.manifests.samples import CATALOG, ID, digest
 from tests.proof import seeds
@@ -36,26 +35,26 @@ NAME = "the/object"
 
 # ---- the format's own ------------------------------------------------------------------------------------------------
 
-CATALOG_PATH = layout.catalog(CATALOG.id, digest("any"))
+CATALOG_PATH = object_paths.catalog(CATALOG.id, digest("any"))
 
 
 def segment(data: bytes) -> Patches:
     """The first byte is how many entries the manifest promises."""
     stored = zstandard.ZstdCompressor().compress(data[1:])
-    segment = Segment(layout.segment(ID, sha256(stored)), len(stored), len(data) - 1, data[0] if data else 0)
-    patches = segments.decode_segment(segment, "totals", 10, layout.RAW, stored)
+    segment = Segment(object_paths.segment(ID, sha256(stored)), len(stored), len(data) - 1, data[0] if data else 0)
+    patches = segments.decode_segment(segment, "totals", 10, object_paths.RAW, stored)
     segments.load("totals", seeds.MANIFEST.operators["totals"], [patches])
     return patches
 
 
 def encode_segment(patches: Patches) -> bytes:
     segment, stored = segments.encode_segment(ID, "totals", patches)
-    return bytes([segment.entries]) + frames.decompress(segment.path, stored.data, segment.raw_size)
+    return bytes([segment.entries]) + zstd.decompress(segment.path, stored.data, segment.raw_size)
 
 
 def frame(data: bytes) -> bytes:
     """The first three bytes are the size that the manifest promises."""
-    return frames.decompress(NAME, data[3:], int.from_bytes(data[:3], "big"))
+    return zstd.decompress(NAME, data[3:], int.from_bytes(data[:3], "big"))
 
 
 def encode_frame(raw: bytes) -> bytes:
@@ -66,16 +65,16 @@ def keyed(data: bytes) -> dict[Any, bytes | None]:
     """The first two bytes are how many records the manifest promises, the rest is what the frame holds."""
     raw = data[2:]
     stored = zstandard.ZstdCompressor().compress(raw)
-    return keyed_codec.decode(NAME, stored, len(raw), int.from_bytes(data[:2], "big"))
+    return keyed_records.decode(NAME, stored, len(raw), int.from_bytes(data[:2], "big"))
 
 
 def encode_keyed(records: dict[Any, bytes | None]) -> bytes:
-    stored, raw_size = keyed_codec.encode(records)
-    return len(records).to_bytes(2, "big") + frames.decompress(NAME, stored, raw_size)
+    stored, raw_size = keyed_records.encode(records)
+    return len(records).to_bytes(2, "big") + zstd.decompress(NAME, stored, raw_size)
 
 
 def as_json(data: bytes) -> bytes:
-    return json.dumps(tagged.to_json(values.unpack(data)), allow_nan=False).encode()
+    return json.dumps(tagged_json.to_json(msgpack_values.unpack(data)), allow_nan=False).encode()
 
 
 def reseal_journal(data: bytes) -> bytes:
@@ -89,28 +88,28 @@ def as_text(data: bytes) -> str:
 
 def path(data: bytes) -> object:
     path = as_text(data)
-    layout.parse_progress(path)
-    layout.is_position(path)
-    owner = layout.owner(path)
-    name = layout.parse_artifact(path)
+    object_paths.parse_progress(path)
+    object_paths.is_position(path)
+    owner = object_paths.owner(path)
+    name = object_paths.parse_artifact(path)
     assert owner == name.id
-    assert layout.digest_of(path) == name.digest
-    assert layout.under(path, ID)
+    assert object_paths.digest_of(path) == name.digest
+    assert object_paths.under(path, ID)
     assert ".." not in path.split("/")
     return name
 
 
-def encode_path(name: layout.ArtifactName) -> bytes:
+def encode_path(name: object_paths.ArtifactName) -> bytes:
     if name.partition is None or name.kind is None:
-        return layout.pack(name.operator, name.id, name.digest, name.codec).encode()
-    return layout.artifact(name.operator, name.partition, name.id, name.kind, name.digest, name.codec).encode()
+        return object_paths.pack(name.operator, name.id, name.digest, name.codec).encode()
+    return object_paths.artifact(name.operator, name.partition, name.id, name.kind, name.digest, name.codec).encode()
 
 
-def progress_path(data: bytes) -> layout.ProgressName:
-    found = layout.parse_progress(as_text(data))
+def progress_path(data: bytes) -> object_paths.ProgressName:
+    found = object_paths.parse_progress(as_text(data))
     if found is None:
         raise MalformedError("none of the format's own")
-    assert layout.owner(found.path) is None
+    assert object_paths.owner(found.path) is None
     assert ".." not in found.path.split("/")
     return found
 
@@ -118,8 +117,8 @@ def progress_path(data: bytes) -> layout.ProgressName:
 # ---- progress --------------------------------------------------------------------------------------------------------
 
 
-def position(of: Callable[[progress.Position], Any]) -> Callable[[bytes], Any]:
-    return lambda data: of(progress.decode_position(NAME, data))
+def position(of: Callable[[positions_json.Position], Any]) -> Callable[[bytes], Any]:
+    return lambda data: of(positions_json.decode_position(NAME, data))
 
 
 def positions(found: tuple[Json, ...]) -> tuple[bytes, ...]:

@@ -12,7 +12,7 @@ from checkpointer.errors import IllegalArgumentError, StoreRefusedError
 from checkpointer.pointer import read_head
 from checkpointer.report import gather, page
 from checkpointer.testing.requests import Request
-from manifests import layout
+from manifests import object_paths
 from tests.core.damage import fill, flip
 from tests.core.world import World, line, live_objects, put
 from tests.report.conftest import report_on
@@ -50,7 +50,7 @@ def live(root: Path) -> list[str]:
     async def read() -> set[str]:
         return await live_objects(session.store, session.host, await read_head(session.store))
 
-    return sorted(runtime.run_sync(read()), key=lambda path: (path != layout.LATEST, path))
+    return sorted(runtime.run_sync(read()), key=lambda path: (path != object_paths.LATEST, path))
 
 
 def test_what_checkpoints_and_operators_hold(world: World) -> None:
@@ -132,7 +132,7 @@ def test_damage_to_any_object_is_named_on_a_page_that_has_the_rest(
         assert report.verdict in shown
         assert "finding" in report.verdict
         json.dumps(report_document.report(report))
-        if path == layout.LATEST:
+        if path == object_paths.LATEST:
             assert report.pointer is None
             assert report.candidates
             assert "nothing can be restored" in report.verdict

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
-from checkpointer.codecs.tagged import to_json
 from checkpointer.errors import ConflictError, CorruptionError, IllegalArgumentError, InvalidStateError
 from checkpointer.store import open_files
 from checkpointer.sync_handles import Checkpoint
@@ -23,6 +22,7 @@ from checkpointer.table.schema import DELETE, MERGE, TableSchema
 from checkpointer.table.version import Version
 from checkpointer.table.write import Writer, on_top
 from manifests.model import Chain
+from manifests.tagged_json import to_json
 from tests.cli.conftest import Run, run
 from tests.conftest import Root
 from tests.core.damage import fill, flip

@@ -24,7 +24,7 @@ from checkpointer.table.merge import consolidate, in_order
 from checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema, next_schema
 from checkpointer.table.version import PARTITIONER, Reader, Version, empty_base
 from checkpointer.table.write import COMPACT_ROWS, SMALL_PARTITION, Writer, on_top, rewrite, rewrites, split
-from manifests import layout
+from manifests import object_paths
 from manifests.digest import sha256
 from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId, Operator
 from tests.table.tables import (
@@ -126,8 +126,8 @@ def test_a_snapshot_is_what_was_written() -> None:
     assert (artifact.length, artifact.digest) == (len(data), sha256(data))
     assert artifact.tail is not None
     assert artifact.tail.digest == sha256(data[-artifact.tail.length :])
-    parsed = layout.parse_artifact(artifact.path)
-    assert (parsed.operator, parsed.partition, parsed.codec) == ("t", 3, layout.PARQUET)
+    parsed = object_paths.parse_artifact(artifact.path)
+    assert (parsed.operator, parsed.partition, parsed.codec) == ("t", 3, object_paths.PARQUET)
 
 
 def test_a_snapshot_is_sorted_by_key() -> None:
@@ -319,7 +319,7 @@ def test_a_version_is_what_its_operator_says() -> None:
     assert set(place.version.only([1, 7]).chains) == {1}
     operator = place.version.operator()
     assert operator.partitioner == PARTITIONER
-    other: list[Operator] = [replace(operator, codec=layout.MSGPACK), replace(operator, partitioner="python")]
+    other: list[Operator] = [replace(operator, codec=object_paths.MSGPACK), replace(operator, partitioner="python")]
     for wrong in other:
         with pytest.raises(IllegalArgumentError, match=r"operator 't': is .*, not a table"):
             Version.of("t", wrong)

@@ -16,9 +16,9 @@ from checkpointer.errors import IllegalArgumentError
 from checkpointer.progress.coalesce import Coalescer, each
 from checkpointer.progress.document import Space
 from checkpointer.progress.group import MAX_OFFSET, Group, check_name
-from manifests import layout
-from manifests.fields import Fields, check_json
-from manifests.progress import Ownership, Position, Row
+from manifests import object_paths
+from manifests.json_fields import Fields, check_json
+from manifests.positions_json import Ownership, Position, Row
 
 
 class Names(NamedTuple):
@@ -118,7 +118,7 @@ class Consumers:
             await self._space.store.close()
 
     def _group(self, names: Names) -> Group:
-        folder = layout.progress("eventhub", *(name.lower() for name in names))
+        folder = object_paths.progress("eventhub", *(name.lower() for name in names))
         return self._groups.setdefault(folder, Group(self._space, folder, str.lower))
 
     def _key(self, given: Mapping[str, Any]) -> _Key:
@@ -201,7 +201,7 @@ def _text(given: Mapping[str, Any], key: str) -> str:
     if not isinstance(value, str) or not value:
         raise IllegalArgumentError(f"{key} {value!r:.60}: expected text of at least one character")
     try:
-        layout.encode_part(value)
+        object_paths.encode_part(value)
     except IllegalArgumentError as error:
         raise IllegalArgumentError(f"{key}: {error}") from None
     return value

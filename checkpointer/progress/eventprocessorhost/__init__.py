@@ -19,7 +19,7 @@ from checkpointer.progress.eventprocessorhost.checkpoints import Checkpoints
 from checkpointer.progress.eventprocessorhost.leases import CompleteLease, HostLeases
 from checkpointer.runtime import run_sync
 from checkpointer.store import Fencing
-from manifests import layout
+from manifests import object_paths
 
 __all__ = ["CheckpointInfo", "CheckpointManager", "CompleteLease", "LeaseManager"]
 
@@ -246,4 +246,4 @@ class LeaseManager(Client[HostLeases], Closing):
 
 
 def _folder(event_hub: str, consumer_group: str) -> str:
-    return layout.progress("eventprocessorhost", event_hub, consumer_group)
+    return object_paths.progress("eventprocessorhost", event_hub, consumer_group)

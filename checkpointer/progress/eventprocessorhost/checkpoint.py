@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.progress.group import MAX_OFFSET
 from checkpointer.progress.lease import Value
-from manifests import layout
-from manifests.fields import Fields, check_json
+from manifests import object_paths
+from manifests.json_fields import Fields, check_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class CheckpointInfo:
     sequence_number: int
 
     def __post_init__(self) -> None:
-        layout.encode_part(self.partition_id)
+        object_paths.encode_part(self.partition_id)
         if isinstance(self.offset, str) and len(self.offset) > MAX_OFFSET:
             raise IllegalArgumentError(f"offset: {len(self.offset)} characters, at most {MAX_OFFSET} are kept")
         if not isinstance(self.offset, str) or not self.offset:

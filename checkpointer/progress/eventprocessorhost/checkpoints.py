@@ -12,8 +12,8 @@ from checkpointer.progress.document import Document, Form, Space
 from checkpointer.progress.eventprocessorhost.checkpoint import CheckpointInfo, advancing, decode
 from checkpointer.progress.eventprocessorhost.leases import CompleteLease, names
 from checkpointer.progress.group import Group
-from manifests import layout
-from manifests.progress import MAX_MARKER, Marker, decode_marker, encode_marker
+from manifests import object_paths
+from manifests.positions_json import MAX_MARKER, Marker, decode_marker, encode_marker
 
 _MARKER = Form(encode_marker, decode_marker, MAX_MARKER)
 
@@ -23,7 +23,7 @@ class Checkpoints:
 
     def __init__(self, space: Space, folder: str, max_updates: int, interval: float) -> None:
         self.store, self._group = space.store, Group(space, folder)
-        self._marker = Document(space, layout.store(folder), _MARKER)
+        self._marker = Document(space, object_paths.store(folder), _MARKER)
         self._store_seen = False
         self._waiting: Coalescer[CompleteLease, CheckpointInfo] = Coalescer(
             each(self._write), max_updates=max_updates, interval=interval, name=f"{space.store.url}/{folder}"

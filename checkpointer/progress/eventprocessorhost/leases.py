@@ -11,8 +11,8 @@ from checkpointer.progress.group import Group
 from checkpointer.progress.lease import Lease
 from checkpointer.progress.leases import Leases
 from checkpointer.runtime.not_picklable import NotPicklable
-from manifests import layout
-from manifests.progress import Ownership, Row
+from manifests import object_paths
+from manifests.positions_json import Ownership, Row
 
 RENEWALS = 3
 """Renewals in the length of a lease, where its owner does nothing but update checkpoints."""
@@ -192,5 +192,5 @@ def names(partition_ids: Iterable[str]) -> list[str]:
         raise IllegalArgumentError(f"expected a list of partitions, got {type(partition_ids).__name__}")
     found = list(partition_ids)
     for name in found:
-        layout.encode_part(name)  # refuses what is no text
+        object_paths.encode_part(name)  # refuses what is no text
     return found

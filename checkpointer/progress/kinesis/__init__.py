@@ -26,7 +26,7 @@ from checkpointer.progress.kinesis.sequence import (
 )
 from checkpointer.progress.kinesis.shards import Balance
 from checkpointer.progress.kinesis.worker import Fetch, Worker
-from manifests.progress import Row
+from manifests.positions_json import Row
 
 __all__ = [
     "AT_TIMESTAMP",

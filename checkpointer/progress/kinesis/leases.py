@@ -15,7 +15,7 @@ from checkpointer.progress.kinesis.checkpointer import RecordCheckpointer, in_co
 from checkpointer.progress.kinesis.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from checkpointer.progress.kinesis.shards import Balance, Shards
 from checkpointer.store import Fencing
-from manifests.progress import Row
+from manifests.positions_json import Row
 
 
 class ShardLeases(Client[Shards], Closing):

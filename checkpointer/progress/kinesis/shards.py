@@ -14,7 +14,7 @@ from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNu
 from checkpointer.progress.kinesis.state import Recorded
 from checkpointer.progress.lease import Lease
 from checkpointer.progress.leases import Leases
-from manifests import layout
+from manifests import object_paths
 
 logger = logging.getLogger("checkpointer")
 
@@ -49,7 +49,7 @@ class Shards:
     ) -> None:
         self.host = space.host
         self.store = space.store
-        self.leases = Leases(Group(space, layout.progress("kinesis", application)), worker, duration)
+        self.leases = Leases(Group(space, object_paths.progress("kinesis", application)), worker, duration)
         self.checkpointers: dict[str, RecordCheckpointer] = {}
         self._initial = initial
         self._waiting: Coalescer[RecordCheckpointer, Recorded] = Coalescer(

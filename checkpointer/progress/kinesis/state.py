@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.progress.kinesis.sequence import ExtendedSequenceNumber
 from checkpointer.progress.lease import Value
-from manifests.fields import Fields
+from manifests.json_fields import Fields
 from manifests.model import Json
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from checkpointer import KeyedState, RetentionPolicy
-from checkpointer.codecs.keyed_codec import partition_of
 from checkpointer.sync_handles import Checkpoint, Restored
+from manifests.keyed_records import partition_of
 from tests.core.world import Actor, World
 from tests.proof.load.gauges import answer, peak
 

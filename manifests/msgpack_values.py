@@ -18,9 +18,9 @@ from zoneinfo import ZoneInfo
 
 import msgpack
 
-from checkpointer.codecs import zones
-from checkpointer.codecs.idle import Idle
-from checkpointer.errors import BAD_INPUT, MalformedError
+from manifests import zones
+from manifests.errors import BAD_INPUT, MalformedError
+from manifests.idle import Idle
 
 MAX_DEPTH = 32
 """Extensions (tuples, sets) one inside the other. Each level takes some 40 KiB of the C stack, which has an end."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from manifests.errors import IllegalArgumentError
-from manifests.fields import Fields, check_json, dump_sealed, format_time
+from manifests.json_fields import Fields, check_json, dump_sealed, format_time
 from manifests.model import FORMAT_VERSION, Json
 from manifests.shown import show
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from manifests import layout
+from manifests import object_paths
 from manifests.errors import (
     CheckpointError,
     CorruptionError,
@@ -21,7 +21,15 @@ from manifests.errors import (
     MalformedError,
     UnsupportedFormatError,
 )
-from manifests.fields import check_json
+from manifests.json_fields import check_json
+from manifests.manifest_json import (
+    decode_catalog,
+    decode_manifest,
+    decode_pointer,
+    encode_catalog,
+    encode_manifest,
+    encode_pointer,
+)
 from manifests.model import (
     DELTA,
     FORMAT_VERSION,
@@ -36,14 +44,6 @@ from manifests.model import (
     Ref,
     Tail,
     Writer,
-)
-from manifests.wire import (
-    decode_catalog,
-    decode_manifest,
-    decode_pointer,
-    encode_catalog,
-    encode_manifest,
-    encode_pointer,
 )
 from tests.manifests.samples import (
     AT,
@@ -66,12 +66,12 @@ from tests.manifests.samples import (
 POINTER_BYTES = encode_pointer(POINTER)
 MANIFEST_BYTES = encode_manifest(MANIFEST)
 CATALOG_BYTES = encode_catalog(CATALOG)
-CATALOG_PATH = layout.catalog(CATALOG.id, digest("any"))
+CATALOG_PATH = object_paths.catalog(CATALOG.id, digest("any"))
 
 Read = Callable[[bytes], Any]
 FILES: dict[str, tuple[str, bytes, Read]] = {
     "pointer": ("_latest", POINTER_BYTES, lambda data: decode_pointer(data)),
-    "manifest": (layout.manifest(ID), MANIFEST_BYTES, lambda data: decode_manifest(ID, data)),
+    "manifest": (object_paths.manifest(ID), MANIFEST_BYTES, lambda data: decode_manifest(ID, data)),
     "catalog": (CATALOG_PATH, CATALOG_BYTES, lambda data: decode_catalog(CATALOG_PATH, data)),
 }
 
@@ -95,7 +95,7 @@ def test_any_manifest_comes_back(manifest: Manifest) -> None:
 @given(catalogs)
 def test_any_catalog_comes_back(catalog: Catalog) -> None:
     data = encode_catalog(catalog)
-    path = layout.catalog(catalog.id, digest("any"))
+    path = object_paths.catalog(catalog.id, digest("any"))
     assert decode_catalog(path, data) == catalog
     assert encode_catalog(decode_catalog(path, data)) == data
 
@@ -390,11 +390,11 @@ def test_text_that_looks_like_the_seal_does_no_harm() -> None:
 
 # ---- bad manifests --------------------------------------------------------------------------------------------------
 
-OWN = layout.artifact("totals", 0, ID, "snapshot", digest(1), "raw")
-PACK = layout.pack("totals", ID, digest(1), "raw")
+OWN = object_paths.artifact("totals", 0, ID, "snapshot", digest(1), "raw")
+PACK = object_paths.pack("totals", ID, digest(1), "raw")
 CHAINS = "operators.totals.chains"
 OBJECTS = "operators.totals.objects"
-SEGMENT = layout.segment(ID, digest(1))
+SEGMENT = object_paths.segment(ID, digest(1))
 
 
 def chain(objects: Json, rows: Json, partition: str = "0") -> Json:
@@ -479,7 +479,7 @@ BAD_MANIFEST: dict[str, list[Json | EllipsisType]] = {
         OWN.replace("snapshot", "Snapshot"),
         OWN.replace("snapshot", "delta"),
         OWN.replace(str(ID), "0000000043-00000000"),
-        layout.manifest(ID),
+        object_paths.manifest(ID),
         PACK,
     ],
     CHAINS: [..., None, [], "a", {"0": None}, {"0": []}, {"0": {}}, {"0": [None]}, {"0": [[]]}, {"0": [{}]}],
@@ -500,7 +500,7 @@ BAD_MANIFEST: dict[str, list[Json | EllipsisType]] = {
         *(chain([[OWN, 5, bad, digest(1)]], WHOLE) for bad in (0, 6, *WRONG_INTEGERS)),
         *(chain([[OWN, 5, 3, bad]], WHOLE) for bad in (None, *WRONG_DIGESTS)),
         chain([[OWN, 5]], [[0, 1, 1, [3, digest(1)]]]),
-        chain([[layout.artifact("totals", 0, ID, "delta", digest(1), "raw"), 1]], WHOLE),
+        chain([[object_paths.artifact("totals", 0, ID, "delta", digest(1), "raw"), 1]], WHOLE),
         chain([[PACK, 10]], WHOLE),
         *(part(3, bad) for bad in (*WRONG_TEXTS, "", "delta", "Snapshot", "full")),
         *(part(4, bad) for bad in (6, 10, *WRONG_INTEGERS)),
@@ -525,7 +525,7 @@ BAD_MANIFEST: dict[str, list[Json | EllipsisType]] = {
 
 @pytest.mark.parametrize(("path", "value"), cases(BAD_MANIFEST))
 def test_a_bad_manifest_is_malformed(path: str, value: Json) -> None:
-    with pytest.raises(MalformedError, match=rf"^{layout.manifest(ID)}: ") as caught:
+    with pytest.raises(MalformedError, match=rf"^{object_paths.manifest(ID)}: ") as caught:
         decode_manifest(ID, changed(MANIFEST_BYTES, path, value))
     assert len(str(caught.value)) < 1000
 

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointer.codecs.values import AT_ONCE, PIECE, UnsupportedValueError, pack, pack_some, unpack
 from checkpointer.errors import MalformedError
-from tests.codecs.names import shown
+from manifests.msgpack_values import AT_ONCE, PIECE, UnsupportedValueError, pack, pack_some, unpack
+from tests.manifests.names import shown
 
 BERLIN = ZoneInfo("Europe/Berlin")
 TWICE = datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)  # this time of day came twice

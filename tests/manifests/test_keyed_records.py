@@ -23,11 +23,11 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointer.codecs.keyed_codec import CHUNK, CHUNK_BYTES, decode, encode, partition_of
-from checkpointer.codecs.values import pack
 from checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
-from tests.codecs.names import shown
-from tests.codecs.test_values import keys, same
+from manifests.keyed_records import CHUNK, CHUNK_BYTES, decode, encode, partition_of
+from manifests.msgpack_values import pack
+from tests.manifests.names import shown
+from tests.manifests.test_msgpack_values import keys, same
 
 ROOT = Path(__file__).parents[2]
 RECORDS: dict[Any, bytes | None] = {
@@ -293,7 +293,7 @@ def test_partitions_do_not_depend_on_the_process() -> None:
     sample = [*(key for key, _ in CANONICAL), *RECORDS]
     program = (
         "from datetime import *; from decimal import Decimal; from uuid import UUID; import pickle, sys\n"
-        "from checkpointer.codecs.keyed_codec import partition_of\n"
+        "from manifests.keyed_records import partition_of\n"
         "print([partition_of(key, 2**31) for key in pickle.load(sys.stdin.buffer)])"
     )
     here = [partition_of(key, MANY) for key in sample]

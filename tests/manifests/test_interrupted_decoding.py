@@ -11,11 +11,11 @@ from zoneinfo import ZoneInfo
 import msgpack
 import pytest
 
-from checkpointer.codecs import values, zones
-from checkpointer.codecs.keyed_codec import decode, encode
-from checkpointer.codecs.values import pack, unpack
 from checkpointer.errors import MalformedError
 from checkpointer.progress import journal_format
+from manifests import msgpack_values, zones
+from manifests.keyed_records import decode, encode
+from manifests.msgpack_values import pack, unpack
 
 KEY = (Decimal(1), "x")
 STORED = encode({KEY: pack(1)})
@@ -45,13 +45,13 @@ def raised(request: pytest.FixtureRequest) -> Iterator[type[BaseException]]:
 def test_what_a_handler_raises_within_a_value_passes(
     use: Callable[[], Any], raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = values._UNPACKERS[values.DECIMAL]
+    before = msgpack_values._UNPACKERS[msgpack_values.DECIMAL]
 
     def interrupted(data: bytes, hook: Any) -> Any:
         signal.raise_signal(signal.SIGUSR1)
         return before(data, hook)
 
-    monkeypatch.setitem(values._UNPACKERS, values.DECIMAL, interrupted)
+    monkeypatch.setitem(msgpack_values._UNPACKERS, msgpack_values.DECIMAL, interrupted)
     with pytest.raises(raised, match="of the handler"):
         use()
     monkeypatch.undo()
@@ -78,6 +78,8 @@ def test_what_a_handler_raises_within_a_journal_passes(
 
 @pytest.mark.parametrize("name", ["Europe", "posix", "x" * 300, "a/" * 100 + "b", "\0", "", "/etc/passwd", "No/Where"])
 def test_a_zone_that_is_no_file_is_malformed(name: str) -> None:
-    packed = msgpack.packb(msgpack.ExtType(values.DATETIME, msgpack.packb(["2024-01-01T00:00:00", 0, f"zone:{name}"])))
+    packed = msgpack.packb(
+        msgpack.ExtType(msgpack_values.DATETIME, msgpack.packb(["2024-01-01T00:00:00", 0, f"zone:{name}"]))
+    )
     with pytest.raises(MalformedError):
         unpack(packed)

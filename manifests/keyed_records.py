@@ -18,13 +18,13 @@ from zlib import crc32
 import msgpack
 import zstandard
 
-from checkpointer.codecs.equal_keys import find_key, is_zoned, now_equal
-from checkpointer.codecs.idle import Idle
-from checkpointer.codecs.values import BAD_VALUE, MAX_DEPTH, cut_whole, from_extension, pack, pack_checked
-from checkpointer.codecs.zones import normalise
-from checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
-from manifests.frames import decompress_pieces
+from manifests.equal_keys import find_key, is_zoned, now_equal
+from manifests.errors import IllegalArgumentError, InvalidStateError, MalformedError
+from manifests.idle import Idle
+from manifests.msgpack_values import BAD_VALUE, MAX_DEPTH, cut_whole, from_extension, pack, pack_checked
 from manifests.shown import show
+from manifests.zones import normalise
+from manifests.zstd import decompress_pieces
 
 PARTITIONER = "crc32-key-1"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests import layout
+from manifests import object_paths
 from manifests.digest import sha256, verify
 from manifests.errors import DigestMismatchError, IllegalArgumentError, MalformedError
 from manifests.model import CheckpointId
@@ -64,65 +64,65 @@ BAD_NAMES: dict[str, Any] = {
 
 @pytest.mark.parametrize(("name", "encoded"), GOOD_NAMES.items())
 def test_a_name_is_percent_encoded(name: str, encoded: str) -> None:
-    assert layout.encode_name("operator", name) == encoded
-    path = layout.artifact(name, 7, ID, "delta", D, "raw")
+    assert object_paths.encode_name("operator", name) == encoded
+    path = object_paths.artifact(name, 7, ID, "delta", D, "raw")
     assert path == f"artifacts/{encoded}/7/{ID}.delta.{D}.raw"
-    assert layout.parse_artifact(path).operator == name
-    assert layout.owner(path) == ID
+    assert object_paths.parse_artifact(path).operator == name
+    assert object_paths.owner(path) == ID
 
 
 @pytest.mark.parametrize("name", BAD_NAMES.values(), ids=BAD_NAMES)
 def test_a_bad_name_is_refused_and_named(name: Any) -> None:
     with pytest.raises(IllegalArgumentError, match=r"^savepoint\b") as caught:
-        layout.encode_name("savepoint", name)
+        object_paths.encode_name("savepoint", name)
     assert len(str(caught.value)) < 250
     with pytest.raises(IllegalArgumentError):
-        layout.artifact(name, 0, ID, "delta", D, "raw")
+        object_paths.artifact(name, 0, ID, "delta", D, "raw")
     with pytest.raises(IllegalArgumentError):
-        layout.pack(name, ID, D, "raw")
+        object_paths.pack(name, ID, D, "raw")
 
 
 @given(st.text())
 def test_no_name_leaves_its_place(name: str) -> None:
     try:
-        encoded = layout.encode_name("operator", name)
+        encoded = object_paths.encode_name("operator", name)
     except IllegalArgumentError:
         return
     assert re.fullmatch(r"(?!\.)[A-Za-z0-9_.~%-]{1,160}", encoded)
-    assert layout.parse_artifact(layout.pack(name, ID, D, "parquet")).operator == name
+    assert object_paths.parse_artifact(object_paths.pack(name, ID, D, "parquet")).operator == name
 
 
 @pytest.mark.parametrize("partition", [-1, 2**31, 1.0, "0", None, True, "../x"])
 def test_a_bad_partition_is_refused(partition: Any) -> None:
     with pytest.raises(IllegalArgumentError, match="partition"):
-        layout.artifact("totals", partition, ID, "delta", D, "raw")
+        object_paths.artifact("totals", partition, ID, "delta", D, "raw")
 
 
-@given(names, st.integers(0, 2**31 - 1), st.sampled_from(layout.CODECS), st.sampled_from(["snapshot", "delta"]))
+@given(names, st.integers(0, 2**31 - 1), st.sampled_from(object_paths.CODECS), st.sampled_from(["snapshot", "delta"]))
 def test_a_path_says_what_it_was_made_of(name: str, partition: int, codec: str, kind: Any) -> None:
-    path = layout.artifact(name, partition, ID, kind, D, codec)
-    assert layout.parse_artifact(path) == layout.ArtifactName(name, partition, ID, kind, D, codec)
-    path = layout.pack(name, ID, D, codec)
-    assert layout.parse_artifact(path) == layout.ArtifactName(name, None, ID, None, D, codec)
+    path = object_paths.artifact(name, partition, ID, kind, D, codec)
+    assert object_paths.parse_artifact(path) == object_paths.ArtifactName(name, partition, ID, kind, D, codec)
+    path = object_paths.pack(name, ID, D, codec)
+    assert object_paths.parse_artifact(path) == object_paths.ArtifactName(name, None, ID, None, D, codec)
 
 
 PATHS: dict[str, bool] = {
-    layout.manifest(ID): False,
-    layout.segment(ID, D): True,
-    layout.catalog(ID, D): True,
+    object_paths.manifest(ID): False,
+    object_paths.segment(ID, D): True,
+    object_paths.catalog(ID, D): True,
     OWN: True,
-    layout.pack("totals", ID, D, "msgpack+zstd"): True,
+    object_paths.pack("totals", ID, D, "msgpack+zstd"): True,
 }
 
 
 @pytest.mark.parametrize(("path", "has_digest"), PATHS.items())
 def test_every_path_names_the_attempt_that_wrote_it(path: str, has_digest: bool) -> None:
-    assert layout.owner(path) == ID
+    assert object_paths.owner(path) == ID
     if has_digest:
-        assert layout.digest_of(path) == D
+        assert object_paths.digest_of(path) == D
     else:
         with pytest.raises(MalformedError, match="digest"):
-            layout.digest_of(path)
+            object_paths.digest_of(path)
 
 
 FOREIGN: dict[str, str] = {
@@ -159,23 +159,25 @@ FOREIGN: dict[str, str] = {
     "a folder above": "x/" + OWN,
     "a root": "/" + OWN,
     "a manifest of no id": "manifests/latest.json",
-    "a manifest's temporary file": layout.manifest(ID) + ".123.tmp",
-    "a manifest in other digits": layout.manifest(ID).replace("42", "\u0664\u0662"),
-    "an uncompressed segment": layout.segment(ID, D).removesuffix(".zst"),
+    "a manifest's temporary file": object_paths.manifest(ID) + ".123.tmp",
+    "a manifest in other digits": object_paths.manifest(ID).replace("42", "\u0664\u0662"),
+    "an uncompressed segment": object_paths.segment(ID, D).removesuffix(".zst"),
     "a catalog without a digest": f"catalog/{ID}.json",
-    "a compressed catalog": layout.catalog(ID, D) + ".zst",
+    "a compressed catalog": object_paths.catalog(ID, D) + ".zst",
 }
 
 
 @pytest.mark.parametrize("path", FOREIGN.values(), ids=FOREIGN)
 def test_a_path_that_is_not_the_formats_own_belongs_to_nobody(path: str) -> None:
-    assert layout.owner(path) is None
+    assert object_paths.owner(path) is None
     with pytest.raises(MalformedError):
-        layout.parse_artifact(path)
+        object_paths.parse_artifact(path)
 
 
 def test_a_path_is_never_too_long() -> None:
-    longest = layout.artifact("x" * 160, 2**31 - 1, CheckpointId(9_999_999_999, "f" * 8), "snapshot", D, "msgpack+zstd")
+    longest = object_paths.artifact(
+        "x" * 160, 2**31 - 1, CheckpointId(9_999_999_999, "f" * 8), "snapshot", D, "msgpack+zstd"
+    )
     assert max(map(len, longest.split("/"))) <= 160
 
 
@@ -206,11 +208,14 @@ def test_size_is_checked_before_the_digest() -> None:
 @pytest.mark.parametrize("name", ["totals", "na\u00efve"])
 def test_a_copy_differs_in_the_id_alone(name: str) -> None:
     old, new, digest = CheckpointId(3, "0123abcd"), CheckpointId(9, "89abcdef"), "0" * 64
-    for path in (layout.artifact(name, 7, old, "delta", digest, "raw"), layout.pack(name, old, digest, "parquet")):
-        assert layout.under(path, new) == path.replace(str(old), str(new))
-        assert layout.owner(layout.under(path, new)) == new
+    for path in (
+        object_paths.artifact(name, 7, old, "delta", digest, "raw"),
+        object_paths.pack(name, old, digest, "parquet"),
+    ):
+        assert object_paths.under(path, new) == path.replace(str(old), str(new))
+        assert object_paths.owner(object_paths.under(path, new)) == new
     with pytest.raises(MalformedError):
-        layout.under(layout.manifest(old), new)
+        object_paths.under(object_paths.manifest(old), new)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +228,6 @@ def test_a_copy_differs_in_the_id_alone(name: str) -> None:
     ],
 )
 def test_manifests_are_listed_by_what_their_paths_have_in_common(oldest: int, newest: int, prefix: str) -> None:
-    assert layout.manifests(oldest, newest) == prefix
+    assert object_paths.manifests(oldest, newest) == prefix
     for sequence in (oldest, (oldest + newest) // 2, newest):
-        assert layout.manifest(CheckpointId(sequence, "0123abcd")).startswith(prefix)
+        assert object_paths.manifest(CheckpointId(sequence, "0123abcd")).startswith(prefix)

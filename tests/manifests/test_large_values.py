@@ -7,13 +7,13 @@ from typing import Any
 import msgpack
 import pytest
 
-from checkpointer.codecs.keyed_codec import decode, encode
-from checkpointer.codecs.values import LARGEST_KEPT, pack, unpack
+from manifests.keyed_records import decode, encode
+from manifests.msgpack_values import LARGEST_KEPT, pack, unpack
 
 PEAK = """
 import os, sys, threading, time
-from checkpointer.codecs.keyed_codec import decode, encode
-from checkpointer.codecs.values import pack, unpack
+from manifests.keyed_records import decode, encode
+from manifests.msgpack_values import pack, unpack
 
 SIZE = 128 << 20
 peak = [0]

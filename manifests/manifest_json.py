@@ -7,10 +7,11 @@ contradicts itself. Whoever reads an object whose digest is known checks size an
 from collections.abc import Mapping
 from datetime import datetime
 
-from manifests import layout
+from manifests import object_paths
+from manifests.chain_json import decode_rows, encode_rows
 from manifests.errors import IllegalArgumentError, MalformedError
-from manifests.fields import Fields, check_json, dump, dump_sealed, format_time
-from manifests.job import decode_job, encode_job
+from manifests.job_json import decode_job, encode_job
+from manifests.json_fields import Fields, check_json, dump, dump_sealed, format_time
 from manifests.model import (
     FORMAT_VERSION,
     Catalog,
@@ -27,7 +28,6 @@ from manifests.model import (
     Segment,
     Writer,
 )
-from manifests.rows import decode_rows, encode_rows
 from manifests.shown import show
 
 MAX_PARTITIONS = 2**31
@@ -61,7 +61,7 @@ def encode_pointer(pointer: Pointer) -> bytes:
 
 
 def decode_pointer(data: bytes) -> Pointer:
-    name = layout.LATEST
+    name = object_paths.LATEST
     fields = Fields.parse_sealed(name, data)
     writer = Fields(f"{name}: writer", fields.mapping("writer"))
     pointer = Pointer(
@@ -100,8 +100,8 @@ def _decode_catalog_ref(fields: Fields, key: str) -> CatalogRef | None:
     if inner is None:
         return None
     ref = CatalogRef(path=inner.text("path"), digest=inner.hexadecimal("digest", 64))
-    owner = layout.owner(ref.path)
-    if owner is None or ref.path != layout.catalog(owner, ref.digest):
+    owner = object_paths.owner(ref.path)
+    if owner is None or ref.path != object_paths.catalog(owner, ref.digest):
         inner.fail(f"{ref.path!r:.200} is not the path of a catalog with digest {ref.digest}")
     return ref
 
@@ -148,7 +148,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
     """The manifest of `checkpoint`. Operators with segments come without chains (`manifests.segments` adds them)."""
-    name = layout.manifest(checkpoint)
+    name = object_paths.manifest(checkpoint)
     fields = Fields.parse(name, data)
     if (found := fields.id("id")) != checkpoint:
         fields.fail(f"expected the id {checkpoint}, found {found}")
@@ -209,7 +209,7 @@ def _decode_created(name: str, value: Json) -> datetime:
 
 
 def _encode_operator(name: str, operator: Operator) -> Json:
-    layout.encode_name("operator", name)
+    object_paths.encode_name("operator", name)
     head = {
         "partitions": operator.partitions,
         "partitioner": operator.partitioner,
@@ -227,14 +227,14 @@ def _encode_operator(name: str, operator: Operator) -> Json:
 def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -> Operator:
     fields = Fields(f"{manifest}: operator {operator!r:.60}", value)
     try:
-        layout.encode_name("operator", operator)
+        object_paths.encode_name("operator", operator)
     except IllegalArgumentError as error:
         fields.fail(str(error))
     partitions = fields.integer("partitions")
     if partitions > MAX_PARTITIONS:
         fields.fail(f"{partitions} partitions, at most {MAX_PARTITIONS} are possible")
     partitioner, codec, schema = fields.text("partitioner"), fields.text("codec"), fields.take("schema")
-    if codec not in layout.CODECS:
+    if codec not in object_paths.CODECS:
         fields.fail(f"unknown codec {codec!r:.60}")
     segments = fields.optional("segments")
     if segments is not None:
@@ -255,8 +255,8 @@ def _decode_segment_ref(fields: Fields, row: Json, sequence: int) -> Segment:
     if not isinstance(row, list) or len(row) != 4 or not isinstance(row[0], str):
         fields.fail(f"segments: expected [path, size, raw size, entries], found {show(row)}")
     path, size, raw_size, entries = row
-    owner = layout.owner(path)
-    if not path.startswith(layout.SEGMENTS) or owner is None or owner.sequence > sequence:
+    owner = object_paths.owner(path)
+    if not path.startswith(object_paths.SEGMENTS) or owner is None or owner.sequence > sequence:
         fields.fail(f"{path!r:.200} is not the path of a segment this old")
     return Segment(
         path=path,
@@ -297,7 +297,7 @@ def decode_catalog(path: str, data: bytes) -> Catalog:
         entries=tuple(_decode_entry(path, value) for value in fields.items("entries")),
         extra=fields.rest(),
     )
-    if catalog.id != layout.owner(path):
+    if catalog.id != object_paths.owner(path):
         fields.fail(f"expected the id in its path, found {catalog.id}")
     names = [entry.name for entry in catalog.entries if entry.name is not None]
     if len(set(names)) != len(names):

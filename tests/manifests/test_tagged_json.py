@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from checkpointer.codecs.tagged import to_json
-from checkpointer.codecs.values import pack, unpack
 from checkpointer.errors import IllegalArgumentError
-from tests.codecs.names import shown
+from manifests.msgpack_values import pack, unpack
+from manifests.tagged_json import to_json
+from tests.manifests.names import shown
 
 CASES: list[tuple[Any, Any]] = [
     (None, None),

@@ -9,9 +9,9 @@ row       [object, raw size, records]                                       the 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from manifests import layout
+from manifests import object_paths
 from manifests.errors import IllegalArgumentError, MalformedError
-from manifests.fields import Fields
+from manifests.json_fields import Fields
 from manifests.model import Artifact, Chain, Json, Tail
 from manifests.shown import show
 
@@ -21,7 +21,7 @@ class ObjectTable:
 
     def __init__(self) -> None:
         self.rows: list[list[Json]] = []
-        self._known: dict[str, tuple[int, layout.ArtifactName]] = {}
+        self._known: dict[str, tuple[int, object_paths.ArtifactName]] = {}
 
     def row(self, artifact: Artifact) -> list[Json]:
         index, name = self._find(artifact)
@@ -34,11 +34,11 @@ class ObjectTable:
         digest = None if artifact.digest == name.digest else artifact.digest
         return [*head, artifact.kind, artifact.offset, artifact.length, digest]
 
-    def _find(self, artifact: Artifact) -> tuple[int, layout.ArtifactName]:
+    def _find(self, artifact: Artifact) -> tuple[int, object_paths.ArtifactName]:
         known = self._known.get(artifact.path)
         if known is None:
             try:
-                name = layout.parse_artifact(artifact.path)
+                name = object_paths.parse_artifact(artifact.path)
             except MalformedError as error:
                 raise IllegalArgumentError(str(error)) from None
             known = self._known[artifact.path] = len(self.rows), name
@@ -59,7 +59,7 @@ def encode_rows(chains: Mapping[int, Chain]) -> tuple[list[list[Json]], dict[str
 class _Object(NamedTuple):
     path: str
     size: int
-    name: layout.ArtifactName
+    name: object_paths.ArtifactName
     tail: Tail | None
 
 
@@ -74,7 +74,7 @@ class ArtifactReader:
         if not isinstance(row, list) or len(row) not in (2, 4) or not isinstance(row[0], str):
             self.fields.fail(f"objects: expected [path, size] or these and a tail, found {show(row)}")
         try:
-            name = layout.parse_artifact(row[0])
+            name = object_paths.parse_artifact(row[0])
         except MalformedError as error:
             self.fields.fail(str(error))
         if name.codec != codec or name.id.sequence > sequence:  # its folder may be that of an older name

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests import layout
+from manifests import object_paths
 from manifests.digest import sha256
 from manifests.errors import (
     CorruptionError,
@@ -21,7 +21,7 @@ from manifests.errors import (
     UnsupportedFormatError,
 )
 from manifests.model import FORMAT_VERSION, Json
-from manifests.progress import (
+from manifests.positions_json import (
     MAX_OWNERSHIP,
     MAX_POSITION,
     Ownership,
@@ -262,21 +262,21 @@ NAMES: dict[str, str] = {
 
 @pytest.mark.parametrize(("name", "part"), NAMES.items(), ids=[ascii(name)[:20] for name in NAMES])
 def test_a_part_of_a_path(name: str, part: str) -> None:
-    assert layout.encode_part(name) == part
-    assert layout.position("progress/x/", name) == f"progress/x/positions/{part}.json"
+    assert object_paths.encode_part(name) == part
+    assert object_paths.position("progress/x/", name) == f"progress/x/positions/{part}.json"
 
 
 @pytest.mark.parametrize("name", ["", None, 1, b"a", "\ud800", "a\udfff"])
 def test_a_name_that_nothing_can_be_called_is_refused(name: Any) -> None:
     with pytest.raises(IllegalArgumentError) as caught:
-        layout.encode_part(name)
+        object_paths.encode_part(name)
     assert len(str(caught.value)) < 200
 
 
 def test_a_name_that_looks_cut_is_no_other_name() -> None:
     seen = ["x" * 500]
     for _ in range(3):
-        seen.append(layout.encode_part(seen[-1]))
+        seen.append(object_paths.encode_part(seen[-1]))
     assert len(set(seen)) == 4
 
 
@@ -284,32 +284,32 @@ names = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300),
     st.text("./~%aA\\", min_size=1, max_size=8),
     st.sampled_from(sorted(NAMES)),
-    st.text("x.", min_size=150, max_size=200).map(layout.encode_part),
+    st.text("x.", min_size=150, max_size=200).map(object_paths.encode_part),
 )
 
 
 @given(names, names)
 def test_two_names_never_have_one_path(one: str, two: str) -> None:
-    assert (layout.encode_part(one) == layout.encode_part(two)) == (one == two)
+    assert (object_paths.encode_part(one) == object_paths.encode_part(two)) == (one == two)
 
 
 @given(names, names, names)
 def test_no_name_leaves_its_folder_or_meets_what_is_beside_it(interface: str, scope: str, partition: str) -> None:
-    folder = layout.progress(interface, scope)
-    for path, depth in ((layout.ownership(folder), 4), (layout.position(folder, partition), 5)):
+    folder = object_paths.progress(interface, scope)
+    for path, depth in ((object_paths.ownership(folder), 4), (object_paths.position(folder, partition), 5)):
         parts = path.split("/")
         assert parts[0] == "progress"
         assert len(parts) == depth
         assert all(GOOD_PART.fullmatch(part) and len(part) < 200 for part in parts)
-        assert layout.owner(path) is None, "none of the checkpoints' own: no sweep takes it"
-    assert layout.ownership(folder) != layout.position(folder, partition)
+        assert object_paths.owner(path) is None, "none of the checkpoints' own: no sweep takes it"
+    assert object_paths.ownership(folder) != object_paths.position(folder, partition)
 
 
 @given(st.lists(names, min_size=2, max_size=2), st.lists(names, min_size=2, max_size=2))
 def test_what_names_another_group_has_another_folder(one: list[str], two: list[str]) -> None:
-    assert (layout.progress("i", *one) == layout.progress("i", *two)) == (one == two)
+    assert (object_paths.progress("i", *one) == object_paths.progress("i", *two)) == (one == two)
     if one != two:
-        assert not layout.progress("i", *one).startswith(layout.progress("i", *two))
+        assert not object_paths.progress("i", *one).startswith(object_paths.progress("i", *two))
 
 
 # ---- what a path means -----------------------------------------------------------------------------------------------
@@ -330,8 +330,8 @@ def test_what_names_another_group_has_another_folder(one: list[str], two: list[s
     ],
 )
 def test_a_path_has_one_meaning(path: str, group: tuple[str, ...], kind: Any) -> None:
-    found = layout.parse_progress(path)
-    assert found == layout.ProgressName(path, group, kind)
+    found = object_paths.parse_progress(path)
+    assert found == object_paths.ProgressName(path, group, kind)
 
 
 @pytest.mark.parametrize(
@@ -349,4 +349,4 @@ def test_a_path_has_one_meaning(path: str, group: tuple[str, ...], kind: Any) ->
     ],
 )
 def test_other_paths_have_none(path: str) -> None:
-    assert layout.parse_progress(path) is None
+    assert object_paths.parse_progress(path) is None

@@ -2,7 +2,7 @@
 
 import re
 
-from manifests.fields import Fields
+from manifests.json_fields import Fields
 from manifests.model import Job, Json, SparkProgress
 from manifests.shown import show
 

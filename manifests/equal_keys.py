@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from checkpointer.codecs.values import pack
-from checkpointer.errors import InvalidStateError
+from manifests.errors import InvalidStateError
+from manifests.msgpack_values import pack
 from manifests.shown import show
 
 EXACT = frozenset({str, bytes, type(None), date, timedelta, UUID})
