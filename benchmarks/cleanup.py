@@ -20,7 +20,7 @@ from benchmarks.measure import Finding, Note, Target
 from benchmarks.stores import backend, folder, s3_server
 from checkpointer import Checkpointer, RetentionPolicy
 from checkpointer.runtime import run_sync
-from checkpointer.store.base import Entry, Page, Store
+from checkpointer.storage.base import Entry, Page, Store
 from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
 from tests.servers import ServerUnavailableError
 

@@ -19,7 +19,7 @@ from benchmarks.measure import Finding, Note, Plot, Target, Times, alternate, ti
 from benchmarks.stores import azure_server, folder, move_away, s3_server
 from checkpointer import Checkpointer, uploads
 from checkpointer.metrics import CommitMetrics, Metrics, RestoreMetrics
-from checkpointer.store.traffic import Traffic, counted
+from checkpointer.storage.request_counts import Traffic, counted
 from tests.servers import ServerUnavailableError
 
 LATENCIES = (0.0, 0.01, 0.05)

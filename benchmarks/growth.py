@@ -16,7 +16,7 @@ from benchmarks.measure import Finding, Plot, Target, Times, alternate, grows, t
 from benchmarks.stores import backend, folder
 from checkpointer import Checkpointer
 from checkpointer.metrics import CommitMetrics, Metrics
-from checkpointer.store.memory import forget
+from checkpointer.storage.memory import forget
 from checkpointer.sync_handles import Restored
 
 STILL = 0.1

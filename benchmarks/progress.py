@@ -20,7 +20,7 @@ from checkpointer.progress.eventhub import CheckpointStore
 from checkpointer.progress.group import Group
 from checkpointer.progress.leases import Leases
 from checkpointer.runtime import run_sync
-from checkpointer.store.traffic import Traffic, counted
+from checkpointer.storage.request_counts import Traffic, counted
 from tests.servers import Server, ServerUnavailableError
 
 GROUP = ("orders.servicebus.windows.net", "clicks", "$Default")

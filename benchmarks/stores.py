@@ -13,7 +13,7 @@ from typing import Any
 from checkpointer import Checkpointer
 from checkpointer.client import Client
 from checkpointer.runtime import run_sync
-from checkpointer.store import Store, open_store
+from checkpointer.storage import Store, open_store
 from tests.servers import Server, start_azurite, start_minio
 
 

@@ -27,8 +27,8 @@ from checkpointer.retention.sweep import Cleaned
 from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import bridge
 from checkpointer.runtime.host import Progress
-from checkpointer.store import Fencing, open_files, options_near
-from checkpointer.store.connection import require
+from checkpointer.storage import Fencing, open_files, options_near
+from checkpointer.storage.connection import require
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Kind, Manifest
 
 if TYPE_CHECKING:

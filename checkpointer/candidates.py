@@ -17,7 +17,7 @@ from checkpointer.errors import CorruptionError, IllegalArgumentError, Unsupport
 from checkpointer.pointer import read_damaged
 from checkpointer.query.spark_log import SparkLog, open_log, read_log
 from checkpointer.session import Session
-from checkpointer.store.base import ObjectNotFoundError
+from checkpointer.storage.base import ObjectNotFoundError
 from manifests import object_paths
 from manifests.model import CatalogEntry, CatalogRef, CheckpointId, Job, Manifest, Ref
 

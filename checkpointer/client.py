@@ -13,7 +13,7 @@ from checkpointer.query.where import Where
 from checkpointer.restore import Migrate
 from checkpointer.runtime.host import SystemHost
 from checkpointer.session import Session
-from checkpointer.store import Fencing, absolute, open_store
+from checkpointer.storage import Fencing, absolute, open_store
 from manifests.model import CheckpointId, Operator
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from checkpointer.restore import explaining
 from checkpointer.retention.comparison import Comparison
 from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Base, Session
-from checkpointer.store.base import Store
+from checkpointer.storage.base import Store
 from checkpointer.uploads import IN_FLIGHT, Flight
 from manifests import object_paths
 from manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref

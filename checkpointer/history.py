@@ -11,7 +11,7 @@ from types import MappingProxyType
 from checkpointer.errors import InvalidStateError, OutcomeUnknownError
 from checkpointer.objects import find_manifest, read_catalog, read_manifest_alone
 from checkpointer.pointer import Head
-from checkpointer.store.base import Store
+from checkpointer.storage.base import Store
 from manifests import object_paths
 from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
 

@@ -28,7 +28,7 @@ from checkpointer.prepared import refuse_prepared
 from checkpointer.retention.whole import refuse_damaged
 from checkpointer.runtime.host import Progress
 from checkpointer.session import Base, Session
-from checkpointer.store.base import ObjectNotFoundError
+from checkpointer.storage.base import ObjectNotFoundError
 from manifests import object_paths
 from manifests.model import Catalog, CatalogEntry, CheckpointId, Job, Manifest, Pointer, Ref
 

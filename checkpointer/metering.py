@@ -13,7 +13,7 @@ from checkpointer import runtime
 from checkpointer.errors import CheckpointError, OutcomeUnknownError
 from checkpointer.metrics import CommitMetrics, Metrics, MetricsCallback, OperatorMetrics, Requests, RestoreMetrics
 from checkpointer.runtime.host import Host
-from checkpointer.store.traffic import Traffic, counted
+from checkpointer.storage.request_counts import Traffic, counted
 from manifests import object_paths, segments
 from manifests.model import SNAPSHOT, Chain, CheckpointId, Cost, Manifest, Operator
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from checkpointer.store.overlay import OverlayStore
+from checkpointer.storage.overlay import OverlayStore
 from manifests import object_paths
 from manifests.model import CheckpointId, Operator
 

@@ -14,7 +14,7 @@ from checkpointer.errors import IllegalArgumentError
 from checkpointer.keyed import KeyedState
 from checkpointer.migrated import Migrated
 from checkpointer.restore import Snapshot
-from checkpointer.store.overlay import OverlayStore
+from checkpointer.storage.overlay import OverlayStore
 from checkpointer.uploads import Piece, Slice, Uploads
 from manifests import keyed_records, object_paths
 from manifests.model import SNAPSHOT, Chain, CheckpointId, Operator

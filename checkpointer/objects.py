@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from checkpointer.errors import ConflictError, CorruptionError, MalformedError
 from checkpointer.runtime.host import Host
-from checkpointer.store.base import ObjectExistsError, Store
-from checkpointer.store.swap import find
+from checkpointer.storage.base import ObjectExistsError, Store
+from checkpointer.storage.compare_and_swap import find
 from manifests import manifest_json, object_paths, segments
 from manifests.digest import Bytes, sha256, verify
 from manifests.model import Artifact, Catalog, CatalogRef, CheckpointId, Manifest, Operator, Patches, Ref, Segment

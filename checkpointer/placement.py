@@ -9,7 +9,7 @@ import os
 import socket
 
 from checkpointer.errors import InvalidStateError
-from checkpointer.store.base import ObjectNotFoundError, Store
+from checkpointer.storage.base import ObjectNotFoundError, Store
 from manifests.model import Artifact
 
 

@@ -14,8 +14,8 @@ from checkpointer.errors import (
     OutcomeUnknownError,
     UnsupportedFormatError,
 )
-from checkpointer.store.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
-from checkpointer.store.swap import NOT_TOLD, UndecidedError, decide, find
+from checkpointer.storage.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
+from checkpointer.storage.compare_and_swap import NOT_TOLD, UndecidedError, decide, find
 from manifests import object_paths
 from manifests.manifest_json import decode_pointer, encode_pointer
 from manifests.model import Pointer, Ref, Writer

@@ -21,7 +21,7 @@ from checkpointer.pointer import Head, read_damaged, read_head, reading
 from checkpointer.runtime.host import Progress
 from checkpointer.salvage import Salvage, extract, salvage
 from checkpointer.session import Base, Session
-from checkpointer.store.base import ObjectNotFoundError
+from checkpointer.storage.base import ObjectNotFoundError
 from manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Pointer
 
 logger = logging.getLogger("checkpointer")

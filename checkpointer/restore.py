@@ -29,7 +29,7 @@ from checkpointer.pointer import Head, read_head, reading
 from checkpointer.prepared import Prepared, refuse_prepared
 from checkpointer.retention.verify import Finding
 from checkpointer.session import Base, Session
-from checkpointer.store.base import ObjectNotFoundError
+from checkpointer.storage.base import ObjectNotFoundError
 from manifests import keyed_records, object_paths
 from manifests.equal_keys import may_meet, now_equal, overlay
 from manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator, Ref

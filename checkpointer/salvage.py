@@ -15,7 +15,7 @@ from checkpointer.losses import SHOWN, Loss, Older, RepairPlan
 from checkpointer.retention.verify import Check
 from checkpointer.runtime.host import Progress
 from checkpointer.session import Session
-from checkpointer.store.base import ObjectNotFoundError
+from checkpointer.storage.base import ObjectNotFoundError
 from manifests import object_paths
 from manifests.model import Artifact, CatalogEntry, Chain, CheckpointId, Manifest, Operator, Ref
 

@@ -25,8 +25,8 @@ from checkpointer.migrated import Migrated
 from checkpointer.pointer import Head, advance, read_head, reading, successor
 from checkpointer.query.running import show_driver
 from checkpointer.runtime.host import Host
-from checkpointer.store.base import Store
-from checkpointer.store.probe import probe
+from checkpointer.storage.base import Store
+from checkpointer.storage.conditional_write_check import probe
 from manifests.model import CheckpointId, Job, Manifest, Pointer, Ref, Writer
 
 logger = logging.getLogger("checkpointer")

@@ -23,8 +23,8 @@ from checkpointer.retention.sweep import Cleaned
 from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.host import Progress
-from checkpointer.store import Fencing, open_files, options_near
-from checkpointer.store.connection import require
+from checkpointer.storage import Fencing, open_files, options_near
+from checkpointer.storage.connection import require
 from checkpointer.sync_handles import Checkpoint, Restored
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Manifest
 

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from checkpointer.metrics import CommitMetrics, Metrics, MetricsCallback, Requests
-from checkpointer.store.connection import require
+from checkpointer.storage.connection import require
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, MeterProvider

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from checkpointer.objects import hash_of, put
 from checkpointer.runtime.host import Host
-from checkpointer.store.base import Store
+from checkpointer.storage.base import Store
 from manifests import object_paths
 from manifests.digest import Bytes
 from manifests.model import Artifact, Chain, CheckpointId, Kind

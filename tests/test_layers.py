@@ -69,8 +69,8 @@ LAYERS = (
     ),
     Layer(
         "store",
-        "A store moves whole objects and knows nothing of checkpoints, so a new backend is one file.",
-        ("checkpointer.store",),
+        "A store moves whole objects and knows nothing of checkpoints, so a new backend is one folder and one line.",
+        ("checkpointer.storage",),
         ("format", "errors", "runtime"),
         ("fsspec", "s3fs", "adlfs", "azure", "botocore", "aiobotocore", "aiohttp", "tenacity"),
     ),
@@ -179,7 +179,7 @@ BY_NAME = {layer.name: layer for layer in LAYERS}
 
 
 def module_name(path: Path) -> str:
-    """`checkpointer.store` for its `__init__.py`; that of `checkpointer` itself is `checkpointer.__init__`."""
+    """`checkpointer.storage` for its `__init__.py`; that of `checkpointer` itself is `checkpointer.__init__`."""
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     return name if name == "checkpointer.__init__" else name.removesuffix(".__init__")
 
@@ -253,10 +253,10 @@ def test_a_module_imports_only_what_lies_below_it(module: str) -> None:
         ("manifests.manifest_json", "import fsspec"),
         ("manifests.manifest_json", "from checkpointer.errors import CheckpointError"),
         ("manifests.manifest_json", "def late():\n    from checkpointer import objects"),
-        ("checkpointer.store.s3", "from checkpointer.pointer import advance"),
-        ("checkpointer.store.s3", "from checkpointer import Checkpointer"),
-        ("checkpointer.store.s3", "import pyspark"),
-        ("manifests.msgpack_values", "from checkpointer.store import open_store"),
+        ("checkpointer.storage.s3.store", "from checkpointer.pointer import advance"),
+        ("checkpointer.storage.s3.store", "from checkpointer import Checkpointer"),
+        ("checkpointer.storage.s3.store", "import pyspark"),
+        ("manifests.msgpack_values", "from checkpointer.storage import open_store"),
         ("checkpointer.pointer", "import s3fs.core"),
         ("checkpointer.pointer", "from checkpointer.sync import Checkpointer"),
         ("checkpointer.pointer", "import importlib"),

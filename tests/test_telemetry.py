@@ -99,6 +99,6 @@ def test_it_is_a_callback_and_finds_the_provider_of_the_process() -> None:
 def test_a_missing_package_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "opentelemetry"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr("checkpointer.store.connection.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("checkpointer.storage.connection.importlib.util.find_spec", lambda name: None)
     with pytest.raises(IllegalArgumentError, match=r"needs the package opentelemetry: pip install '.*\[otel\]'$"):
         opentelemetry_metrics()

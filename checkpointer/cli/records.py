@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from checkpointer.cli import nouns
 from checkpointer.restore import Snapshot, kind_of
 from checkpointer.runtime import run_sync
-from checkpointer.store.connection import require
+from checkpointer.storage.connection import require
 from manifests.msgpack_values import unpack
 from manifests.tagged_json import to_json
 

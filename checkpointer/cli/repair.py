@@ -11,7 +11,7 @@ from checkpointer.cli.table import Column
 from checkpointer.cli.verb import Opened, Options, verb
 from checkpointer.display import count, moment, size
 from checkpointer.losses import RepairPlan
-from checkpointer.store import options_near
+from checkpointer.storage import options_near
 from manifests.model import CheckpointId
 
 _COLUMNS = (

@@ -14,7 +14,7 @@ from checkpointer.cli.root import require_store
 from checkpointer.cli.screen import print_json, print_line, progress
 from checkpointer.cli.verb import Mistyped, Opened, verb
 from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.store import files
+from checkpointer.storage.local import files
 
 
 @verb(

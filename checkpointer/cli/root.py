@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpointer.errors import CheckpointError, CorruptionError, StoreNotFoundError
-from checkpointer.store import ObjectNotFoundError, Store, open_store
+from checkpointer.storage import ObjectNotFoundError, Store, open_store
 from manifests import object_paths
 
 _LOST = "manifests are there, but `_latest`, which names the committed one, was lost: see `checkpointer repair`"

@@ -21,8 +21,8 @@ from checkpointer.cli.screen import visible
 from checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError, StoreNotFoundError
 from checkpointer.runtime import run_sync
 from checkpointer.session import Session
-from checkpointer.store.scrub import scrub
-from checkpointer.store.url import parse
+from checkpointer.storage.scrubbing import scrub
+from checkpointer.storage.url import parse
 from checkpointer.sync import Checkpointer
 
 T = TypeVar("T")

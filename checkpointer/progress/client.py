@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from checkpointer.progress.document import Space
 from checkpointer.runtime.host import SystemHost
-from checkpointer.store import Fencing, absolute, open_store
+from checkpointer.storage import Fencing, absolute, open_store
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import checkpointer.store.connection  # noqa: F401  # closes connections at exit, later than what is registered after
+import checkpointer.storage.connection  # noqa: F401  # closes connections at exit, later than what is registered after
 from checkpointer import runtime
 from checkpointer.errors import IllegalArgumentError, InvalidStateError, ShutdownError
 

@@ -16,9 +16,9 @@ from typing import Generic, TypeVar
 
 from checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUnknownError, ThrottlingError
 from checkpointer.runtime.host import Host
-from checkpointer.store.base import Blob, Store
-from checkpointer.store.probe import probe
-from checkpointer.store.swap import UndecidedError, decide, find
+from checkpointer.storage.base import Blob, Store
+from checkpointer.storage.compare_and_swap import UndecidedError, decide, find
+from checkpointer.storage.conditional_write_check import probe
 
 T = TypeVar("T")
 C = TypeVar("C")

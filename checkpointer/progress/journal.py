@@ -14,8 +14,8 @@ from checkpointer.progress.coalesce import Coalescer
 from checkpointer.progress.journal_file import JournalFile
 from checkpointer.progress.journal_format import LIMIT, EventLogState, check_state, largest
 from checkpointer.runtime.not_picklable import NotPicklable
-from checkpointer.store import Fencing, open_store
-from checkpointer.store.url import parse
+from checkpointer.storage import Fencing, open_store
+from checkpointer.storage.url import parse
 from manifests.shown import show
 
 logger = logging.getLogger("checkpointer")

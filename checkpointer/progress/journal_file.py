@@ -20,14 +20,9 @@ from checkpointer.errors import (
 )
 from checkpointer.progress.journal_format import Content, decode, encode
 from checkpointer.runtime.host import SystemHost
-from checkpointer.store import (
-    SWAP_LIMIT,
-    Blob,
-    ObjectExistsError,
-    Store,
-)
-from checkpointer.store.probe import probe
-from checkpointer.store.swap import UndecidedError, decide, find
+from checkpointer.storage import SWAP_LIMIT, Blob, ObjectExistsError, Store
+from checkpointer.storage.compare_and_swap import UndecidedError, decide, find
+from checkpointer.storage.conditional_write_check import probe
 from manifests.digest import sha256
 
 logger = logging.getLogger("checkpointer")

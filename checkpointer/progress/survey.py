@@ -10,7 +10,7 @@ from checkpointer.progress.eventhub import core as eventhub
 from checkpointer.progress.eventprocessorhost import checkpoint as eph
 from checkpointer.progress.kinesis import state as kinesis
 from checkpointer.progress.kinesis.sequence import TRIM_HORIZON
-from checkpointer.store.base import ObjectNotFoundError, Store
+from checkpointer.storage.base import ObjectNotFoundError, Store
 from manifests import object_paths
 from manifests.positions_json import (
     MAX_MARKER,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from checkpointer.errors import InvalidStateError
 from checkpointer.query.spark_log import SOURCES, Offsets, parts
 from checkpointer.runtime import on_cpu
-from checkpointer.store.base import ObjectNotFoundError, Store
+from checkpointer.storage.base import ObjectNotFoundError, Store
 from manifests.digest import sha256
 from manifests.model import Job
 

@@ -37,7 +37,7 @@ from checkpointer.query.spark_log import (
 from checkpointer.query.where import To, Where, job_of, resolve
 from checkpointer.runtime.host import Progress
 from checkpointer.session import Session
-from checkpointer.store.base import ObjectNotFoundError, Store
+from checkpointer.storage.base import ObjectNotFoundError, Store
 from manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress
 
 logger = logging.getLogger("checkpointer")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from checkpointer.errors import ConflictError
 from checkpointer.query.spark_log import read_file
-from checkpointer.store.base import ObjectExistsError, Store
+from checkpointer.storage.base import ObjectExistsError, Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from checkpointer.query.spark_log import (
     read_text,
     same_offsets,
 )
-from checkpointer.store.base import Store
+from checkpointer.storage.base import Store
 from manifests.model import Job, SparkProgress
 
 NO_OFFSET = "-"

@@ -11,7 +11,7 @@ from checkpointer.errors import ConflictError, InvalidStateError, MalformedError
 from checkpointer.query.log_change import put_new
 from checkpointer.query.log_plan import Before
 from checkpointer.query.spark_log import COMMITS, MAX_FILE, OFFSETS, read_file
-from checkpointer.store.base import Store
+from checkpointer.storage.base import Store
 from manifests.json_fields import Fields
 from manifests.model import FORMAT_VERSION, CheckpointId
 

@@ -36,7 +36,7 @@ from checkpointer.query.where import To, Where, job_of, resolve
 from checkpointer.retention.whole import refuse_damaged
 from checkpointer.runtime.host import Progress
 from checkpointer.session import Base, Session
-from checkpointer.store.base import Store
+from checkpointer.storage.base import Store
 from manifests.model import CheckpointId, Job, Manifest, Ref
 
 logger = logging.getLogger("checkpointer")

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.store import Fencing, open_files
-from checkpointer.store.base import ObjectNotFoundError, Store
+from checkpointer.storage import Fencing, open_files
+from checkpointer.storage.base import ObjectNotFoundError, Store
 from manifests.model import Job
 
 METADATA, OFFSETS, COMMITS, SOURCES, STATE = "metadata", "offsets/", "commits/", "sources/", "state/"

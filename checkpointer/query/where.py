@@ -9,8 +9,8 @@ from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.overview import find
 from checkpointer.query.spark_log import open_log
 from checkpointer.session import Session
-from checkpointer.store import Fencing, options_near
-from checkpointer.store.base import Store
+from checkpointer.storage import Fencing, options_near
+from checkpointer.storage.base import Store
 from manifests.model import CheckpointId, Job, Manifest
 
 To = CheckpointId | str | int

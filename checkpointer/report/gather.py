@@ -27,7 +27,7 @@ from checkpointer.retention.verify import Check, Verification, check_share
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.host import Progress
 from checkpointer.session import Session
-from checkpointer.store.base import ObjectNotFoundError
+from checkpointer.storage.base import ObjectNotFoundError
 from manifests import measures, object_paths
 from manifests.measures import Spread
 from manifests.model import CheckpointId, Manifest, Operator, Ref

@@ -13,7 +13,7 @@ from checkpointer.retention.plan import Judge
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.retire import Live, decide, without
 from checkpointer.session import Session
-from checkpointer.store.base import ObjectNotFoundError
+from checkpointer.storage.base import ObjectNotFoundError
 from manifests import object_paths
 from manifests.model import CheckpointId, Pointer, Ref
 

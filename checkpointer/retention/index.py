@@ -18,7 +18,7 @@ from checkpointer.history import walk_from
 from checkpointer.pointer import Head
 from checkpointer.retention.retire import Decision, is_young
 from checkpointer.session import Session
-from checkpointer.store.base import ObjectNotFoundError
+from checkpointer.storage.base import ObjectNotFoundError
 from manifests import object_paths
 from manifests.model import CheckpointId, Manifest, Ref, Retired
 

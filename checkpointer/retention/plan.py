@@ -20,7 +20,7 @@ import zstandard
 from checkpointer.display import count, cut, note, size, table
 from checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
 from checkpointer.retention.index import DELETE, KEEP, LATER, Action, Index
-from checkpointer.store import files
+from checkpointer.storage.local import files
 from manifests import object_paths
 from manifests.model import CheckpointId, Ref
 from manifests.shown import show

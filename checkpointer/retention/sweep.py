@@ -20,7 +20,7 @@ from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.retire import Decision, Live, decide, decide_now, protected, retire, retire_chosen
 from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Session
-from checkpointer.store.base import Leftover, pages
+from checkpointer.storage.base import Leftover, pages
 from manifests import object_paths
 from manifests.model import CheckpointId, Ref
 

@@ -24,7 +24,7 @@ from checkpointer.pointer import Head, read_head
 from checkpointer.retention.comparison import Comparison
 from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Session
-from checkpointer.store.base import ObjectNotFoundError
+from checkpointer.storage.base import ObjectNotFoundError
 from manifests import object_paths
 from manifests.digest import sha256
 from manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment

@@ -22,8 +22,8 @@ from checkpointer.retention.sweep import BULK, Cleaned, check_policy, judge_left
 from checkpointer.runtime import run_sync
 from checkpointer.spark.door import check_session
 from checkpointer.spark.tasks import TaskRoot
-from checkpointer.store import Fencing
-from checkpointer.store.base import Leftover, Store
+from checkpointer.storage import Fencing
+from checkpointer.storage.base import Leftover, Store
 from checkpointer.sync import Checkpointer
 from manifests import object_paths
 

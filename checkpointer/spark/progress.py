@@ -12,7 +12,7 @@ from checkpointer.errors import IllegalArgumentError
 from checkpointer.query.file_lists import digest, last_entries
 from checkpointer.query.spark_log import Offsets
 from checkpointer.spark.batch import find_query
-from checkpointer.store.url import parse
+from checkpointer.storage.url import parse
 from manifests.job_json import LIST_ENTRY
 from manifests.model import Job, SparkProgress
 

@@ -14,7 +14,7 @@ from checkpointer.spark.door import check_frame, check_session
 from checkpointer.spark.frames import quote
 from checkpointer.spark.interpreter import use_driver_python
 from checkpointer.spark.scan import lookup, scan
-from checkpointer.store import Fencing
+from checkpointer.storage import Fencing
 from checkpointer.sync import Checkpointer
 from checkpointer.sync_handles import Restored
 from checkpointer.table.types import is_wider, plain_type

@@ -23,7 +23,7 @@ from checkpointer.spark.failure import describe
 from checkpointer.spark.progress import QueryProgress
 from checkpointer.spark.state import Callback, Line, State
 from checkpointer.spark.tasks import prove_tasks
-from checkpointer.store import Fencing
+from checkpointer.storage import Fencing
 from checkpointer.sync import Checkpointer
 from manifests.model import Job
 

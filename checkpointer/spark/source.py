@@ -13,7 +13,7 @@ from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, R
 from checkpointer.spark.frames import struct_of
 from checkpointer.spark.read import restore, version_of
 from checkpointer.spark.scan import batches_of, spread
-from checkpointer.store import absolute
+from checkpointer.storage import absolute
 from checkpointer.sync import Checkpointer
 from checkpointer.sync_handles import Restored
 from checkpointer.table.types import whole_variants

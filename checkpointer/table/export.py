@@ -21,7 +21,7 @@ from checkpointer.pointer import reading
 from checkpointer.restore import Kind, Snapshot, kind_of
 from checkpointer.runtime.host import Progress, tell
 from checkpointer.session import Session
-from checkpointer.store.base import ObjectExistsError, Store
+from checkpointer.storage.base import ObjectExistsError, Store
 from checkpointer.table.parquet_file import PlainRows, open_writer
 from manifests import object_paths
 from manifests.model import CheckpointId

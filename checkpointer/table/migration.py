@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.migration import Transform, call
 from checkpointer.restore import Snapshot
-from checkpointer.store.overlay import OverlayStore
+from checkpointer.storage.overlay import OverlayStore
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.merge import check_unique, in_order, show_key
 from checkpointer.table.opening import partition_reader

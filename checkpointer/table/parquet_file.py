@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.restore import Kind, Snapshot
 from checkpointer.runtime import run_sync
-from checkpointer.store import files
+from checkpointer.storage.local import files
 from checkpointer.table.opening import partition_reader
 from checkpointer.table.version import Version
 from manifests.msgpack_values import unpack

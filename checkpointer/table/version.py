@@ -14,7 +14,7 @@ import pyarrow as pa
 from checkpointer import objects
 from checkpointer.errors import CorruptionError, IllegalArgumentError
 from checkpointer.runtime.host import Host
-from checkpointer.store.base import Store
+from checkpointer.storage.base import Store
 from checkpointer.table import kept, merge, parquet, wide
 from checkpointer.table.schema import PARTITION, TableSchema
 from manifests import object_paths

@@ -11,7 +11,7 @@ from checkpointer import objects
 from checkpointer.compaction import fold_start
 from checkpointer.errors import InvalidStateError
 from checkpointer.runtime.host import Host
-from checkpointer.store.base import Store
+from checkpointer.storage.base import Store
 from checkpointer.table import kept, parquet, wide
 from checkpointer.table.merge import in_order
 from checkpointer.table.schema import CHANGE, DELETE, KEPT, PARTITION, TableSchema

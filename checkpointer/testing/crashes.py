@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from unittest import mock
 
-from checkpointer import store as stores
+from checkpointer import storage as stores
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore

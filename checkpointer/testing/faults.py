@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, ThrottlingError
-from checkpointer.store.base import Blob, Entry, Page
+from checkpointer.storage.base import Blob, Entry, Page
 from checkpointer.testing.requests import KINDS, WRITES, CrashError, Fault, Gate, LateWrite, Request, Send
 
 RATE = 0.1

@@ -17,8 +17,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from checkpointer.errors import DependencyError, StoreRefusedError
-from checkpointer.store.base import Page, Store
-from checkpointer.store.memory import MemoryStore, forget
+from checkpointer.storage.base import Page, Store
+from checkpointer.storage.memory import MemoryStore, forget
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.requests import WRITES, CrashError, Request, Send
 from checkpointer.testing.store import FaultyStore

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from checkpointer.store.base import Blob, Leftover, Listing, Page, S, Store
+from checkpointer.storage.base import Blob, Leftover, Listing, Page, S, Store
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.requests import Request
 from manifests.digest import Bytes

@@ -10,7 +10,8 @@ from typing import Any
 from unittest import mock
 
 from checkpointer import client
-from checkpointer.store import Store, files, open_store
+from checkpointer.storage import Store, open_store
+from checkpointer.storage.local import files
 from examples.flights.events import emit, told
 from manifests import manifest_json, object_paths
 

@@ -11,7 +11,7 @@ import pytest
 
 from checkpointer import Checkpointer, objects, pointer, runtime
 from checkpointer.cli import lists
-from checkpointer.store.swap import UndecidedError
+from checkpointer.storage.compare_and_swap import UndecidedError
 from tests.cli.conftest import Result, Run
 from tests.conftest import Root
 from tests.core.damage import flip

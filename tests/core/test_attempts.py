@@ -14,7 +14,7 @@ from checkpointer.errors import (
     InvalidStateError,
     StoreRefusedError,
 )
-from checkpointer.store.memory import MemoryStore
+from checkpointer.storage.memory import MemoryStore
 from tests.core.world import World, attempt, latest, put
 
 BIG = b"z" * (1 << 20)

@@ -11,11 +11,11 @@ import pytest
 from checkpointer import Checkpointer, KeyedState
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.history import TOGETHER
-from checkpointer.store import open_store
-from checkpointer.store.base import Blob, Page
-from checkpointer.store.limit import LimitedStore
-from checkpointer.store.memory import MemoryStore
-from checkpointer.store.retry import RetryingStore
+from checkpointer.storage import open_store
+from checkpointer.storage.base import Blob, Page
+from checkpointer.storage.limiting import LimitedStore
+from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.retrying import RetryingStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
 from manifests.digest import Bytes

@@ -14,7 +14,7 @@ BEGIN = f"""
 import asyncio, atexit, multiprocessing, os, signal, sys, threading, time
 sys.path.insert(0, {PROJECT!r})
 from checkpointer import AsyncCheckpointer, Checkpointer, runtime
-from checkpointer.store.local import LocalStore
+from checkpointer.storage.local.store import LocalStore
 
 put = LocalStore._put
 

@@ -17,7 +17,7 @@ from checkpointer.errors import (
     StoreRefusedError,
 )
 from checkpointer.session import Session
-from checkpointer.store.retry import RetryingStore
+from checkpointer.storage.retrying import RetryingStore
 from checkpointer.testing.requests import Request, Send
 from checkpointer.testing.store import FaultyStore
 from manifests import object_paths

@@ -6,7 +6,7 @@ import pytest
 
 from checkpointer import Checkpointer, KeyedState
 from checkpointer.errors import CheckpointNotFoundError, ConflictError, FencedError, InvalidStateError
-from checkpointer.store import open_store
+from checkpointer.storage import open_store
 from manifests import object_paths
 from tests.conftest import Root
 from tests.core.world import contents, got, put

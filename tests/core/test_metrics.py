@@ -23,8 +23,8 @@ from checkpointer.errors import (
 )
 from checkpointer.metrics import CommitMetrics, Metrics, OperatorMetrics, Requests, RestoreMetrics
 from checkpointer.runtime.host import SystemHost
-from checkpointer.store.limit import LimitedStore
-from checkpointer.store.retry import RetryingStore
+from checkpointer.storage.limiting import LimitedStore
+from checkpointer.storage.retrying import RetryingStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
 from manifests.model import CheckpointId, Cost, Manifest, Operator

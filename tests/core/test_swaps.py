@@ -19,7 +19,7 @@ from checkpointer.errors import (
     StoreNotFoundError,
     StoreRefusedError,
 )
-from checkpointer.store.swap import SENDS
+from checkpointer.storage.compare_and_swap import SENDS
 from checkpointer.sync_handles import Prepared
 from manifests.model import Job, Manifest
 from tests.core.world import Actor, World, attempt, got, latest, line, put

@@ -9,7 +9,7 @@ import pytest
 
 from checkpointer import Checkpointer, runtime
 from checkpointer.runtime import _Unfinished, run_sync
-from checkpointer.store.local import LocalStore
+from checkpointer.storage.local.store import LocalStore
 
 
 async def _fail() -> None:

@@ -11,10 +11,10 @@ from checkpointer.pointer import Head, read_head
 from checkpointer.restore import Snapshot
 from checkpointer.runtime.host import Host
 from checkpointer.session import Session
-from checkpointer.store.base import Store
-from checkpointer.store.local import LocalStore
-from checkpointer.store.memory import MemoryStore
-from checkpointer.store.retry import RetryingStore
+from checkpointer.storage.base import Store
+from checkpointer.storage.local.store import LocalStore
+from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.retrying import RetryingStore
 from checkpointer.sync_handles import Checkpoint, Restored
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore

@@ -10,7 +10,7 @@ import yaml
 
 from checkpointer.progress.journal import Journal
 from checkpointer.runtime import run_sync
-from checkpointer.store import Store, open_store
+from checkpointer.storage import Store, open_store
 
 IMPLEMENTATIONS = [Journal]
 NEVER = 3600.0

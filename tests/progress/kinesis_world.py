@@ -5,7 +5,7 @@ from typing import Any
 from checkpointer.progress.document import Space
 from checkpointer.progress.kinesis import RecordCheckpointer, ShardLeases
 from checkpointer.progress.kinesis.shards import Shards
-from checkpointer.store.base import Store
+from checkpointer.storage.base import Store
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
 from tests.progress.world import TestHost

@@ -30,10 +30,10 @@ from checkpointer.progress import document as module
 from checkpointer.progress.client import Client, Root
 from checkpointer.progress.document import ROUNDS, Document, Form, Space
 from checkpointer.runtime.host import SystemHost
-from checkpointer.store import open_store
-from checkpointer.store.base import Blob, PreconditionFailedError, Store
-from checkpointer.store.memory import MemoryStore
-from checkpointer.store.swap import SENDS
+from checkpointer.storage import open_store
+from checkpointer.storage.base import Blob, PreconditionFailedError, Store
+from checkpointer.storage.compare_and_swap import SENDS
+from checkpointer.storage.memory import MemoryStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
 from manifests.positions_json import (

@@ -23,7 +23,7 @@ from checkpointer.errors import (
 from checkpointer.progress.document import Space
 from checkpointer.progress.eventhub import CheckpointStore, aio
 from checkpointer.progress.eventhub.core import Consumers
-from checkpointer.store.base import Blob
+from checkpointer.storage.base import Blob
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
 from tests.progress.test_eventhub_contract import HERE, checkpoint, claim, owners, positions

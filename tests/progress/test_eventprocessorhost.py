@@ -19,7 +19,7 @@ from checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidSt
 from checkpointer.progress.document import Space
 from checkpointer.progress.eventprocessorhost import CheckpointInfo, CheckpointManager, CompleteLease, LeaseManager
 from checkpointer.runtime import run_sync
-from checkpointer.store.memory import MemoryStore
+from checkpointer.storage.memory import MemoryStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.requests import CrashError, Gate
 from checkpointer.testing.store import FaultyStore

@@ -10,7 +10,7 @@ import pytest
 from checkpointer.errors import IllegalArgumentError, LeaseLostError, NotFoundError
 from checkpointer.progress import document
 from checkpointer.progress.eventprocessorhost import CheckpointInfo, CheckpointManager
-from checkpointer.store import Store
+from checkpointer.storage import Store
 from tests.progress.eph_model import ModelCheckpoints, ModelStore
 
 PARTITIONS = ["0", "1"]

@@ -16,7 +16,7 @@ from checkpointer.errors import CheckpointError, LeaseLostError
 from checkpointer.progress import leases
 from checkpointer.progress.lease import Lease, Value
 from checkpointer.progress.leases import Balance
-from checkpointer.store import memory
+from checkpointer.storage import memory
 from checkpointer.testing.orders import play_in_every_order
 from checkpointer.testing.simulation import Effect, Simulation
 from manifests.positions_json import Position, decode_position

@@ -19,9 +19,9 @@ from checkpointer.errors import (
 )
 from checkpointer.progress import journal as module
 from checkpointer.progress.journal_format import decode
-from checkpointer.store import ObjectNotFoundError
-from checkpointer.store.memory import MemoryStore
-from checkpointer.store.swap import SENDS
+from checkpointer.storage import ObjectNotFoundError
+from checkpointer.storage.compare_and_swap import SENDS
+from checkpointer.storage.memory import MemoryStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.requests import CrashError
 from checkpointer.testing.store import FaultyStore

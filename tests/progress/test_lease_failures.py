@@ -16,7 +16,7 @@ from checkpointer.errors import (
     LeaseLostError,
     OutcomeUnknownError,
 )
-from checkpointer.store.swap import SENDS
+from checkpointer.storage.compare_and_swap import SENDS
 from checkpointer.testing.requests import CrashError
 from tests.progress.world import FOLDER, LEASE, OWNERSHIP, Worker, World, lost, path, run, write
 

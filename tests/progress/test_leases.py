@@ -15,7 +15,7 @@ from checkpointer.errors import (
     OutcomeUnknownError,
 )
 from checkpointer.progress.leases import Leases
-from checkpointer.store.swap import SENDS
+from checkpointer.storage.compare_and_swap import SENDS
 from tests.progress.world import LEASE, OWNERSHIP, Worker, World, lost, path, run, write
 
 # ---- take, renew, release --------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from checkpointer.progress.document import Space
 from checkpointer.progress.group import Group
 from checkpointer.progress.lease import Lease, Value
 from checkpointer.progress.leases import Leases
-from checkpointer.store.base import ObjectNotFoundError, Store
-from checkpointer.store.memory import MemoryStore
+from checkpointer.storage.base import ObjectNotFoundError, Store
+from checkpointer.storage.memory import MemoryStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
 from manifests import object_paths

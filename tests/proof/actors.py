@@ -28,7 +28,7 @@ from checkpointer.retention.delete import delete_checkpoint
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import apply_plan, clean, make_plan
 from checkpointer.session import Session
-from checkpointer.store.retry import RetryingStore
+from checkpointer.storage.retrying import RetryingStore
 from checkpointer.testing.simulation import SimulatedHost, Simulation
 from manifests.model import DELTA, SNAPSHOT, CheckpointId, Manifest
 from tests.proof.histories import History, Operation, digest, id_of

@@ -13,7 +13,7 @@ from checkpointer.progress.eventhub import core as eventhub
 from checkpointer.progress.eventprocessorhost import checkpoint as eph
 from checkpointer.progress.kinesis import state as kinesis
 from checkpointer.progress.kinesis.sequence import TRIM_HORIZON
-from checkpointer.store import url
+from checkpointer.storage import url
 from checkpointer.table import parquet
 from manifests import manifest_json, msgpack_values, positions_json
 from manifests.json_fields import dump

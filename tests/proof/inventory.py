@@ -57,7 +57,7 @@ REASONS = {
     "checkpointer.spark.table.TableState._pack": _OF_THE_JOB,
     "checkpointer.spark.tasks._client": _OF_THE_JOB,
     "checkpointer.spark.write.Written.load": _OF_THE_JOB,
-    "checkpointer.store.connection.load": _NONE,
+    "checkpointer.storage.connection.load": _NONE,
     "checkpointer.sync.Checkpointer.load_artifact": _HANDS_ON,
     "checkpointer.sync.Checkpointer.load_manifest": _HANDS_ON,
 }

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from checkpointer.errors import CorruptionError
-from checkpointer.store.base import Blob
-from checkpointer.store.memory import MemoryStore, forget
+from checkpointer.storage.base import Blob
+from checkpointer.storage.memory import MemoryStore, forget
 from manifests import object_paths
 from manifests.manifest_json import decode_pointer
 from manifests.model import Ref

@@ -11,8 +11,8 @@ from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionP
 from checkpointer.errors import CorruptionError, InvalidStateError
 from checkpointer.session import Session
 from checkpointer.spark.table import TableState
-from checkpointer.store.base import Blob
-from checkpointer.store.memory import MemoryStore
+from checkpointer.storage.base import Blob
+from checkpointer.storage.memory import MemoryStore
 from checkpointer.sync_handles import Checkpoint, Restored
 from manifests import object_paths
 from manifests.model import CheckpointId, Manifest

@@ -9,7 +9,7 @@ from typing import Any
 
 from checkpointer import history, lineage, objects, pointer, prepared, restore, save, session, uploads
 from checkpointer.retention import delete, index, plan, policies, retire, sweep
-from checkpointer.store import memory, swap
+from checkpointer.storage import compare_and_swap, memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +123,14 @@ PLANTED = (
     ),
     Planted(
         "no read-back",
-        swap.decide,
+        compare_and_swap.decide,
         "except (RetryableError, PreconditionFailedError) as error:\n            undecided = error",
         "except (RetryableError, PreconditionFailedError) as error:\n            raise",
         scene="two takeovers",
     ),
     Planted(
         "a refused read-back taken for a failure",
-        swap.decide,
+        compare_and_swap.decide,
         "except NOT_TOLD as error:",
         "except RetryableError as error:",
     ),
@@ -265,7 +265,7 @@ PLANTED = (
         "a missing catalog taken as empty",
         objects.read_catalog,
         "data = (await store.get(ref.path, limit=MAX_CATALOG)).data",
-        "from checkpointer.store.base import ObjectNotFoundError\n"
+        "from checkpointer.storage.base import ObjectNotFoundError\n"
         "    try:\n"
         "        data = (await store.get(ref.path, limit=MAX_CATALOG)).data\n"
         "    except ObjectNotFoundError:\n"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from unittest import mock
 
-from checkpointer.store import swap
+from checkpointer.storage import compare_and_swap
 from checkpointer.testing.orders import play_in_every_order
 from checkpointer.testing.simulation import Simulation
 from tests.proof.actors import Act, Actor, Stage
@@ -147,7 +147,7 @@ def play(scene: Scene) -> int:
             simulation.start(actor.name, actor.live([act]))
         return stage.finish
 
-    with mock.patch.object(swap, "SENDS", 1):  # a swap without an answer is given up at once
+    with mock.patch.object(compare_and_swap, "SENDS", 1):  # a swap without an answer is given up at once
         return play_in_every_order(begin, scene.faults)
 
 

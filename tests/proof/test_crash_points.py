@@ -18,7 +18,7 @@ from checkpointer import objects, restore, save
 from checkpointer.errors import CheckpointError
 from checkpointer.retention import plan
 from checkpointer.runtime import run_sync
-from checkpointer.store import swap
+from checkpointer.storage import compare_and_swap
 from manifests import object_paths, segments
 from manifests.manifest_json import encode_pointer
 from tests.core.world import World
@@ -85,7 +85,7 @@ FOUND = [
     (
         Planted(
             "an answer that was lost is a failure",
-            swap.decide,
+            compare_and_swap.decide,
             "except (RetryableError, PreconditionFailedError) as error:\n            undecided = error",
             "except (RetryableError, PreconditionFailedError) as error:\n            raise",
         ),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from checkpointer.runtime import run_sync
-from checkpointer.store import open_store
+from checkpointer.storage import open_store
 from tests.conftest import Root
 from tests.proof.effort import SUMMARY
 from tests.proof.load.gauges import MIB, Sample, available, growth, measure, needs_proc, trend

@@ -43,7 +43,7 @@ EXCEPTIONS = {
         {"pickle"},
         "what a task wrote, sent back to its own driver by Spark",
     ),
-    "checkpointer.store.connection": ({"import_module"}, "s3fs and adlfs, by names that stand in the code"),
+    "checkpointer.storage.connection": ({"import_module"}, "s3fs and adlfs, by names that stand in the code"),
     "checkpointer.spark.interpreter": (
         {"__import__"},
         "packages that the code names, in a task: only an import proves that one works there",

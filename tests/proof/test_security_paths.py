@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from checkpointer import Checkpointer
 from checkpointer.errors import CheckpointError, IllegalArgumentError
-from checkpointer.store.base import check_path
+from checkpointer.storage.base import check_path
 from manifests import object_paths
 from manifests.json_fields import dump_sealed
 from manifests.model import CheckpointId, Json

@@ -28,11 +28,11 @@ from checkpointer.spark.frames import struct_of
 from checkpointer.spark.read import version_of
 from checkpointer.spark.source import Request, TableReader
 from checkpointer.spark.tasks import TaskRoot
-from checkpointer.store import open_store
+from checkpointer.storage import open_store
 from checkpointer.telemetry import opentelemetry_metrics
 from tests.proof.life import Life
 from tests.servers import Server
-from tests.store.fake import FakeServer, says, serving
+from tests.storage.fake import FakeServer, says, serving
 from tests.test_layers import FILES
 
 # ---- looking for them --------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from checkpointer.store.base import Blob
+from checkpointer.storage.base import Blob
 from manifests import object_paths, segments
 from manifests.digest import sha256
 from manifests.manifest_json import decode_catalog, decode_manifest

@@ -8,7 +8,7 @@ import sys
 from datetime import timedelta
 from unittest import mock
 
-from checkpointer.store import swap
+from checkpointer.storage import compare_and_swap
 from checkpointer.testing.requests import WRITES
 from checkpointer.testing.simulation import Simulation, Waiting
 from manifests import segments
@@ -83,7 +83,7 @@ class Walk(Stage):
 
     def run(self) -> None:
         with (
-            mock.patch.object(swap, "SENDS", self.dice.choice((1, 2, swap.SENDS))),
+            mock.patch.object(compare_and_swap, "SENDS", self.dice.choice((1, 2, compare_and_swap.SENDS))),
             mock.patch.object(segments, "INLINE", self.dice.choices((segments.INLINE, 0), (9, 1))[0]),
         ):
             self._run()

@@ -13,7 +13,7 @@ from checkpointer.progress.survey import survey
 from checkpointer.restore import Snapshot
 from checkpointer.retention.verify import Verification
 from checkpointer.runtime import run_sync
-from checkpointer.store.memory import MemoryStore
+from checkpointer.storage.memory import MemoryStore
 from checkpointer.sync_handles import Restored
 from manifests import object_paths
 from manifests.positions_json import Marker, encode_marker

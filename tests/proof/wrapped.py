@@ -19,8 +19,8 @@ from checkpointer.progress.kinesis.sequence import ExtendedSequenceNumber
 from checkpointer.query import file_lists, log_plan, records, spark_log
 from checkpointer.query.spark_log import SparkLog
 from checkpointer.retention.plan import Plan
-from checkpointer.store import url
-from checkpointer.store.base import Blob, Entry
+from checkpointer.storage import url
+from checkpointer.storage.base import Blob, Entry
 from checkpointer.table import parquet
 from checkpointer.table.schema import PARTITION, TableSchema
 from checkpointer.table.version import Reader, Version

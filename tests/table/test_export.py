@@ -14,7 +14,7 @@ import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
 from checkpointer.errors import ConflictError, CorruptionError, IllegalArgumentError, InvalidStateError
-from checkpointer.store import open_files
+from checkpointer.storage import open_files
 from checkpointer.sync_handles import Checkpoint
 from checkpointer.table import export
 from checkpointer.table.merge import in_order

@@ -19,8 +19,8 @@ from checkpointer.errors import (
     ThrottlingError,
 )
 from checkpointer.runtime import run_sync
-from checkpointer.store import ObjectNotFoundError, open_store
-from checkpointer.store.base import PreconditionFailedError
+from checkpointer.storage import ObjectNotFoundError, open_store
+from checkpointer.storage.base import PreconditionFailedError
 from checkpointer.testing import CrashError, Faults, FaultyStore, injected
 from tests.conftest import Root
 

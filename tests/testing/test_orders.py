@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 import pytest
 
 from checkpointer.errors import DependencyError
-from checkpointer.store.base import PreconditionFailedError, Store
+from checkpointer.storage.base import PreconditionFailedError, Store
 from checkpointer.testing.orders import play_in_every_order
 from checkpointer.testing.requests import CrashError
 from checkpointer.testing.simulation import Effect, Simulation, StuckError

@@ -7,7 +7,7 @@ from typing import Any
 from checkpointer.progress.client import Client, Root
 from checkpointer.progress.document import Space
 from checkpointer.progress.eventhub.core import Consumers
-from checkpointer.store import Fencing
+from checkpointer.storage import Fencing
 
 
 class Shared(Client[Consumers]):

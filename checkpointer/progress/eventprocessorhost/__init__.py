@@ -18,7 +18,7 @@ from checkpointer.progress.eventprocessorhost.checkpoint import CheckpointInfo
 from checkpointer.progress.eventprocessorhost.checkpoints import Checkpoints
 from checkpointer.progress.eventprocessorhost.leases import CompleteLease, HostLeases
 from checkpointer.runtime import run_sync
-from checkpointer.store import Fencing
+from checkpointer.storage import Fencing
 from manifests import object_paths
 
 __all__ = ["CheckpointInfo", "CheckpointManager", "CompleteLease", "LeaseManager"]

@@ -14,7 +14,7 @@ from checkpointer.progress.document import Space
 from checkpointer.progress.kinesis.checkpointer import RecordCheckpointer, in_contract
 from checkpointer.progress.kinesis.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from checkpointer.progress.kinesis.shards import Balance, Shards
-from checkpointer.store import Fencing
+from checkpointer.storage import Fencing
 from manifests.positions_json import Row
 
 

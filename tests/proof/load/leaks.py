@@ -8,7 +8,7 @@ from typing import Any
 
 from checkpointer import objects, uploads
 from checkpointer.retention import plan, sweep
-from checkpointer.store import files
+from checkpointer.storage.local import files
 
 _kept: list[Any] = []
 

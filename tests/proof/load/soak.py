@@ -16,7 +16,7 @@ from typing import Any
 
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy, runtime
 from checkpointer.errors import RetiredError
-from checkpointer.store import open_store
+from checkpointer.storage import open_store
 from tests.proof.load import leaks
 from tests.proof.load.faces import settled
 from tests.proof.load.gauges import Sample, answer, sample

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkpointer.runtime.host import SystemHost
-from checkpointer.store.local import LocalStore
+from checkpointer.storage.local.store import LocalStore
 from checkpointer.table.schema import CHANGE, MERGE, PARTITION
 from checkpointer.table.version import Reader, Version
 from checkpointer.table.write import Writer, on_top, rewrite

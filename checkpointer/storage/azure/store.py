@@ -1,0 +1,314 @@
+"""A root in a container of Azure Blob Storage, through adlfs.
+
+Conditions are ETags on blob requests; versions are ETags. Every request is one attempt: the SDK's own
+retries are off, since after a lost answer only the layers above can tell what happened.
+"""
+
+import asyncio
+import base64
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError
+from checkpointer.storage import cloud
+from checkpointer.storage.azure.errors import is_missing, is_past_the_end, is_refused_condition, meaning
+from checkpointer.storage.base import (
+    Blob,
+    Entry,
+    Leftover,
+    Listing,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    Page,
+    PreconditionFailedError,
+    S,
+    check_path,
+)
+from checkpointer.storage.connection import Connection, load, require, take_finalizers_off
+from checkpointer.storage.url import Location
+from manifests.digest import Bytes
+
+_ACCOUNT = ("account_name", "connection_string")
+_DELETES = 256
+_PAGE = 5000
+_BLOCKS = 50_000
+_PARALLEL_DELETES = 16
+
+# Nothing of a user's options may bring back caches, shared instances or requests that read old versions.
+_FORCED = {
+    "asynchronous": False,
+    "skip_instance_cache": True,
+    "use_listings_cache": False,
+    "version_aware": False,
+    "max_concurrency": cloud.PARALLEL_PARTS,
+}
+
+
+class AzureStore(Listing):
+    """The blobs of a container below a prefix."""
+
+    def __init__(self, location: Location, options: Mapping[str, Any], *, fencing: bool, timeout: float) -> None:
+        require("adlfs", "azure", location.url)
+        self._url, self._container, self._root = location.url, location.host, location.path
+        self._options = _account(location) | dict(options)
+        self._fencing = fencing
+        self._limits = {"retry_total": 0, "connection_timeout": min(timeout, 10.0), "read_timeout": timeout}
+        self._connection = Connection(self._connect, _close)
+
+    def __repr__(self) -> str:
+        return f"<AzureStore {self._url}>"
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def fencing(self) -> bool:
+        return self._fencing
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        return await cloud.answer(self._get(path, limit), partial(self._error, name=self._name(path)))
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        request = self._read_into(path, make(), limit)
+        return await cloud.answer(request, partial(self._error, name=self._name(path)))
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        request = self._get_range(path, offset, length)
+        return await cloud.answer(request, partial(self._error, name=self._name(path)))
+
+    async def put(self, path: str, data: Bytes) -> None:
+        write = self._put_one if len(data) <= cloud.SINGLE else self._put_blocks
+        await cloud.answer(write(path, data), partial(self._put_error, name=self._name(path)))
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        name = self._name(path)
+        cloud.check_swap(name, data)
+        if not self._fencing:
+            await self._compare(path, expected)
+        return await cloud.answer(self._swap(path, data, expected), partial(self._swap_error, name=name))
+
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        return await cloud.answer(self._list_page(prefix, more), partial(self._error, name=self._name(prefix)))
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await cloud.answer(self._folders(prefix), partial(self._error, name=self._name(prefix)))
+
+    async def delete(self, paths: Sequence[str]) -> None:
+        for some in cloud.batches([*paths], _DELETES):
+            await cloud.answer(self._delete(some), partial(self._error, name=f"{self._url}: delete"))
+
+    async def leftovers(self) -> Sequence[Leftover]:
+        """Nothing: blocks that were never committed are dropped by the service after a week."""
+        return []
+
+    async def discard(self, leftovers: Sequence[Leftover]) -> None:
+        pass
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    # --- requests ---
+
+    async def _connect(self) -> Any:
+        return await cloud.answer(self._open(), partial(self._error, name=self._url))
+
+    async def _open(self) -> Any:
+        if not any(self._options.get(name) or os.environ.get(f"AZURE_STORAGE_{name.upper()}") for name in _ACCOUNT):
+            raise IllegalArgumentError(
+                f"{self._url}: no account; write abfs://container@account.dfs.core.windows.net/… or give account_name "
+                "or connection_string in storage_options"
+            )
+        adlfs = await load("adlfs")
+        files = adlfs.AzureBlobFileSystem(**{**self._options, **_FORCED})
+        take_finalizers_off(files)
+        return files
+
+    async def _blob(self, path: str) -> Any:
+        files = await self._connection.get()
+        return files.service_client.get_blob_client(self._container, self._key(check_path(path)))
+
+    async def _get(self, path: str, limit: int | None) -> Blob:
+        stream, etag, at = await self._open_blob(path, limit)
+        return Blob(b"" if stream is None else await _read(stream), etag, at)
+
+    async def _read_into(self, path: str, sink: S, limit: int | None) -> S:
+        stream, _, _ = await self._open_blob(path, limit)
+        if stream is not None:
+            _check_whole(stream, await cloud.pour(stream.chunks(), sink))
+        return sink
+
+    async def _open_blob(self, path: str, limit: int | None) -> tuple[Any | None, str, float | None]:
+        """A download, None where there is nothing to read; the ETag, and the time of the answer that named it."""
+        blob, clock = await self._blob(path), _Clock()
+        # Asking for no more than the limit keeps a larger object out of memory; the answer says how large
+        # it is.
+        span = {} if limit is None else {"offset": 0, "length": max(limit, 1)}
+        try:
+            stream = await blob.download_blob(
+                **span, max_concurrency=cloud.PARALLEL_PARTS, raw_response_hook=clock, **self._limits
+            )
+        except Exception as error:
+            if not is_past_the_end(error):
+                raise
+            properties = await blob.get_blob_properties(raw_response_hook=clock, **self._limits)
+            return None, properties.etag, clock.at
+        size = int(stream.properties.content_range.rpartition("/")[2]) if span else stream.size
+        if limit is not None and size > limit:
+            raise cloud.too_large(self._name(path), limit, size)
+        return stream, stream.properties.etag, clock.at
+
+    async def _get_range(self, path: str, offset: int, length: int) -> bytes:
+        blob = await self._blob(path)
+        try:
+            stream = await blob.download_blob(
+                offset=offset, length=length, max_concurrency=cloud.PARALLEL_PARTS, **self._limits
+            )
+        except Exception as error:
+            if not is_past_the_end(error):
+                raise
+            return b""
+        return await _read(stream)
+
+    async def _put_one(self, path: str, data: Bytes) -> None:
+        blob, whole = await self._blob(path), bytes(data)
+        await blob.upload_blob(whole, length=len(whole), overwrite=not self._fencing, **self._limits)
+
+    async def _put_blocks(self, path: str, data: Bytes) -> None:
+        from azure.core import MatchConditions
+        from azure.storage.blob import BlobBlock
+
+        blob = await self._blob(path)
+
+        async def send(number: int, part: io.BytesIO) -> Any:
+            block = BlobBlock(base64.b64encode(b"%08d" % number).decode())
+            await blob.stage_block(block.id, part, length=len(part.getbuffer()), **self._limits)
+            return block
+
+        blocks = await cloud.upload_parts(data, cloud.part_size(len(data), _BLOCKS), send)
+        absent = {"match_condition": MatchConditions.IfMissing} if self._fencing else {}
+        await blob.commit_block_list(blocks, **absent, **self._limits)
+
+    async def _swap(self, path: str, data: bytes, expected: str | None) -> str:
+        from azure.core import MatchConditions
+
+        blob = await self._blob(path)
+        condition: dict[str, Any] = {"overwrite": not (self._fencing and expected is None)}
+        if self._fencing and expected is not None:
+            condition |= {"etag": expected, "match_condition": MatchConditions.IfNotModified}
+        reply = await blob.upload_blob(data, length=len(data), **condition, **self._limits)
+        return str(reply["etag"])
+
+    async def _list_page(self, prefix: str, more: object | None) -> Page:
+        container = await self._containers()
+        entries, inside = [], len(self._key(""))
+        found = container.list_blobs(
+            name_starts_with=self._key(prefix) or None, include=["metadata"], results_per_page=_PAGE, **self._limits
+        )
+        pages = found.by_page(continuation_token=more)
+        async for blob in await anext(pages):
+            # Accounts with a hierarchical namespace list their folders as blobs too.
+            if (blob.metadata or {}).get("hdi_isfolder") != "true" and not blob.name.endswith("/"):
+                entries.append(Entry(blob.name[inside:], blob.size))
+        return Page(entries, pages.continuation_token or None)
+
+    async def _folders(self, prefix: str) -> Sequence[str]:
+        container = await self._containers()
+        inside = len(self._key(""))
+        found = container.walk_blobs(name_starts_with=self._key(prefix) or None, delimiter="/", **self._limits)
+        return sorted([item.name[inside:] async for item in found if item.name.endswith("/")])
+
+    async def _delete(self, paths: Sequence[str]) -> None:
+        """One by one, many at a time: the batch request fails for some credentials and some names."""
+        turns = asyncio.Semaphore(_PARALLEL_DELETES)
+
+        async def remove(path: str) -> None:
+            async with turns:
+                blob = await self._blob(path)
+                try:
+                    await blob.delete_blob(**self._limits)
+                except Exception as error:
+                    if not is_missing(error):
+                        raise
+
+        results = await asyncio.gather(*(remove(path) for path in paths), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _compare(self, path: str, expected: str | None) -> None:
+        """The check of `fencing="none"`: it tells of a change that came before, not of one that comes
+        meanwhile."""
+        try:
+            found: str | None = (await self.get(path)).version
+        except ObjectNotFoundError:
+            found = None
+        if found != expected:
+            raise PreconditionFailedError(f"{self._name(path)}: was changed by somebody else")
+
+    async def _containers(self) -> Any:
+        files = await self._connection.get()
+        return files.service_client.get_container_client(self._container)
+
+    def _key(self, path: str) -> str:
+        return f"{self._root}/{path}" if self._root else path
+
+    def _name(self, path: str) -> str:
+        return f"{self._url}/{path}"
+
+    def _error(self, error: Exception, name: str) -> CheckpointError:
+        return meaning(error, name, self._url, self._options)
+
+    def _put_error(self, error: Exception, name: str) -> CheckpointError:
+        if is_refused_condition(error):
+            return ObjectExistsError(f"{name}: exists already")
+        return self._error(error, name)
+
+    def _swap_error(self, error: Exception, name: str) -> CheckpointError:
+        if is_refused_condition(error) or is_missing(error):
+            return PreconditionFailedError(f"{name}: was changed by somebody else")
+        return self._error(error, name)
+
+
+class _Clock:
+    """Keeps the time that the server told in its latest answer: the SDK hands answers to a hook only."""
+
+    at: float | None = None
+
+    def __call__(self, answer: Any) -> None:
+        self.at = cloud.server_time(answer.http_response.headers.get("Date"))
+
+
+def _account(location: Location) -> dict[str, Any]:
+    """What `container@account.dfs.core.windows.net` in a URL says about the account."""
+    host = location.account_host
+    if host is None:
+        return {}
+    account = {"account_name": host.partition(".")[0]}
+    if not host.endswith(".core.windows.net"):
+        account["account_host"] = host.replace(".dfs.", ".blob.", 1)
+    return account
+
+
+async def _read(stream: Any) -> bytes:
+    """A download, its pieces written where they belong: the buffer becomes the result without a copy."""
+    buffer = io.BytesIO()
+    await stream.readinto(buffer)
+    data = buffer.getvalue()
+    _check_whole(stream, len(data))
+    return data
+
+
+def _check_whole(stream: Any, found: int) -> None:
+    if found != stream.size:
+        raise DependencyError(f"{stream.name}: the answer broke off after {found} of {stream.size} bytes")
+
+
+async def _close(files: Any) -> None:
+    await files.service_client.close()
+    if files.sync_credential is not None:  # the file system made these two itself
+        await files.credential.close()
+        files.sync_credential.close()

@@ -1,0 +1,63 @@
+"""A store under a layer of memory: what is written stays in memory, what is read is looked for there first."""
+
+from collections.abc import Callable, Sequence
+
+from checkpointer.storage.base import Blob, Leftover, Listing, Page, S, Store
+from manifests.digest import Bytes
+
+
+class OverlayStore(Listing):
+    """`inner` with some objects more, which nobody else sees. Only reads reach `inner`."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.objects: dict[str, bytes] = {}
+        """What was written, by path."""
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def fencing(self) -> bool:
+        return self.inner.fencing
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        data = self.objects.get(path)
+        return await self.inner.get(path, limit=limit) if data is None else Blob(data)
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        data = self.objects.get(path)
+        if data is None:
+            return await self.inner.read_into(path, make, limit=limit)
+        sink = make()
+        sink.update(data)
+        return sink
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        data = self.objects.get(path)
+        return await self.inner.get_range(path, offset, length) if data is None else data[offset : offset + length]
+
+    async def put(self, path: str, data: Bytes) -> None:
+        self.objects[path] = bytes(data)
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        raise NotImplementedError
+
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        return await self.inner.list_page(prefix, more)
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await self.inner.folders(prefix)
+
+    async def delete(self, paths: Sequence[str]) -> None:
+        raise NotImplementedError
+
+    async def leftovers(self) -> Sequence[Leftover]:
+        return await self.inner.leftovers()
+
+    async def discard(self, leftovers: Sequence[Leftover]) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass

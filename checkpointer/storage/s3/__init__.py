@@ -1,0 +1,1 @@
+"""S3 and stores that speak its protocol."""

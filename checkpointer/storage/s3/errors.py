@@ -1,0 +1,147 @@
+"""What the failures of S3 mean: which code or exception becomes which error of the tree, and what to do
+about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from checkpointer.errors import (
+    CheckpointError,
+    DependencyError,
+    IllegalArgumentError,
+    StoreNotFoundError,
+    StoreRefusedError,
+    ThrottlingError,
+)
+from checkpointer.storage.base import UNFENCED, ObjectNotFoundError
+from checkpointer.storage.scrubbing import scrub
+
+_BUSY = {
+    "SlowDown",
+    "ServiceUnavailable",
+    "RequestLimitExceeded",
+    "TooManyRequests",
+    "Throttling",
+    "429",
+    "503",
+}
+_DENIED = {"AccessDenied", "AllAccessDisabled", "AccountProblem", "InvalidObjectState", "401", "403"}
+_UNKNOWN_USER = {
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "InvalidToken",
+    "TokenRefreshRequired",
+    "XMinioInvalidIAMCredentials",
+}
+_AGAIN = {
+    "ConditionalRequestConflict",
+    "OperationAborted",
+    "RequestTimeout",
+    "InternalError",
+    "IncompleteBody",
+    "BadDigest",
+    "XAmzContentSHA256Mismatch",
+    "NoSuchUpload",
+    "IDPCommunicationError",  # of STS: the identity provider did not answer it
+    "409",
+}
+_ELSEWHERE = {
+    "PermanentRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+    "301",
+    "307",
+}
+_IMPOSSIBLE = {"InvalidBucketName", "KeyTooLongError", "EntityTooLarge", "InvalidURI"}
+_UNABLE = {"NotImplemented", "MethodNotAllowed", "501", "405"}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request failed: the server's code, or where there was no answer the name of the exception."""
+
+    code: str
+    status: int
+    message: str
+    error: Exception | None = None
+
+
+def refusal(error: Exception | str, message: str = "") -> Refusal:
+    """Look through s3fs's translation to what botocore saw."""
+    if isinstance(error, str):
+        return Refusal(error, 0, message)
+    for candidate in (error, error.__cause__):
+        response = getattr(candidate, "response", None)
+        if isinstance(response, dict):
+            said = response.get("Error") or {}
+            status = int((response.get("ResponseMetadata") or {}).get("HTTPStatusCode") or 0)
+            code = {"404": "NoSuchKey", "412": "PreconditionFailed", "416": "InvalidRange"}.get(
+                str(said.get("Code") or status), str(said.get("Code") or status)
+            )
+            return Refusal(code, status, str(said.get("Message") or ""))
+    return Refusal("", 0, str(error), error)
+
+
+def meaning(why: Refusal, name: str, url: str, options: Mapping[str, Any]) -> CheckpointError:
+    """The error of the tree; `name` says what was asked for, `url` is the root."""
+    if why.error is not None:
+        return _without_answer(why.error, name, scrub(f"{type(why.error).__name__}: {why.message}", options))
+    code, said = why.code, scrub(f"{why.code}: {why.message}", options)
+    bucket = url.partition("://")[2].partition("/")[0]
+    if code == "NoSuchBucket":
+        return StoreNotFoundError(f"{url}: there is no bucket {bucket!r}; create it, or correct the root")
+    if code in ("NoSuchKey", "NoSuchVersion"):
+        return ObjectNotFoundError(f"{name}: not found")
+    if code in _BUSY or code.startswith("Throttl") or why.status in (429, 503):
+        return ThrottlingError(f"{name}: {said}")
+    if code in _AGAIN or why.status in (408, 499) or (why.status >= 500 and code not in _UNABLE):
+        # Also from a gateway in between, which does not know what became of the request behind it.
+        return DependencyError(f"{name}: {said}")
+    return _final(code, name, url, said)
+
+
+def _final(code: str, name: str, url: str, said: str) -> CheckpointError:
+    if code in _DENIED:
+        return StoreRefusedError(
+            f"{name}: {said}; the credentials in use need s3:GetObject, s3:PutObject, s3:DeleteObject, "
+            "s3:AbortMultipartUpload, s3:ListBucket and s3:ListBucketMultipartUploads on the root"
+        )
+    if code in _UNKNOWN_USER:
+        return StoreRefusedError(f"{url}: {said}; correct the credentials in storage_options or the environment")
+    if code == "RequestTimeTooSkewed":
+        return StoreRefusedError(f"{url}: {said}; set the clock of this host")
+    if code in _ELSEWHERE:
+        return StoreRefusedError(
+            f'{url}: {said}; name the region of the bucket in storage_options: client_kwargs={{"region_name": "…"}}'
+        )
+    if code in _UNABLE:
+        return StoreRefusedError(
+            f"{name}: {said}; this store cannot do what is asked. If that is a conditional write, "
+            f"{UNFENCED} works without"
+        )
+    if code in _IMPOSSIBLE:
+        return IllegalArgumentError(f"{name}: {said}")
+    return StoreRefusedError(f"{name}: {said}")
+
+
+def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
+    from botocore import exceptions as boto
+
+    no_user = (
+        boto.NoCredentialsError,
+        boto.PartialCredentialsError,
+        boto.ProfileNotFound,
+        boto.TokenRetrievalError,
+        boto.SSOError,
+        boto.UnauthorizedSSOTokenError,
+    )
+    if isinstance(error, no_user):
+        return StoreRefusedError(f"{name}: {said}; give credentials in storage_options or the environment")
+    if isinstance(error, RecursionError):  # botocore asks for the region at each redirect, with another redirect
+        return StoreRefusedError(f"{name}: redirected for ever; name the bucket's region or endpoint_url")
+    if isinstance(error, boto.ParamValidationError | boto.NoRegionError | TypeError | ValueError | KeyError):
+        return IllegalArgumentError(f"{name}: {said}")
+    # Everything else had no answer: botocore's and aiohttp's own errors share no base with each other or
+    # OSError.
+    return DependencyError(f"{name}: {said}")

@@ -1,0 +1,84 @@
+"""A fresh store of each kind. What a test may not assume of some kind is said by `kinds` in its parameters."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpointer.storage import Store, open_store
+
+CONDITIONAL = ["memory", "local", "s3", "azure"]
+EVERY = [*CONDITIONAL, "generic"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An empty root, and how to open it; opened again it is the same root."""
+
+    kind: str
+    url: str
+    storage_options: dict[str, Any] = field(repr=False)
+    fencing: str = "required"
+
+    def open(self, **changes: Any) -> Store:
+        return open_store(self.url, self.storage_options, **{"fencing": self.fencing, **changes})
+
+
+@pytest.fixture
+def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Place]:
+    """Makes a root of a kind; the servers behind two of them start when first asked for."""
+
+    def make(kind: str) -> Place:
+        name = uuid.uuid4().hex
+        if kind == "local":
+            return Place(kind, str(tmp_path / name / "root"), {})
+        if kind == "memory":
+            return Place(kind, f"memory://{name}", {})
+        if kind == "generic":  # a protocol that this library has no store of its own for
+            return Place(kind, f"generic-test://{tmp_path}/{name}", {}, "none")
+        server = request.getfixturevalue(f"{kind}_server")
+        return Place(kind, f"{server.url}/{name}/root", server.storage_options)
+
+    return make
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, place_of: Callable[[str], Place]) -> Place:
+    """The root of the kind that the test is parametrised with, every kind unless it says otherwise."""
+    return place_of(request.param)
+
+
+@pytest.fixture
+def store(place: Place) -> Store:
+    return place.open()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for `place` or `store` once for each kind of its `kinds` mark."""
+    if "place" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("kinds")
+        kinds = mark.args if mark else EVERY
+        metafunc.parametrize("place", kinds, indirect=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "kinds(*names): the kinds of store that a test runs on")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _generic_protocol() -> None:
+    """A file system that is neither asynchronous nor an object store, under a protocol of its own."""
+    import fsspec
+    from fsspec.implementations.local import LocalFileSystem
+
+    class Files(LocalFileSystem):
+        protocol = "generic-test"
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return super()._strip_protocol(path.removeprefix("generic-test://"))
+
+    fsspec.register_implementation("generic-test", Files, clobber=True)

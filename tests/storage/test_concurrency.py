@@ -1,0 +1,127 @@
+"""Many writers of one object, in threads and in processes, on every store that promises to tell them apart."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from checkpointer.runtime import run_sync
+from checkpointer.storage import ObjectNotFoundError
+from tests.storage import workers
+from tests.storage.conftest import CONDITIONAL, Place
+from tests.storage.workers import WRITERS, together
+
+SEVERAL = ["local", "s3", "azure"]
+
+
+@pytest.mark.kinds(*CONDITIONAL)
+def test_no_swap_of_many_threads_is_lost(place: Place) -> None:
+    times = 20
+    stores = [place.open() for _ in range(4)]
+    run_sync(stores[0].put(workers.COUNTER, b"0 0"))
+    arguments = [(stores[number % 4], times) for number in range(WRITERS)]
+    refused = sum(together(workers.threads(), workers.increment, arguments))
+    assert workers.count(stores[0]) == WRITERS * times
+    assert refused > 0, "the writers never met: this proves nothing"
+
+
+@pytest.mark.kinds(*SEVERAL)
+def test_no_swap_of_many_processes_is_lost(place: Place) -> None:
+    times = 5
+    store = place.open()
+    run_sync(store.put(workers.COUNTER, b"0 0"))
+    arguments = [(place.url, place.storage_options, "required", times) for _ in range(WRITERS)]
+    refused = sum(together(workers.processes(), workers.increment_at, arguments))
+    assert workers.count(store) == WRITERS * times
+    assert refused > 0, "the writers never met: this proves nothing"
+
+
+@pytest.mark.kinds("local", "s3")
+def test_without_fencing_swaps_are_lost(place: Place) -> None:
+    """The control: the same test fails where conditions are not kept."""
+    store = place.open(fencing="none")
+    run_sync(store.compare_and_swap(workers.COUNTER, b"0 0", None))
+    arguments = [(place.open(fencing="none"), 8) for _ in range(WRITERS)]
+    together(workers.threads(), workers.increment, arguments)
+    assert workers.count(store) < WRITERS * 8
+
+
+@pytest.mark.kinds(*CONDITIONAL)
+def test_of_many_threads_one_creates_the_object(place: Place) -> None:
+    store = place.open()
+    for attempt in range(3):
+        path = f"manifests/{attempt}"
+        arguments = [(store, path, b"%d" % number * 10_000) for number in range(WRITERS)]
+        won = together(workers.threads(), workers.create, arguments)
+        assert sum(won) == 1
+        assert run_sync(store.get(path)).data == b"%d" % won.index(True) * 10_000
+
+
+@pytest.mark.kinds(*SEVERAL)
+def test_of_many_processes_one_creates_the_object(place: Place) -> None:
+    arguments = [
+        (place.url, place.storage_options, "manifests/1", b"%d" % number * 10_000) for number in range(WRITERS)
+    ]
+    won = together(workers.processes(), workers.create_at, arguments)
+    assert sum(won) == 1
+    assert run_sync(place.open().get("manifests/1")).data == b"%d" % won.index(True) * 10_000
+
+
+@pytest.mark.kinds(*CONDITIONAL)
+def test_a_reader_never_sees_half_an_object(place: Place) -> None:
+    store, seen = place.open(), set()
+    run_sync(store.compare_and_swap(workers.COUNTER, b"z" * 100_000, None))
+    stop = threading.Event()
+
+    def read() -> None:
+        reader = place.open()
+        while not stop.is_set():
+            for path in (workers.COUNTER, "created"):
+                try:
+                    data = run_sync(reader.get(path)).data
+                except ObjectNotFoundError:
+                    continue
+                assert len(data) == 100_000
+                assert len(set(data)) == 1
+                seen.add(data[0])
+
+    def write() -> None:
+        for number in range(25):
+            version = run_sync(store.get(workers.COUNTER)).version
+            run_sync(store.compare_and_swap(workers.COUNTER, b"abcdefgh"[number % 8 :][:1] * 100_000, version))
+            run_sync(store.put("created", b"x" * 100_000))
+            run_sync(store.delete(["created"]))
+
+    with workers.threads() as pool:
+        readers = [pool.submit(read) for _ in range(3)]
+        pool.submit(write).result()
+        stop.set()
+        for reader in readers:
+            reader.result()
+    assert len(seen) > 3, "the readers never met the writer: this proves nothing"
+
+
+def test_a_killed_writer_leaves_the_lock_free_and_the_object_whole(place_of: Callable[[str], Place]) -> None:
+    place = place_of("local")
+    store = place.open(timeout=5.0)
+    run_sync(store.compare_and_swap(workers.COUNTER, b"a" * 200_000, None))
+    program = f"from tests.store import workers; workers.swap_for_ever({place.url!r}, {{}})"
+    for _ in range(4):
+        writer = subprocess.Popen([sys.executable, "-c", program])
+        before = run_sync(store.get(workers.COUNTER)).version
+        while run_sync(store.get(workers.COUNTER)).version == before:
+            time.sleep(0.001)
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+        blob = run_sync(store.get(workers.COUNTER))
+        assert len(blob.data) == 200_000
+        assert len(set(blob.data)) == 1
+        run_sync(store.compare_and_swap(workers.COUNTER, b"i" * 200_000, blob.version))
+    assert [entry.path for entry in run_sync(store.list(""))] == [workers.COUNTER]
+    run_sync(store.discard(run_sync(store.leftovers())))
+    assert list(run_sync(store.leftovers())) == []

@@ -1,0 +1,80 @@
+"""What the tests run in other processes, and at once in many threads."""
+
+import multiprocessing
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+from checkpointer.errors import RetryableError
+from checkpointer.runtime import run_sync
+from checkpointer.storage import ObjectExistsError, PreconditionFailedError, Store, open_store
+
+COUNTER = "_latest"
+WRITERS = 16
+
+
+def processes() -> ProcessPoolExecutor:
+    """One process for each writer, forked from a server that has imported what takes long."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["s3fs", "adlfs", "checkpointer.storage", "tests.storage.workers"])
+    return ProcessPoolExecutor(WRITERS, mp_context=context)
+
+
+def threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(WRITERS)
+
+
+def increment(store: Store, times: int) -> int:
+    """Add one to a counter, `times` times, by compare-and-swap; how often somebody else was faster."""
+    refused = 0
+    for _ in range(times):
+        pause = 0.1
+        while True:
+            blob = run_sync(store.get(COUNTER))
+            number, _, _ = blob.data.partition(b" ")
+            # Each value is unique: a version may be no more than a hash of the content.
+            value = b"%d %d" % (int(number) + 1, random.getrandbits(64))
+            try:
+                run_sync(store.compare_and_swap(COUNTER, value, blob.version))
+                break
+            except (PreconditionFailedError, RetryableError):
+                refused += 1
+                time.sleep(random.uniform(0, pause))
+                pause = min(pause * 2, 1.0)
+    return refused
+
+
+def increment_at(url: str, options: dict[str, Any], fencing: Any, times: int) -> int:
+    return increment(open_store(url, options, fencing=fencing), times)
+
+
+def count(store: Store) -> int:
+    return int(run_sync(store.get(COUNTER)).data.split()[0])
+
+
+def create(store: Store, path: str, data: bytes) -> bool:
+    try:
+        run_sync(store.put(path, data))
+    except ObjectExistsError:
+        return False
+    return True
+
+
+def create_at(url: str, options: dict[str, Any], path: str, data: bytes) -> bool:
+    return create(open_store(url, options), path, data)
+
+
+def swap_for_ever(url: str, options: dict[str, Any]) -> None:
+    """Swap whole values until somebody kills the process."""
+    store = open_store(url, options)
+    while True:
+        blob = run_sync(store.get(COUNTER))
+        letter = random.choice(b"abcdefgh")
+        run_sync(store.compare_and_swap(COUNTER, bytes([letter]) * 200_000, blob.version))
+
+
+def together(pool: Any, function: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> list[Any]:
+    with pool:
+        return [future.result() for future in [pool.submit(function, *one) for one in arguments]]
