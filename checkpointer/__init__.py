@@ -11,7 +11,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  # a zip of this package is instal
 
 from checkpointer import errors
 from checkpointer.aio import AsyncCheckpointer
-from checkpointer.keyed import KeyedState
+from checkpointer.keyed.state import KeyedState
 from checkpointer.retention.plan import Plan
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.sync import Checkpointer

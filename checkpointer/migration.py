@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.keyed import KeyedState
+from checkpointer.keyed.state import KeyedState
 from checkpointer.migrated import Migrated
 from checkpointer.restore import Snapshot
 from checkpointer.storage.overlay import OverlayStore

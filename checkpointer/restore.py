@@ -23,7 +23,7 @@ from checkpointer.errors import (
 )
 from checkpointer.fallback import find_intact
 from checkpointer.history import find_savepoint, is_live, read_history
-from checkpointer.keyed import MOST_PARTITIONS, KeyedState
+from checkpointer.keyed.state import MOST_PARTITIONS, KeyedState
 from checkpointer.migrated import Migrated
 from checkpointer.pointer import Head, read_head, reading
 from checkpointer.prepared import Prepared, refuse_prepared

@@ -11,10 +11,10 @@ from copy import deepcopy
 from dataclasses import replace
 
 from checkpointer import objects, placement
-from checkpointer.capture import Capture, PartitionChange
 from checkpointer.changes import EXPLICIT, Change, Plan, split_for_fold
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
-from checkpointer.keyed import KeyedState
+from checkpointer.keyed.changes import Capture, PartitionChange
+from checkpointer.keyed.state import KeyedState
 from checkpointer.metering import Meter, written
 from checkpointer.migrated import how_to_keep
 from checkpointer.pointer import Head

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from checkpointer import prepared, restore, save
 from checkpointer.client import Client, as_bytes
 from checkpointer.errors import CheckpointError
-from checkpointer.keyed import KeyedState
+from checkpointer.keyed.state import KeyedState
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.not_picklable import NotPicklable
 from checkpointer.views import OperatorView, RestoredView

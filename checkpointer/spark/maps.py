@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from checkpointer.errors import InvalidStateError
-from checkpointer.keyed import KeyedState
-from checkpointer.keyed_content import CHANGES
+from checkpointer.keyed.content import CHANGES
+from checkpointer.keyed.state import KeyedState
 
 
 def wake(state: KeyedState) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
-from checkpointer.keyed import PARTITIONS, KeyedState
+from checkpointer.keyed.state import PARTITIONS, KeyedState
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.not_picklable import NotPicklable
 from checkpointer.spark import maps

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy, partition
+from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
 from checkpointer.errors import (
     CheckpointError,
     ConflictError,
@@ -14,6 +14,7 @@ from checkpointer.errors import (
     InvalidStateError,
     StoreRefusedError,
 )
+from checkpointer.keyed import partition
 from checkpointer.storage.memory import MemoryStore
 from tests.core.world import World, attempt, latest, put
 

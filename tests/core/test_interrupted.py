@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, KeyedState, partition, runtime
-from checkpointer.capture import PartitionChange
+from checkpointer import AsyncCheckpointer, KeyedState, runtime
 from checkpointer.errors import (
     CheckpointError,
     CorruptionError,
@@ -17,6 +16,8 @@ from checkpointer.errors import (
     InvalidStateError,
     StoreRefusedError,
 )
+from checkpointer.keyed import partition
+from checkpointer.keyed.changes import PartitionChange
 from checkpointer.runtime import run_sync
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore

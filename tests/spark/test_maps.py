@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from checkpointer.errors import InvalidStateError
-from checkpointer.keyed import KeyedState
+from checkpointer.keyed.state import KeyedState
 from checkpointer.spark import maps
 from tests.spark.test_handles import reads, writes
 

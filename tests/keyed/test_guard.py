@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from checkpointer import KeyedState, keyed_content, reentry
+from checkpointer import KeyedState
 from checkpointer.errors import CheckpointError, InvalidStateError
-from tests.core.keyed_state import filled
+from checkpointer.keyed import content as content_module
+from checkpointer.keyed import reentry
+from tests.keyed.states import filled
 
 WRITES: dict[str, Callable[[KeyedState], Callable[[], Any]]] = {
     "set": lambda s: lambda put=s.__setitem__: put("x", 1),
@@ -60,7 +62,7 @@ READS: dict[str, Callable[[KeyedState], Callable[[], Any]]] = {
 
 
 def refuse_changes(operation: Callable[..., Any]) -> None:
-    if operation in keyed_content.CHANGES:
+    if operation in content_module.CHANGES:
         raise InvalidStateError("closed for changes")
 
 
@@ -169,10 +171,10 @@ class Scene:
         self.use, self.wait = use, wait
         self.outcome: list[Any] = []
         self.ended_meanwhile = False
-        inside: dict[str, Any] = {"__name__": "checkpointer.stand_in", "assign": keyed_content.Content.assign}
+        inside: dict[str, Any] = {"__name__": "checkpointer.stand_in", "assign": content_module.Content.assign}
         inside["signal"] = iter([partial(signal.raise_signal, signal.SIGUSR1)])
         exec(INTERRUPTED, inside)
-        monkeypatch.setattr(keyed_content.Content, "assign", inside["interrupted"])
+        monkeypatch.setattr(content_module.Content, "assign", inside["interrupted"])
 
     def run(self) -> None:
         before = signal.signal(signal.SIGUSR1, self._handle)

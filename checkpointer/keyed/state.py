@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import islice
 from typing import Any
 
-from checkpointer.capture import Capture
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.keyed_content import MISSING, PLAIN, Content, fill, place_anew
-from checkpointer.partition import Partition
-from checkpointer.reentry import Exclusive, Guard
+from checkpointer.keyed.changes import Capture
+from checkpointer.keyed.content import MISSING, PLAIN, Content, fill, place_anew
+from checkpointer.keyed.partition import Partition
+from checkpointer.keyed.reentry import Exclusive, Guard
 from checkpointer.runtime.not_picklable import NotPicklable
 from manifests.keyed_records import in_known_zones, partition_of, partitions_of
 from manifests.model import Chain

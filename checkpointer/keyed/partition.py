@@ -21,9 +21,9 @@ from itertools import islice
 from operator import or_
 from typing import Any, TypeVar
 
-from checkpointer.capture import PartitionChange
 from checkpointer.compaction import fold_start
-from checkpointer.references import unheld
+from checkpointer.keyed.changes import PartitionChange
+from checkpointer.keyed.references import unheld
 from manifests.equal_keys import EXACT, find_key, is_zoned, kinds_of, may_differ, may_meet, overlay
 from manifests.model import DELTA, SNAPSHOT, Chain
 from manifests.msgpack_values import UnsupportedValueError, pack, pack_some

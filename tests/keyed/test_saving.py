@@ -15,8 +15,8 @@ from checkpointer.save import ENCODE_AT_ONCE
 from checkpointer.uploads import Flight
 from manifests import keyed_records
 from manifests.model import DELTA, SNAPSHOT
-from tests.core.keyed_state import failing_save, filled, kinds, save, saved
 from tests.core.world import Actor, World
+from tests.keyed.states import failing_save, filled, kinds, save, saved
 
 # ---- what is being written stays as it was ---------------------------------------------------------------------------
 

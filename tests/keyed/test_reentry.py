@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from checkpointer import reentry
-from checkpointer.reentry import Exclusive
+from checkpointer.keyed import reentry
+from checkpointer.keyed.reentry import Exclusive
 
 
 class Numbers:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from checkpointer.capture import Capture
-from checkpointer.partition import Partition
+from checkpointer.keyed.changes import Capture
+from checkpointer.keyed.partition import Partition
 from manifests.equal_keys import find_key, is_zoned, now_equal
 from manifests.keyed_records import partition_of
 from manifests.model import Chain

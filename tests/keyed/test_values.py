@@ -10,10 +10,10 @@ import pytest
 
 from checkpointer import KeyedState
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.references import unheld
+from checkpointer.keyed.references import unheld
 from manifests import object_paths
-from tests.core.keyed_state import filled, save, saved
 from tests.core.world import World, put
+from tests.keyed.states import filled, save, saved
 
 # ---- what cannot be stored -------------------------------------------------------------------------------------------
 

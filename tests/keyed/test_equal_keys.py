@@ -19,8 +19,8 @@ from manifests import zones
 from manifests.equal_keys import may_differ, overlay, same
 from manifests.keyed_records import partition_of
 from manifests.msgpack_values import pack
-from tests.core.keyed_state import failing_save, save
 from tests.core.world import Actor, World
+from tests.keyed.states import failing_save, save
 from tests.manifests.names import shown
 from tests.proof.effort import SUMMARY
 

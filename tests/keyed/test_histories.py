@@ -8,10 +8,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multiple, precondition, rule
 
-from checkpointer import KeyedState, keyed
+from checkpointer import KeyedState
 from checkpointer.errors import DependencyError
-from tests.core.keyed_state import failing_save, save, saved
+from checkpointer.keyed import state
 from tests.core.world import World, put
+from tests.keyed.states import failing_save, save, saved
 
 KEYS = st.sampled_from(["a", "b", 1, (1, "x"), None])
 LEAVES = st.one_of(st.integers(-9, 9), st.text("xyz", max_size=3), st.none())
@@ -34,7 +35,7 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._live, keyed.LIVE = keyed.LIVE, 3
+        self._live, state.LIVE = state.LIVE, 3
         self.world = World()
         self.client = self.world.actor(max_chain=3)
         self.state, self.model = KeyedState(partitions=2), {}
@@ -44,7 +45,7 @@ class Histories(RuleBasedStateMachine):
         self.generation = 0
 
     def teardown(self) -> None:
-        keyed.LIVE = self._live
+        state.LIVE = self._live
         self._settle()
         self.check()
         if self.prepared is not None:

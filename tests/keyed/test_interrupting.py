@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from checkpointer import KeyedState, keyed
+from checkpointer import KeyedState
 from checkpointer.errors import CheckpointError
-from tests.core.keyed_state import failing_save, save, saved
+from checkpointer.keyed import state as state_module
 from tests.core.world import Actor, World
+from tests.keyed.states import failing_save, save, saved
 
 TRACED = ("keyed", "keyed_content", "partition", "reentry", "references")
 
@@ -123,7 +124,7 @@ def outcomes(operation: Act, handler: Act) -> list[tuple[Any, dict[Any, Any]]]:
 
 @pytest.fixture
 def client(world: World, monkeypatch: pytest.MonkeyPatch) -> Actor:
-    monkeypatch.setattr(keyed, "LIVE", 2)
+    monkeypatch.setattr(state_module, "LIVE", 2)
     return world.actor(max_chain=3)
 
 
@@ -411,7 +412,7 @@ def test_what_several_threads_take_is_taken_once() -> None:
 
 @pytest.mark.usefixtures("often_switched")
 def test_a_value_that_a_thread_holds_is_not_put_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyed, "LIVE", 2)
+    monkeypatch.setattr(state_module, "LIVE", 2)
     state = KeyedState({n: {"n": 0} for n in range(20)}, partitions=1)
 
     def count(first: int) -> Callable[[], None]:
