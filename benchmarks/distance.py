@@ -17,8 +17,9 @@ from unittest.mock import patch
 
 from benchmarks.measure import Finding, Note, Plot, Target, Times, alternate, timed
 from benchmarks.stores import azure_server, folder, move_away, s3_server
-from checkpointer import Checkpointer, uploads
-from checkpointer.metrics import CommitMetrics, Metrics, RestoreMetrics
+from checkpointer import Checkpointer
+from checkpointer.checkpoint import upload
+from checkpointer.checkpoint.metrics import CommitMetrics, Metrics, RestoreMetrics
 from checkpointer.storage.request_counts import Traffic, counted
 from tests.servers import ServerUnavailableError
 
@@ -76,7 +77,7 @@ class Job:
         self._commits += 1
         places = [(o, p) for o in range(case.operators) for p in range(case.partitions)]
         self._saved = {(o, p): b"%d, partition %d of %d" % (self._commits, p, o) for o, p in places}
-        with patch.object(uploads, "SMALL", 0 if case.alone else uploads.SMALL):
+        with patch.object(upload, "SMALL", 0 if case.alone else upload.SMALL):
             return timed(self._commit)
 
     def _commit(self) -> None:

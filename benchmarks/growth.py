@@ -15,7 +15,7 @@ from benchmarks.growth_keys import LINEAR, STEADY
 from benchmarks.measure import Finding, Plot, Target, Times, alternate, grows, timed
 from benchmarks.stores import backend, folder
 from checkpointer import Checkpointer
-from checkpointer.metrics import CommitMetrics, Metrics
+from checkpointer.checkpoint.metrics import CommitMetrics, Metrics
 from checkpointer.storage.memory import forget
 from checkpointer.sync_handles import Restored
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 
 from benchmarks.measure import Finding, Plot, Target, alternate, grows, timed
 from checkpointer import Checkpointer, KeyedState
-from checkpointer.metrics import CommitMetrics, Metrics
+from checkpointer.checkpoint.metrics import CommitMetrics, Metrics
 from checkpointer.storage.memory import forget
 
 STEADY = 0.15

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.measure import Finding, Note, Target, Times, alternate, in_threads, timed
 from benchmarks.stores import backend, fill, folder, history, move_away, random_bytes, s3_server
 from checkpointer import Checkpointer
-from checkpointer.retention.verify import AT_ONCE
+from checkpointer.checkpoint.verify import AT_ONCE
 from checkpointer.runtime import run_sync
 from tests.servers import ServerUnavailableError
 

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.micro_batches import FIRST, WARM, Feed, fingerprint, in_turns, session
-from checkpointer.metrics import CommitMetrics
+from checkpointer.checkpoint.metrics import CommitMetrics
 from checkpointer.spark import State, read_state, stateful
 
 MAP_KEYS, MAP_CHANGED = 100_000, 1_000

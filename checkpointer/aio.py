@@ -7,24 +7,25 @@ import os
 from collections.abc import Collection, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from checkpointer import candidates, export, lineage, repair, restore, verbs
+from checkpointer import candidates, export, lineage, repair
 from checkpointer.aio_handles import AsyncCheckpoint, AsyncRestored
 from checkpointer.candidates import Candidate
+from checkpointer.checkpoint import low_level, restore
+from checkpointer.checkpoint.migration import Transform
+from checkpointer.checkpoint.restore import OnCorruption
+from checkpointer.checkpoint.verify import Verification, verify_store
 from checkpointer.client import Client, as_bytes, as_id, as_migration, as_target, fixed
 from checkpointer.display import note
 from checkpointer.lineage import Savepoint
 from checkpointer.losses import RepairPlan
-from checkpointer.migration import Transform
 from checkpointer.query import fork, rewind
 from checkpointer.query.fork import Fork
 from checkpointer.query.rewind import Rewind
-from checkpointer.restore import OnCorruption
 from checkpointer.retention import sweep
 from checkpointer.retention.delete import delete_checkpoint
 from checkpointer.retention.plan import Plan
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import Cleaned
-from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import bridge
 from checkpointer.runtime.host import Progress
 from checkpointer.storage import Fencing, open_files, options_near
@@ -336,7 +337,7 @@ class AsyncCheckpointer(Client):
 
     async def save_manifest(self, manifest: Manifest) -> None:
         """Write a manifest once. It becomes a checkpoint by `update_latest`."""
-        await self._run(verbs.save_manifest(self._session, manifest))
+        await self._run(low_level.save_manifest(self._session, manifest))
 
     async def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
         """A manifest by id, whether it was committed or not."""
@@ -363,7 +364,7 @@ class AsyncCheckpointer(Client):
         return await self._save(DELTA, as_id(id), operator, partition, data)
 
     async def _save(self, kind: Kind, id: CheckpointId, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
-        return await bridge(verbs.save_artifact(self._session, id, operator, partition, kind, as_bytes(data)))
+        return await bridge(low_level.save_artifact(self._session, id, operator, partition, kind, as_bytes(data)))
 
     async def load_artifact(self, artifact: Artifact | str) -> bytes:
         """The stored bytes of an artifact, or of the object at a path, verified."""

@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from checkpointer import prepared, restore, save
+from checkpointer.checkpoint import prepared, restore, save
 from checkpointer.client import Client, as_bytes
 from checkpointer.errors import CheckpointError, InvalidStateError
 from checkpointer.keyed.state import KeyedState

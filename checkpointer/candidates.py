@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from checkpointer import display, objects
+from checkpointer import display
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.latest import read_damaged
+from checkpointer.checkpoint.writer import Session
 from checkpointer.display import table
 from checkpointer.errors import CorruptionError, IllegalArgumentError, UnsupportedFormatError
-from checkpointer.pointer import read_damaged
 from checkpointer.query.spark_log import SparkLog, open_log, read_log
-from checkpointer.session import Session
 from checkpointer.storage.base import ObjectNotFoundError
 from manifests import object_paths
 from manifests.model import CatalogEntry, CatalogRef, CheckpointId, Job, Manifest, Ref

@@ -4,10 +4,10 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
-from checkpointer import objects
-from checkpointer.overview import Overview, batched, read_overview
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.resolve import Overview, batched, read_overview
+from checkpointer.checkpoint.writer import Session
 from checkpointer.runtime.host import Progress, tell
-from checkpointer.session import Session
 from manifests import measures, object_paths
 from manifests.measures import Spread
 from manifests.model import Operator

@@ -6,13 +6,13 @@ from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
+from checkpointer.checkpoint.metrics import MetricsCallback
+from checkpointer.checkpoint.migration import Migration, Transform
+from checkpointer.checkpoint.restore import Migrate
+from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.metrics import MetricsCallback
-from checkpointer.migration import Migration, Transform
 from checkpointer.query.where import Where
-from checkpointer.restore import Migrate
 from checkpointer.runtime.host import SystemHost
-from checkpointer.session import Session
 from checkpointer.storage import Fencing, absolute, open_store
 from manifests.model import CheckpointId, Operator
 
@@ -66,7 +66,7 @@ class Client:
             concurrency: Requests under way at once, small reads and writes apart: of these sixteen times as many.
             timeout: Seconds after which a request of a small object counts as unanswered.
             metrics: Called with a `CommitMetrics` after each commit and a `RestoreMetrics` after each restore, in a
-                thread of the library's own: see `checkpointer.metrics`. Left out of a pickle.
+                thread of the library's own: see `checkpointer.checkpoint.metrics`. Left out of a pickle.
         """
         if isinstance(max_chain, bool) or not isinstance(max_chain, int) or max_chain < MIN_CHAIN:
             raise IllegalArgumentError(f"max_chain={max_chain!r:.40}: expected an integer of at least {MIN_CHAIN}")

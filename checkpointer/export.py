@@ -9,16 +9,16 @@ digests and the chains they make are what they were. What a crash leaves behind 
 import logging
 from dataclasses import replace
 
-from checkpointer import objects
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.comparison import Comparison
+from checkpointer.checkpoint.latest import Head, read_head, reading
+from checkpointer.checkpoint.restore import explaining
+from checkpointer.checkpoint.upload import IN_FLIGHT, Flight
+from checkpointer.checkpoint.writer import Base, Session
 from checkpointer.errors import InvalidStateError
 from checkpointer.lineage import find_target
-from checkpointer.pointer import Head, read_head, reading
-from checkpointer.restore import explaining
-from checkpointer.retention.comparison import Comparison
 from checkpointer.runtime.host import Progress, tell
-from checkpointer.session import Base, Session
 from checkpointer.storage.base import Store
-from checkpointer.uploads import IN_FLIGHT, Flight
 from manifests import object_paths
 from manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
 from manifests.segments import SegmentObject

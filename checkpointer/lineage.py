@@ -9,7 +9,14 @@ import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from checkpointer import objects
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.history import find_savepoint, is_live, read_entries, read_history, refuse_lost
+from checkpointer.checkpoint.latest import Head, advance, read_head, reading
+from checkpointer.checkpoint.metering import Meter, written
+from checkpointer.checkpoint.prepared import refuse_prepared
+from checkpointer.checkpoint.require_intact import refuse_damaged
+from checkpointer.checkpoint.resolve import means_two_things
+from checkpointer.checkpoint.writer import Base, Session
 from checkpointer.display import cut, moment, table
 from checkpointer.errors import (
     CheckpointNotFoundError,
@@ -20,14 +27,7 @@ from checkpointer.errors import (
     RetiredError,
     SavepointNotFoundError,
 )
-from checkpointer.history import find_savepoint, is_live, read_entries, read_history, refuse_lost
-from checkpointer.metering import Meter, written
-from checkpointer.overview import means_two_things
-from checkpointer.pointer import Head, advance, read_head, reading
-from checkpointer.prepared import refuse_prepared
-from checkpointer.retention.whole import refuse_damaged
 from checkpointer.runtime.host import Progress
-from checkpointer.session import Base, Session
 from checkpointer.storage.base import ObjectNotFoundError
 from manifests import object_paths
 from manifests.model import Catalog, CatalogEntry, CheckpointId, Job, Manifest, Pointer, Ref

@@ -2,10 +2,10 @@
 
 import asyncio
 
+from checkpointer.checkpoint.resolve import read_overview
+from checkpointer.checkpoint.writer import Session
 from checkpointer.display import age, moment, note, size, table
-from checkpointer.overview import read_overview
 from checkpointer.runtime import run_sync
-from checkpointer.session import Session
 from manifests import measures
 from manifests.measures import checkpoint_bytes
 from manifests.model import Manifest

@@ -10,17 +10,17 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from checkpointer import objects
 from checkpointer.candidates import survey
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.history import is_live, newest_above, read_history
+from checkpointer.checkpoint.intact import Intact, find_intact
+from checkpointer.checkpoint.latest import Head, read_damaged, read_head, reading
+from checkpointer.checkpoint.writer import Base, Session
 from checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
 from checkpointer.export import Copier
-from checkpointer.fallback import Intact, find_intact
-from checkpointer.history import is_live, newest_above, read_history
 from checkpointer.losses import RepairPlan
-from checkpointer.pointer import Head, read_damaged, read_head, reading
 from checkpointer.runtime.host import Progress
 from checkpointer.salvage import Salvage, extract, salvage
-from checkpointer.session import Base, Session
 from checkpointer.storage.base import ObjectNotFoundError
 from manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Pointer
 

@@ -8,13 +8,13 @@ checkpoint is a mix of batches, which only its owner can judge. Nothing is writt
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from checkpointer import objects
 from checkpointer.candidates import Survey
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.verify import Check
+from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import CheckpointNotFoundError, CorruptionError, UnsupportedFormatError
 from checkpointer.losses import SHOWN, Loss, Older, RepairPlan
-from checkpointer.retention.verify import Check
 from checkpointer.runtime.host import Progress
-from checkpointer.session import Session
 from checkpointer.storage.base import ObjectNotFoundError
 from manifests import object_paths
 from manifests.model import Artifact, CatalogEntry, Chain, CheckpointId, Manifest, Operator, Ref

@@ -4,23 +4,24 @@ import os
 from collections.abc import Collection, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from checkpointer import candidates, export, lineage, repair, restore, save, verbs
+from checkpointer import candidates, export, lineage, repair
 from checkpointer.candidates import Candidate
+from checkpointer.checkpoint import low_level, restore, save
+from checkpointer.checkpoint.migration import Transform
+from checkpointer.checkpoint.restore import OnCorruption
+from checkpointer.checkpoint.verify import Verification, verify_store
 from checkpointer.client import Client, as_bytes, as_id, as_migration, as_target, fixed
 from checkpointer.lineage import Savepoint
 from checkpointer.losses import RepairPlan
-from checkpointer.migration import Transform
 from checkpointer.notebook import checkpoints_html
 from checkpointer.query import fork, rewind
 from checkpointer.query.fork import Fork
 from checkpointer.query.rewind import Rewind
-from checkpointer.restore import OnCorruption
 from checkpointer.retention import sweep
 from checkpointer.retention.delete import delete_checkpoint
 from checkpointer.retention.plan import Plan
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import Cleaned
-from checkpointer.retention.verify import Verification, verify_store
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.host import Progress
 from checkpointer.storage import Fencing, open_files, options_near
@@ -337,7 +338,7 @@ class Checkpointer(Client):
 
     def save_manifest(self, manifest: Manifest) -> None:
         """Write a manifest once. It becomes a checkpoint by `update_latest`."""
-        self._run(verbs.save_manifest(self._session, manifest))
+        self._run(low_level.save_manifest(self._session, manifest))
 
     def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
         """A manifest by id, whether it was committed or not."""
@@ -345,12 +346,12 @@ class Checkpointer(Client):
 
     def save_snapshot(self, id: CheckpointId | str, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
         """Write bytes as given, as a snapshot of one partition, under an attempt's id."""
-        work = verbs.save_artifact(self._session, as_id(id), operator, partition, SNAPSHOT, as_bytes(data))
+        work = low_level.save_artifact(self._session, as_id(id), operator, partition, SNAPSHOT, as_bytes(data))
         return run_sync(work)
 
     def save_delta(self, id: CheckpointId | str, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
         """Write bytes as given, as a delta of one partition, under an attempt's id."""
-        work = verbs.save_artifact(self._session, as_id(id), operator, partition, DELTA, as_bytes(data))
+        work = low_level.save_artifact(self._session, as_id(id), operator, partition, DELTA, as_bytes(data))
         return run_sync(work)
 
     def load_artifact(self, artifact: Artifact | str) -> bytes:

@@ -11,13 +11,13 @@
 
 Durations are histograms, whose counts are how many there were; the others are counters. Attributes:
 `checkpointer.root`, `checkpointer.operator`, `checkpointer.request.kind`, and on durations of what failed
-`error.type`. What each figure counts is said in `checkpointer.metrics`.
+`error.type`. What each figure counts is said in `checkpointer.checkpoint.metrics`.
 """
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from checkpointer.metrics import CommitMetrics, Metrics, MetricsCallback, Requests
+from checkpointer.checkpoint.metrics import CommitMetrics, Metrics, MetricsCallback, Requests
 from checkpointer.storage.connection import require
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from tests.kafka import Broker, start_kafka
 from tests.servers import Server, ServerUnavailableError, Service, start_azurite, start_minio
+from tests.world import World
 
 S = TypeVar("S", bound=Service)
 
@@ -140,3 +141,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
     yield disk
     subprocess.run(["umount", disk], check=True)
+
+
+@pytest.fixture
+def world() -> World:
+    """A root in memory."""
+    return World()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> World:
+    """A root in a local folder."""
+    return World(tmp_path / "root")

@@ -10,8 +10,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from checkpointer import Checkpointer
+from checkpointer.checkpoint.metrics import CommitMetrics, OperatorMetrics, Requests, RestoreMetrics
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.metrics import CommitMetrics, OperatorMetrics, Requests, RestoreMetrics
 from checkpointer.telemetry import opentelemetry_metrics
 from manifests.model import CheckpointId
 

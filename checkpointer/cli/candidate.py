@@ -7,9 +7,9 @@ has no answer.
 from collections.abc import Sequence
 
 from checkpointer.candidates import Candidate
+from checkpointer.checkpoint.resolve import ID_START, LATEST, WHOLE, begins
 from checkpointer.display import some
 from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError
-from checkpointer.overview import ID_START, LATEST, WHOLE, begins
 from manifests.model import CheckpointId
 
 

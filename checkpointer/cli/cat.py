@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
+from checkpointer.checkpoint.resolve import LATEST, read_listed
+from checkpointer.checkpoint.restore import Snapshot, kind_of
 from checkpointer.cli import nouns
 from checkpointer.cli.records import records, require_arrow
 from checkpointer.cli.screen import print_json, print_line, to_text
 from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
 from checkpointer.display import count
 from checkpointer.errors import NotFoundError
-from checkpointer.overview import LATEST, read_listed
-from checkpointer.restore import Snapshot, kind_of
 
 NOTE = """A keyed state gives {"partition", "key", "value"}, a table {"partition", "row"}, and bytes of a job's own
 format {"partition", "kind", "text"} for each artifact, or "base64" where they are no text. A value that JSON does not

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from checkpointer import lineage
-from checkpointer.overview import LATEST, read_listed, read_overview
+from checkpointer.checkpoint.resolve import LATEST, read_listed, read_overview
+from checkpointer.checkpoint.writer import Session
 from checkpointer.runtime import run_sync
-from checkpointer.session import Session
 from checkpointer.sync import Checkpointer
 
 PATIENCE = 3.0

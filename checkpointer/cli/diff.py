@@ -5,15 +5,15 @@ from dataclasses import asdict
 
 import click
 
+from checkpointer.checkpoint.resolve import LATEST, Listed, read_listed
+from checkpointer.checkpoint.restore import Snapshot
+from checkpointer.checkpoint.writer import Session
 from checkpointer.cli import keys, nouns
 from checkpointer.cli.screen import print_json, print_line, print_table, to_text
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
 from checkpointer.difference import Difference, OperatorDifference, ValueDifference, compare
 from checkpointer.display import count, ranges, size
-from checkpointer.overview import LATEST, Listed, read_listed
-from checkpointer.restore import Snapshot
-from checkpointer.session import Session
 
 _KEYS = (Column("CHANGE"), Column("KEY"))
 _COLUMNS = (Column("WHAT"), Column("NAME"), Column("CHANGE"), Column("DETAIL", prose=True))

@@ -6,13 +6,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from checkpointer.candidates import Candidate
+from checkpointer.checkpoint.resolve import Listed
+from checkpointer.checkpoint.verify import Finding, Verification
 from checkpointer.cli import nouns
 from checkpointer.display import moment
 from checkpointer.lineage import Savepoint
 from checkpointer.losses import Loss, Older, RepairPlan
-from checkpointer.overview import Listed
 from checkpointer.retention.plan import PlanRow, Total
-from checkpointer.retention.verify import Finding, Verification
 from manifests import measures, object_paths
 from manifests.measures import OperatorSize, PartitionSize, Spread
 from manifests.model import Artifact, CheckpointId, Cost, Job, Operator

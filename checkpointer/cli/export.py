@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
+from checkpointer.checkpoint.resolve import find
 from checkpointer.cli import documents
 from checkpointer.cli.screen import print_json, print_line, progress
 from checkpointer.cli.verb import CHECKPOINT, Opened, Options, into_target, options_for, verb
 from checkpointer.display import count
-from checkpointer.overview import find
 from manifests.model import CheckpointId
 
 

@@ -2,12 +2,12 @@
 
 import click
 
+from checkpointer.checkpoint.resolve import read_overview
 from checkpointer.cli import documents
 from checkpointer.cli.screen import print_json, print_table
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import Opened, verb
 from checkpointer.display import age, size
-from checkpointer.overview import read_overview
 
 _COLUMNS = (
     Column("ID"),

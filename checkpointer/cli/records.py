@@ -3,8 +3,8 @@
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 
+from checkpointer.checkpoint.restore import Snapshot, kind_of
 from checkpointer.cli import nouns
-from checkpointer.restore import Snapshot, kind_of
 from checkpointer.runtime import run_sync
 from checkpointer.storage.connection import require
 from manifests.msgpack_values import unpack

@@ -2,10 +2,10 @@
 
 import click
 
+from checkpointer.checkpoint.resolve import find
 from checkpointer.cli import documents
 from checkpointer.cli.screen import print_json, print_line, progress
 from checkpointer.cli.verb import CHECKPOINT, Opened, verb
-from checkpointer.overview import find
 
 
 @verb(

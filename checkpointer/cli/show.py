@@ -2,12 +2,12 @@
 
 import click
 
+from checkpointer.checkpoint.resolve import LATEST, Listed, read_listed
 from checkpointer.cli import documents, nouns
 from checkpointer.cli.screen import print_facts, print_json, print_line, print_table, to_text
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import CHECKPOINT, Opened, verb
 from checkpointer.display import age, size, spread
-from checkpointer.overview import LATEST, Listed, read_listed
 from manifests import measures
 
 _OPERATORS = (

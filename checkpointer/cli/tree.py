@@ -2,12 +2,12 @@
 
 import click
 
+from checkpointer.checkpoint.resolve import LATEST, Listed, read_listed
+from checkpointer.checkpoint.restore import find_operator
 from checkpointer.cli import documents, nouns
 from checkpointer.cli.screen import Node, print_json, print_tree
 from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
 from checkpointer.display import count, size
-from checkpointer.overview import LATEST, Listed, read_listed
-from checkpointer.restore import find_operator
 from manifests import measures
 from manifests.model import Operator
 

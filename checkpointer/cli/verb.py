@@ -15,12 +15,12 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from checkpointer.checkpoint.writer import Session
 from checkpointer.cli import completion
 from checkpointer.cli.root import require_store
 from checkpointer.cli.screen import visible
 from checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError, StoreNotFoundError
 from checkpointer.runtime import run_sync
-from checkpointer.session import Session
 from checkpointer.storage.scrubbing import scrub
 from checkpointer.storage.url import parse
 from checkpointer.sync import Checkpointer

@@ -2,13 +2,13 @@
 
 import click
 
+from checkpointer.checkpoint.resolve import find
+from checkpointer.checkpoint.verify import Finding, Verification
 from checkpointer.cli import documents
 from checkpointer.cli.screen import complain, print_json, print_line, print_table, progress
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
 from checkpointer.display import count, size
-from checkpointer.overview import find
-from checkpointer.retention.verify import Finding, Verification
 
 _COLUMNS = (Column("FINDING"), Column("PROBLEM", prose=True), Column("HURTS", prose=True))
 

@@ -13,16 +13,17 @@ import re
 import uuid
 from dataclasses import dataclass, replace
 
+from checkpointer.checkpoint.latest import read_head, reading
+from checkpointer.checkpoint.liveness import this_copier
+from checkpointer.checkpoint.writer import Session
 from checkpointer.display import cut, facts
 from checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
 from checkpointer.export import create_root, refuse_used
 from checkpointer.lineage import find_target
-from checkpointer.pointer import read_head, reading
 from checkpointer.query.file_lists import check_lists
 from checkpointer.query.log_change import put_new, remove
 from checkpointer.query.log_plan import commit_of, recorded_offsets
 from checkpointer.query.records import read_records
-from checkpointer.query.running import this_copier
 from checkpointer.query.spark_log import (
     COMMITS,
     METADATA,
@@ -36,7 +37,6 @@ from checkpointer.query.spark_log import (
 )
 from checkpointer.query.where import To, Where, job_of, resolve
 from checkpointer.runtime.host import Progress
-from checkpointer.session import Session
 from checkpointer.storage.base import ObjectNotFoundError, Store
 from manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress
 

@@ -12,6 +12,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
+from checkpointer.checkpoint.history import is_live
+from checkpointer.checkpoint.latest import Head, reading
+from checkpointer.checkpoint.liveness import is_running
+from checkpointer.checkpoint.require_intact import refuse_damaged
+from checkpointer.checkpoint.resolve import find
+from checkpointer.checkpoint.writer import Base, Session
 from checkpointer.display import count, cut, facts
 from checkpointer.errors import (
     CheckpointError,
@@ -23,19 +29,13 @@ from checkpointer.errors import (
     RetiredError,
     StoreRefusedError,
 )
-from checkpointer.history import is_live
 from checkpointer.lineage import delete_savepoint, find_target, rollback, savepoint
-from checkpointer.overview import find
-from checkpointer.pointer import Head, reading
 from checkpointer.query.log_change import LogPlan, apply
 from checkpointer.query.log_plan import Before, plan_log, progress_of
 from checkpointer.query.records import Record, next_number, read_before, read_record, read_records, write_record
-from checkpointer.query.running import is_running
 from checkpointer.query.spark_log import read_log
 from checkpointer.query.where import To, Where, job_of, resolve
-from checkpointer.retention.whole import refuse_damaged
 from checkpointer.runtime.host import Progress
-from checkpointer.session import Base, Session
 from checkpointer.storage.base import Store
 from manifests.model import CheckpointId, Job, Manifest, Ref
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from checkpointer.checkpoint.resolve import find
+from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.overview import find
 from checkpointer.query.spark_log import open_log
-from checkpointer.session import Session
 from checkpointer.storage import Fencing, options_near
 from checkpointer.storage.base import Store
 from manifests.model import CheckpointId, Job, Manifest

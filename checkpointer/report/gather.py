@@ -7,10 +7,12 @@ long is limited, and the report says so.
 from collections import Counter
 
 from checkpointer.candidates import Candidate, candidates
+from checkpointer.checkpoint.latest import Head, read_head
+from checkpointer.checkpoint.resolve import State, state_of
+from checkpointer.checkpoint.verify import Check, Verification, check_share
+from checkpointer.checkpoint.writer import Session
 from checkpointer.client import Client
 from checkpointer.errors import CheckpointError, CorruptionError
-from checkpointer.overview import State, state_of
-from checkpointer.pointer import Head, read_head
 from checkpointer.report.model import (
     CheckpointRow,
     Cleanup,
@@ -23,10 +25,8 @@ from checkpointer.report.model import (
 )
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import make_plan
-from checkpointer.retention.verify import Check, Verification, check_share
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.host import Progress
-from checkpointer.session import Session
 from checkpointer.storage.base import ObjectNotFoundError
 from manifests import measures, object_paths
 from manifests.measures import Spread

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from checkpointer.candidates import Candidate
+from checkpointer.checkpoint.resolve import State
+from checkpointer.checkpoint.verify import Verification
 from checkpointer.display import count
-from checkpointer.overview import State
 from checkpointer.retention.index import Action
-from checkpointer.retention.verify import Verification
 from manifests.measures import OperatorSize, PartitionSize, Spread
 from manifests.model import CheckpointId, Cost, Job, Json, Retired, Writer
 

@@ -4,15 +4,15 @@ import logging
 from dataclasses import replace
 from datetime import timedelta
 
-from checkpointer import objects
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.history import is_live, walk
+from checkpointer.checkpoint.latest import Head, advance, read_head, reading
+from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import CheckpointError, CheckpointNotFoundError, CorruptionError, InvalidStateError
-from checkpointer.history import is_live, walk
-from checkpointer.pointer import Head, advance, read_head, reading
 from checkpointer.retention.index import DELETE, index_live
 from checkpointer.retention.plan import Judge
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.retire import Live, decide, without
-from checkpointer.session import Session
 from checkpointer.storage.base import ObjectNotFoundError
 from manifests import object_paths
 from manifests.model import CheckpointId, Pointer, Ref

@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Literal
 
-from checkpointer import objects
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.history import walk_from
+from checkpointer.checkpoint.latest import Head
+from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import CorruptionError
-from checkpointer.history import walk_from
-from checkpointer.pointer import Head
 from checkpointer.retention.retire import Decision, is_young
-from checkpointer.session import Session
 from checkpointer.storage.base import ObjectNotFoundError
 from manifests import object_paths
 from manifests.model import CheckpointId, Manifest, Ref, Retired

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from checkpointer import objects
-from checkpointer.history import walk
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.history import walk
+from checkpointer.checkpoint.latest import Head, advance, read_head
+from checkpointer.checkpoint.writer import Session
 from checkpointer.lineage import recatalogue
-from checkpointer.pointer import Head, advance, read_head
 from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.session import Session
 from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref, Retired
 
 logger = logging.getLogger("checkpointer")

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from checkpointer.checkpoint.latest import Head, reading
+from checkpointer.checkpoint.writer import Session
 from checkpointer.display import count, cut, note, size, some, table
 from checkpointer.errors import IllegalArgumentError, OutrunError, StoreRefusedError
-from checkpointer.pointer import Head, reading
 from checkpointer.retention.index import DELETE, LATER, index_live
 from checkpointer.retention.plan import Judge, Plan, PlannedCheckpoint, PlanRow, Spool, Total
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.retire import Decision, Live, decide, decide_now, protected, retire, retire_chosen
 from checkpointer.runtime.host import Progress, tell
-from checkpointer.session import Session
 from checkpointer.storage.base import Leftover, pages
 from manifests import object_paths
 from manifests.model import CheckpointId, Ref

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
+from checkpointer.checkpoint.liveness import ask, this_driver
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.query.running import ask, this_driver
 from checkpointer.spark.door import check_session
 from manifests.model import Job
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from checkpointer.restore import explaining
+from checkpointer.checkpoint.restore import explaining
+from checkpointer.checkpoint.writer import Session
 from checkpointer.runtime import run_sync
-from checkpointer.session import Session
 from checkpointer.spark.door import check_names
 from checkpointer.spark.frames import keys_of, map_batches, rows_of, struct_of
 from checkpointer.spark.tasks import TaskRoot

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 
+from checkpointer.checkpoint.metrics import MetricsCallback
 from checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
-from checkpointer.metrics import MetricsCallback
 from checkpointer.query.binding import CONTINUE, Step, compare
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from checkpointer.checkpoint.migrated import how_to_keep
+from checkpointer.checkpoint.save import Draft
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.migrated import how_to_keep
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.not_picklable import NotPicklable
-from checkpointer.save import Draft
 from checkpointer.spark.door import (
     check_combine,
     check_frame,

@@ -10,8 +10,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from checkpointer.checkpoint.placement import this_place
 from checkpointer.errors import InvalidStateError
-from checkpointer.placement import this_place
 from checkpointer.spark.interpreter import settle_interpreter, use_driver_python
 from checkpointer.sync import Checkpointer
 from checkpointer.sync_handles import Restored

@@ -15,12 +15,12 @@ from io import BytesIO
 
 import pyarrow as pa
 
+from checkpointer.checkpoint.latest import reading
+from checkpointer.checkpoint.restore import Kind, Snapshot, kind_of
+from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
 from checkpointer.lineage import find_target
-from checkpointer.pointer import reading
-from checkpointer.restore import Kind, Snapshot, kind_of
 from checkpointer.runtime.host import Progress, tell
-from checkpointer.session import Session
 from checkpointer.storage.base import ObjectExistsError, Store
 from checkpointer.table.parquet_file import PlainRows, open_writer
 from manifests import object_paths

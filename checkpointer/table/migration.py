@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkpointer.checkpoint.migration import Transform, call
+from checkpointer.checkpoint.restore import Snapshot
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.migration import Transform, call
-from checkpointer.restore import Snapshot
 from checkpointer.storage.overlay import OverlayStore
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.merge import check_unique, in_order, show_key

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import Table
 
+from checkpointer.checkpoint.restore import Snapshot, explaining
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.restore import Snapshot, explaining
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.version import Reader, Version
 

@@ -11,8 +11,8 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from checkpointer.checkpoint.restore import Kind, Snapshot
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.restore import Kind, Snapshot
 from checkpointer.runtime import run_sync
 from checkpointer.storage.local import files
 from checkpointer.table.opening import partition_reader

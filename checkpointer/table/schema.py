@@ -6,8 +6,8 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from checkpointer.checkpoint.migrated import how_to_keep
 from checkpointer.errors import IllegalArgumentError, MalformedError
-from checkpointer.migrated import how_to_keep
 from checkpointer.table.types import (
     arrow_type,
     can_be_key,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from checkpointer import objects
+from checkpointer.checkpoint import objects
 from checkpointer.errors import CorruptionError, IllegalArgumentError
 from checkpointer.runtime.host import Host
 from checkpointer.storage.base import Store

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkpointer import objects
+from checkpointer.checkpoint import objects
 from checkpointer.compaction import fold_start
 from checkpointer.errors import InvalidStateError
 from checkpointer.runtime.host import Host

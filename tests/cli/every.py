@@ -8,15 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from checkpointer import Checkpointer, KeyedState
+from checkpointer.checkpoint.save import Draft
 from checkpointer.progress.eventhub import CheckpointStore
 from checkpointer.progress.kinesis import ShardLeases
 from checkpointer.runtime import run_sync
-from checkpointer.save import Draft
 from checkpointer.table.schema import TableSchema, first_schema
 from checkpointer.table.version import Version
 from checkpointer.table.write import Writer
-from tests.core.damage import flip
 from tests.core.spark_model import Query, history
+from tests.damage import flip
 from tests.progress.test_eventhub_contract import checkpoint, claim
 
 OPERATOR = "größe-" + "o" * 30 + "-総計-" + "p" * 57

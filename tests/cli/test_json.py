@@ -20,7 +20,7 @@ from checkpointer.errors import (
 from tests.cli import schema
 from tests.cli.conftest import Run
 from tests.cli.every import calls
-from tests.core.damage import flip
+from tests.damage import flip
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "json.md"
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer, objects, pointer, runtime
+from checkpointer import Checkpointer, runtime
+from checkpointer.checkpoint import latest, objects
 from checkpointer.cli import lists
 from checkpointer.storage.compare_and_swap import UndecidedError
 from tests.cli.conftest import Result, Run
 from tests.conftest import Root
-from tests.core.damage import flip
-from tests.core.world import put
+from tests.damage import flip
 from tests.servers import Server
+from tests.world import put
 
 SECRET = "s3cr3t-0123456789"
 
@@ -238,7 +239,7 @@ def test_a_swap_without_an_answer_names_the_verb(root: Path, run: Run, monkeypat
     async def fail(*_: object) -> None:
         raise UndecidedError("no answer")
 
-    monkeypatch.setattr(pointer, "decide", fail)
+    monkeypatch.setattr(latest, "decide", fail)
     names_its_own(run("savepoint", root, "new"), "`checkpointer list` tells")
 
 

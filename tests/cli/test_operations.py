@@ -9,7 +9,7 @@ import pytest
 from checkpointer import Checkpointer
 from tests.cli.conftest import Run
 from tests.conftest import Root
-from tests.core.world import line, put
+from tests.world import line, put
 
 
 @pytest.fixture

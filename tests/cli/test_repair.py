@@ -11,8 +11,8 @@ from checkpointer.cli import candidate
 from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError
 from manifests.model import CheckpointId
 from tests.cli.conftest import Run
-from tests.core.damage import fill, flip
-from tests.core.world import line
+from tests.damage import fill, flip
+from tests.world import line
 
 
 @pytest.fixture

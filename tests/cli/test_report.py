@@ -8,7 +8,7 @@ import pytest
 
 from checkpointer.cli.app import checkpointer
 from tests.cli.conftest import Run
-from tests.core.damage import flip
+from tests.damage import flip
 
 
 def test_a_page_or_json_or_both(root: Path, run: Run, tmp_path: Path) -> None:

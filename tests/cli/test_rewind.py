@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from checkpointer import Checkpointer
-from checkpointer.query import running
+from checkpointer.checkpoint import liveness
 from tests.cli.conftest import Run
 from tests.core.spark_model import LAST, Query, history
 
@@ -56,7 +56,7 @@ def test_what_was_typed_wrong_is_said_before_anything_is_done(query: Query, run:
 
 
 def test_a_driver_that_cannot_be_seen_needs_a_word(query: Query, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_here", lambda: "elsewhere/0")
+    monkeypatch.setattr(liveness, "_here", lambda: "elsewhere/0")
     refused = run("rewind", query.root, "epoch=1", "--yes")
     assert refused.status == 1
     assert "--stopped" in refused.err

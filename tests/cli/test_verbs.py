@@ -14,8 +14,8 @@ from checkpointer.cli.app import VERBS
 from checkpointer.errors import FencedError
 from tests.cli.conftest import Run, write_history
 from tests.conftest import Root
-from tests.core.damage import flip
-from tests.core.world import put
+from tests.damage import flip
+from tests.world import put
 
 
 def test_every_verb_works_on_every_store(any_root: Root, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

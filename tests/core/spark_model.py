@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from checkpointer import Checkpointer, KeyedState
+from checkpointer.checkpoint.liveness import this_driver
 from checkpointer.errors import BatchGapError, BatchResetError
 from checkpointer.query.binding import compare
-from checkpointer.query.running import this_driver
 from manifests.model import Job, SparkProgress
 
 QUERY = "11111111-2222-4333-8444-555555555555"

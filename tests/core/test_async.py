@@ -25,8 +25,8 @@ from checkpointer.errors import (
 )
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
-from tests.core.world import World, contents, got, latest, line, put
 from tests.servers import Server
+from tests.world import World, contents, got, latest, line, put
 
 
 def asynchronous(world: World) -> AsyncCheckpointer:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer
+from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -16,15 +17,14 @@ from checkpointer.errors import (
     SavepointNotFoundError,
     StoreRefusedError,
 )
-from checkpointer.session import Session
 from checkpointer.storage.retrying import RetryingStore
 from checkpointer.testing.requests import Request, Send
 from checkpointer.testing.store import FaultyStore
 from manifests import object_paths
 from manifests.model import CheckpointId
 from tests.conftest import Root
-from tests.core.damage import everything, fill, flip
-from tests.core.world import Actor, World, at_once, latest, line, put
+from tests.damage import everything, fill, flip
+from tests.world import Actor, World, at_once, latest, line, put
 
 
 class Exporter(Actor):
@@ -146,7 +146,7 @@ def test_each_object_is_read_once_and_written_once(world: World) -> None:
 
 
 def test_few_objects_are_in_memory_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("checkpointer.uploads.IN_FLIGHT", 4000)
+    monkeypatch.setattr("checkpointer.checkpoint.upload.IN_FLIGHT", 4000)
     monkeypatch.setattr("checkpointer.export.IN_FLIGHT", 4000)
     client = world.actor()
     with client.begin() as cp:

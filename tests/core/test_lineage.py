@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from checkpointer import runtime
+from checkpointer.checkpoint.objects import read_catalog
 from checkpointer.errors import (
     CheckpointNotFoundError,
     ConflictError,
@@ -16,10 +17,9 @@ from checkpointer.errors import (
     RetiredError,
     SavepointNotFoundError,
 )
-from checkpointer.objects import read_catalog
 from manifests import object_paths
 from manifests.model import Catalog, CheckpointId, Manifest, Ref
-from tests.core.world import Actor, World, attempt, contents, got, latest, line, put
+from tests.world import Actor, World, attempt, contents, got, latest, line, put
 
 
 def catalog_of(world: World) -> Catalog:

@@ -11,7 +11,7 @@ import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer
 from checkpointer.errors import IllegalArgumentError
-from tests.core.world import put
+from tests.world import put
 
 WAYS: dict[str, Callable[[Any], Any]] = {
     "pickle": pickle.dumps,

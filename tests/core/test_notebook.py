@@ -10,7 +10,7 @@ from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy, noteb
 from checkpointer.errors import CheckpointError
 from checkpointer.notebook import manifest_html
 from manifests.segments import INLINE
-from tests.core.world import World, line, put
+from tests.world import World, line, put
 
 HOSTILE = "<script>alert(1)<"
 

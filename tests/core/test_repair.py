@@ -25,10 +25,10 @@ from checkpointer.storage.memory import MemoryStore
 from manifests import object_paths
 from manifests.manifest_json import decode_pointer, encode_pointer
 from manifests.model import CheckpointId, Job
+from tests.checkpoint.test_intact import own, spoil
 from tests.conftest import Root
-from tests.core.damage import everything, fill
-from tests.core.test_fallback import own, spoil
-from tests.core.world import World, attempt, got, latest, line, put
+from tests.damage import everything, fill
+from tests.world import World, attempt, got, latest, line, put
 
 
 def missing(world: World) -> None:

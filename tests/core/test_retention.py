@@ -16,6 +16,7 @@ import pytest
 import zstandard
 
 from checkpointer import Checkpointer, RetentionPolicy, runtime
+from checkpointer.checkpoint.latest import read_head
 from checkpointer.errors import (
     CheckpointError,
     ConflictError,
@@ -26,14 +27,13 @@ from checkpointer.errors import (
     RetiredError,
     StoreRefusedError,
 )
-from checkpointer.pointer import read_head
 from checkpointer.retention.plan import Plan, PlanRow, Spool, Total
 from checkpointer.runtime.host import SystemHost
 from checkpointer.testing.requests import CrashError
 from manifests import object_paths
 from manifests.model import CheckpointId
 from tests.conftest import Root
-from tests.core.world import Actor, Contents, World, attempt, got, latest, line, live_objects, put
+from tests.world import Actor, Contents, World, attempt, got, latest, line, live_objects, put
 
 AT_ONCE = RetentionPolicy(grace=timedelta(0))
 LAST_TWO = RetentionPolicy(keep_last=2, grace=timedelta(0))

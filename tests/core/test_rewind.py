@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, objects
+from checkpointer import AsyncCheckpointer, Checkpointer
+from checkpointer.checkpoint import objects
 from checkpointer.errors import (
     CheckpointError,
     IllegalArgumentError,

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from checkpointer import Checkpointer, KeyedState, runtime, salvage
+from checkpointer.checkpoint.restore import Snapshot
 from checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -22,17 +23,16 @@ from checkpointer.errors import (
     InvalidStateError,
 )
 from checkpointer.losses import RepairPlan
-from checkpointer.restore import Snapshot
 from checkpointer.table.opening import partition_reader
 from manifests import object_paths
 from manifests.model import Artifact, CheckpointId, Manifest
+from tests.checkpoint.test_intact import spoil
 from tests.cli.conftest import Run, run
-from tests.core.damage import fill
-from tests.core.test_fallback import spoil
 from tests.core.test_repair import missing, objects_of
-from tests.core.world import World, latest, line, put
+from tests.damage import fill
 from tests.proof.planted import Planted
 from tests.table.tables import rows_in
+from tests.world import World, latest, line, put
 
 __all__ = ["run"]
 

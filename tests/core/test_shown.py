@@ -9,14 +9,14 @@ import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
 from checkpointer.candidates import Candidate
+from checkpointer.checkpoint.verify import Finding, Verification
 from checkpointer.query.fork import Fork
 from checkpointer.retention.plan import Total
 from checkpointer.retention.sweep import Cleaned
-from checkpointer.retention.verify import Finding, Verification
 from manifests.model import CheckpointId
-from tests.core.damage import flip
 from tests.core.spark_model import Query, history
-from tests.core.world import World, line
+from tests.damage import flip
+from tests.world import World, line
 
 HOSTILE = "<script>alert(1)<"
 SECRET = "s3cr3t-0123456789"

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 from checkpointer import Checkpointer, KeyedState
-from tests.core.world import World
+from tests.world import World
 
 BULK = 400
 """Keys that make a snapshot large enough for deltas to be written on top of it."""

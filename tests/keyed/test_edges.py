@@ -15,8 +15,8 @@ from checkpointer import KeyedState
 from checkpointer.errors import IllegalArgumentError
 from manifests.msgpack_values import UnsupportedValueError, pack, unpack
 from manifests.tagged_json import to_json
-from tests.core.world import World
 from tests.keyed.states import filled, save, saved
+from tests.world import World
 
 
 def test_a_state_is_not_pickled_and_the_error_names_what_works() -> None:

@@ -19,10 +19,10 @@ from manifests import zones
 from manifests.equal_keys import may_differ, overlay, same
 from manifests.keyed_records import partition_of
 from manifests.msgpack_values import pack
-from tests.core.world import Actor, World
 from tests.keyed.states import failing_save, save
 from tests.manifests.names import shown
 from tests.proof.effort import SUMMARY
+from tests.world import Actor, World
 
 NOON = datetime(2024, 1, 2, 12, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -11,8 +11,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multi
 from checkpointer import KeyedState
 from checkpointer.errors import DependencyError
 from checkpointer.keyed import state
-from tests.core.world import World, put
 from tests.keyed.states import failing_save, save, saved
+from tests.world import World, put
 
 KEYS = st.sampled_from(["a", "b", 1, (1, "x"), None])
 LEAVES = st.one_of(st.integers(-9, 9), st.text("xyz", max_size=3), st.none())

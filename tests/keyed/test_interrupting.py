@@ -18,8 +18,8 @@ import pytest
 from checkpointer import KeyedState
 from checkpointer.errors import CheckpointError
 from checkpointer.keyed import state as state_module
-from tests.core.world import Actor, World
 from tests.keyed.states import failing_save, save, saved
+from tests.world import Actor, World
 
 TRACED = ("keyed", "keyed_content", "partition", "reentry", "references")
 

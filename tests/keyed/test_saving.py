@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from checkpointer import KeyedState, runtime
+from checkpointer.checkpoint.save import ENCODE_AT_ONCE
+from checkpointer.checkpoint.upload import Flight
 from checkpointer.errors import DependencyError
 from checkpointer.runtime.host import SystemHost
-from checkpointer.save import ENCODE_AT_ONCE
-from checkpointer.uploads import Flight
 from manifests import keyed_records
 from manifests.model import DELTA, SNAPSHOT
-from tests.core.world import Actor, World
 from tests.keyed.states import failing_save, filled, kinds, save, saved
+from tests.world import Actor, World
 
 # ---- what is being written stays as it was ---------------------------------------------------------------------------
 

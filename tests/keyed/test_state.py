@@ -10,8 +10,8 @@ from checkpointer import KeyedState
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.keyed import state as state_module
 from manifests.model import DELTA, SNAPSHOT
-from tests.core.world import World
 from tests.keyed.states import BULK, filled, kinds, live_keys, save, saved
+from tests.world import World
 
 Change = Callable[[KeyedState], object]
 

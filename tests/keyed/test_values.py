@@ -12,8 +12,8 @@ from checkpointer import KeyedState
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.keyed.references import unheld
 from manifests import object_paths
-from tests.core.world import World, put
 from tests.keyed.states import filled, save, saved
+from tests.world import World, put
 
 # ---- what cannot be stored -------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from checkpointer import KeyedState
 from checkpointer.errors import IllegalArgumentError
 from manifests import zones
 from manifests.msgpack_values import pack, unpack
-from tests.core.world import World
 from tests.keyed.states import save, saved
+from tests.world import World
 
 NAME = "Europe/Berlin"
 REPEATED = datetime(2024, 10, 27, 2, 30)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from checkpointer.pointer import MAX_POINTER
+from checkpointer.checkpoint.latest import MAX_POINTER
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.merge import apply, consolidate
 from checkpointer.table.schema import TableSchema, first_schema

@@ -11,7 +11,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from checkpointer import lineage, restore, save, verbs
+from checkpointer import lineage
+from checkpointer.checkpoint import low_level, restore, save
+from checkpointer.checkpoint.prepared import Prepared
+from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import (
     CheckpointNotFoundError,
     ConflictError,
@@ -23,11 +26,9 @@ from checkpointer.errors import (
     RetryableError,
     SavepointNotFoundError,
 )
-from checkpointer.prepared import Prepared
 from checkpointer.retention.delete import delete_checkpoint
 from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.retention.sweep import apply_plan, clean, make_plan
-from checkpointer.session import Session
 from checkpointer.storage.retrying import RetryingStore
 from checkpointer.testing.simulation import SimulatedHost, Simulation
 from manifests.model import DELTA, SNAPSHOT, CheckpointId, Manifest
@@ -154,10 +155,10 @@ class Actor:
         with self.deed("commit"):
             checkpoint = await self.session.new_id()
             content = (self.content or b"") + _token(checkpoint)
-            artifact = await verbs.save_artifact(self.session, checkpoint, "log", 0, SNAPSHOT, content)
+            artifact = await low_level.save_artifact(self.session, checkpoint, "log", 0, SNAPSHOT, content)
             log = replace(base.manifest.operators["log"], chains={0: (artifact,)})
             manifest = Manifest(checkpoint, parent=base.parent, operators={**base.manifest.operators, "log": log})
-            await verbs.save_manifest(self.session, manifest)
+            await low_level.save_manifest(self.session, manifest)
             with self._attempts("commit", checkpoint):
                 await self._attempt(checkpoint, lineage.update_latest(self.session, checkpoint))
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pytest
 
-from checkpointer import pointer
+from checkpointer.checkpoint import latest
 from manifests import manifest_json
 from tests.proof.checker import CHECKER, Checker
 from tests.servers import Server, ServerUnavailableError
@@ -41,7 +41,7 @@ def rarely_collected() -> Iterator[None]:
 def decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoding is a function of bytes, and takes half of the time: equal bytes are decoded once."""
     monkeypatch.setattr(manifest_json, "decode_manifest", lru_cache(4096)(manifest_json.decode_manifest))
-    monkeypatch.setattr(pointer, "decode_pointer", lru_cache(4096)(pointer.decode_pointer))
+    monkeypatch.setattr(latest, "decode_pointer", lru_cache(4096)(latest.decode_pointer))
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ from typing import Any
 from checkpointer import RetentionPolicy
 from checkpointer.errors import CheckpointError, DependencyError, OutcomeUnknownError
 from checkpointer.testing.requests import CrashError
-from tests.core.world import Actor
 from tests.proof.onlooker import Saved, View, WatchedWorld
 from tests.proof.operations import OPERATIONS, Operation, Step, commit, grown, state_of
 from tests.proof.planted import Planted
+from tests.world import Actor
 
 COUNTED = {"crash": "crash points", "error": "failures that were told", "retried": "failures that were tried again"}
 """How a request can fail, and what that is called in the figures."""

@@ -18,7 +18,7 @@ from checkpointer.report import page
 from checkpointer.report.gather import make_report
 from checkpointer.retention.plan import Plan
 from checkpointer.spark import stateful
-from tests.core.damage import fill
+from tests.damage import fill
 from tests.proof.verbs import GROUP, Said, command, partition_of
 
 POLICY = RetentionPolicy(keep_last=2, grace=timedelta(0))

@@ -11,8 +11,8 @@ from checkpointer.storage.memory import MemoryStore, forget
 from manifests import object_paths
 from manifests.manifest_json import decode_pointer
 from manifests.model import Ref
-from tests.core.world import Actor, World
 from tests.proof.versions import Reader, Version, Violation, went_back
+from tests.world import Actor, World
 
 T = TypeVar("T")
 

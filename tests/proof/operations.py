@@ -8,18 +8,18 @@ from datetime import timedelta
 from typing import Any, cast
 
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
+from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import CorruptionError, InvalidStateError
-from checkpointer.session import Session
 from checkpointer.spark.table import TableState
 from checkpointer.storage.base import Blob
 from checkpointer.storage.memory import MemoryStore
 from checkpointer.sync_handles import Checkpoint, Restored
 from manifests import object_paths
 from manifests.model import CheckpointId, Manifest
-from tests.core import damage
-from tests.core.world import Actor
+from tests import damage
 from tests.proof.onlooker import Saved
 from tests.table.tables import rows_in
+from tests.world import Actor
 
 LENGTH = 5
 """Checkpoints in the history that an operation finds."""

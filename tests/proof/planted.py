@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from checkpointer import history, lineage, objects, pointer, prepared, restore, save, session, uploads
+from checkpointer import lineage
+from checkpointer.checkpoint import history, latest, objects, prepared, restore, save, upload, writer
 from checkpointer.retention import delete, index, plan, policies, retire, sweep
 from checkpointer.storage import compare_and_swap, memory
 
@@ -66,14 +67,14 @@ PLANTED = (
     ),
     Planted(
         "no instance in the epoch: two takeovers own it",
-        session.Session.__init__,
+        writer.Session.__init__,
         "self._instance = host.token(32)",
         'self._instance = "0" * 32',
         scene="two takeovers",
     ),
     Planted(
         "no nonce: a value of the pointer returns",
-        session.Session.move,
+        writer.Session.move,
         "self.host.token(32)",
         '"0" * 32',
         scene="two takeovers",
@@ -116,7 +117,7 @@ PLANTED = (
     ),
     Planted(
         "names shared between attempts",
-        session.Session.draw_id,
+        writer.Session.draw_id,
         "self.host.token(8)",
         "self._instance[-8:]",
         scene="two takeovers",
@@ -136,7 +137,7 @@ PLANTED = (
     ),
     Planted(
         "failure reported on an unchanged version",
-        pointer._swap,
+        latest._swap,
         "raise _unknown(store, planned) from error.__cause__",
         "raise ConflictError('gave up') from error.__cause__",
         scene="two takeovers",
@@ -160,26 +161,26 @@ PLANTED = (
     ),
     Planted(
         "retry without checking the parent",
-        session.Session._follows,
+        writer.Session._follows,
         "head.committed == base.head.committed and (head.writer == base.head.writer or self._owns(head))",
         "self._owns(head) or head.committed == base.head.committed and head.writer == base.head.writer",
     ),
     Planted(
         "takeover without checking what was restored",
-        session.Session._follows,
+        writer.Session._follows,
         "head.committed == base.head.committed and (head.writer == base.head.writer or self._owns(head))",
         "not self._owns(base.head) or head.committed == base.head.committed",
         scene="two takeovers",
     ),
     Planted(
         "an attempt of another writer's time goes on",
-        session.Session._follows,
+        writer.Session._follows,
         " and (head.writer == base.head.writer or self._owns(head))",
         "",
     ),
     Planted(
         "what was not found committed is not looked for",
-        session.Session.move,
+        writer.Session.move,
         "if await history.became_live(self.store, head, attempt):",
         "if False:",
         scene="overtaken without an answer",
@@ -245,7 +246,7 @@ PLANTED = (
     ),
     Planted(
         "dedup against an older checkpoint",
-        uploads.Uploads.write,
+        upload.Uploads.write,
         "if known is not None and (",
         "seen = globals().setdefault('_seen', {})\n"
         "    known = seen[self._store.url, piece.operator, digest] = (\n"
@@ -258,7 +259,7 @@ PLANTED = (
         "a sweep with the sequence of another reading",
         sweep.judge_store,
         "Judge(head.sequence, await index_live(session, head, decision, policy.grace))",
-        "Judge((await __import__('checkpointer.pointer').pointer.read_head(session.store)).sequence, "
+        "Judge((await __import__('checkpointer.checkpoint.latest').pointer.read_head(session.store)).sequence, "
         "await index_live(session, head, decision, policy.grace))",
     ),
     Planted(
@@ -281,7 +282,7 @@ PLANTED = (
     ),
     Planted(
         "whoever finds nothing does not look again",
-        pointer.reread,
+        latest.reread,
         "if now.version == head.version:",
         "if True:",
     ),

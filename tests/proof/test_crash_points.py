@@ -14,18 +14,18 @@ from dataclasses import replace
 import pytest
 
 from checkpointer import export as copies
-from checkpointer import objects, restore, save
+from checkpointer.checkpoint import objects, restore, save
 from checkpointer.errors import CheckpointError
 from checkpointer.retention import plan
 from checkpointer.runtime import run_sync
 from checkpointer.storage import compare_and_swap
 from manifests import object_paths, segments
 from manifests.manifest_json import encode_pointer
-from tests.core.world import World
 from tests.proof.failing import COUNTED, Proof, fail_everywhere, points
 from tests.proof.onlooker import Saved
 from tests.proof.operations import OPERATIONS, commit, history
 from tests.proof.planted import Planted
+from tests.world import World
 
 PAIRED = ("prepare, commit", "delete a middle one")
 """The operations of which the long run plays every pair of crashes."""

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from checkpointer import Checkpointer, RetentionPolicy
+from checkpointer.checkpoint.latest import read_head
 from checkpointer.errors import InvalidStateError
-from checkpointer.pointer import read_head
 from checkpointer.runtime import run_sync
-from tests.core.world import live_objects
 from tests.proof.kills import writers
 from tests.proof.kills.counting import Figures, acknowledged, count, new_place, told
 from tests.proof.kills.ledger import ANEW
 from tests.proof.kills.lives import Slot, kill_at_random, stop, until
 from tests.proof.kills.writers import KEEP, Place
 from tests.servers import Server
+from tests.world import live_objects
 
 Effort = Callable[[int, int], int]
 NewSlot = Callable[..., Slot]

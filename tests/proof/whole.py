@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from checkpointer import Checkpointer
+from checkpointer.checkpoint.restore import Snapshot
+from checkpointer.checkpoint.verify import Verification
 from checkpointer.errors import CheckpointError
 from checkpointer.progress.eventhub import CheckpointStore
 from checkpointer.progress.survey import survey
-from checkpointer.restore import Snapshot
-from checkpointer.retention.verify import Verification
 from checkpointer.runtime import run_sync
 from checkpointer.storage.memory import MemoryStore
 from checkpointer.sync_handles import Restored
 from manifests import object_paths
 from manifests.positions_json import Marker, encode_marker
-from tests.core.damage import fill
+from tests.damage import fill
 from tests.manifests.samples import AT
 from tests.proof import seeds
 from tests.table.tables import rows_in

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page
 
 from checkpointer.report import page as pages
 from tests.browser import started
-from tests.core.damage import flip
+from tests.damage import flip
 from tests.report.conftest import report_on
 from tests.servers import ServerUnavailableError
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from checkpointer import Checkpointer, RetentionPolicy, runtime
+from checkpointer.checkpoint.latest import read_head
 from checkpointer.cli import report_document
 from checkpointer.errors import IllegalArgumentError, StoreRefusedError
-from checkpointer.pointer import read_head
 from checkpointer.report import gather, page
 from checkpointer.testing.requests import Request
 from manifests import object_paths
-from tests.core.damage import fill, flip
-from tests.core.world import World, line, live_objects, put
+from tests.damage import fill, flip
 from tests.report.conftest import report_on
+from tests.world import World, line, live_objects, put
 
 
 @pytest.fixture(scope="module")

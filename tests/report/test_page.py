@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from checkpointer.checkpoint.verify import Finding
 from checkpointer.cli import report_document
 from checkpointer.display import duration
 from checkpointer.report import charts, page
 from checkpointer.report.model import OperatorRow, Report
-from checkpointer.retention.verify import Finding
 from manifests.model import CheckpointId, Cost
 from tests.report.conftest import HOSTILE, SCRIPT, report_on
 

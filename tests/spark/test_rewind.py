@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from checkpointer import Checkpointer
+from checkpointer.checkpoint import liveness
 from checkpointer.errors import InvalidStateError, NotFoundError
-from checkpointer.query import running
 from checkpointer.spark import State, batch, stateful
 from checkpointer.spark.progress import QueryProgress
 from tests.spark.conftest import Job
@@ -268,7 +268,7 @@ def test_a_running_query_is_refused(job: Job) -> None:
 
 def test_a_driver_that_cannot_be_seen_needs_somebodys_word(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     batches(job, 2)
-    monkeypatch.setattr(running, "_here", lambda: "elsewhere/0")
+    monkeypatch.setattr(liveness, "_here", lambda: "elsewhere/0")
     with pytest.raises(InvalidStateError, match="stopped=True"):
         Checkpointer(job.root).rewind(to=0)
     Checkpointer(job.root).rewind(to=0, stopped=True)
@@ -277,7 +277,7 @@ def test_a_driver_that_cannot_be_seen_needs_somebodys_word(job: Job, monkeypatch
 def test_a_driver_of_this_machine_is_looked_for(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     batches(job, 2)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        monkeypatch.setattr(batch, "this_driver", lambda: f"{other.pid}@{running._here()}")
+        monkeypatch.setattr(batch, "this_driver", lambda: f"{other.pid}@{liveness._here()}")
         job.feed(("a", 1))
         job.run(summing(job.root))
         with pytest.raises(InvalidStateError, match="still there"):

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from checkpointer import Checkpointer, KeyedState, RetentionPolicy
+from checkpointer.checkpoint.metrics import CommitMetrics, Metrics, RestoreMetrics
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.metrics import CommitMetrics, Metrics, RestoreMetrics
 from checkpointer.spark import Snapshot, State, stateful
 from manifests.model import Manifest
 from tests.spark.conftest import Job

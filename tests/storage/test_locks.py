@@ -21,7 +21,7 @@ from checkpointer.runtime import run_sync
 from checkpointer.storage.local import files, locks
 from checkpointer.storage.local.locks import locked
 from checkpointer.storage.local.store import LocalStore
-from tests.core.world import latest, put
+from tests.world import latest, put
 
 PROJECT = str(Path(__file__).parents[2])
 

@@ -25,7 +25,7 @@ from manifests.model import Chain
 from manifests.tagged_json import to_json
 from tests.cli.conftest import Run, run
 from tests.conftest import Root
-from tests.core.damage import fill, flip
+from tests.damage import fill, flip
 from tests.proof.planted import Planted
 from tests.table.tables import changes_of, rows_in, schema_of
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from checkpointer import Checkpointer, KeyedState, RetentionPolicy
+from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import CheckpointError, ConflictError, InvalidStateError, OutcomeUnknownError, RetryableError
-from checkpointer.session import Session
 from checkpointer.sync_handles import Checkpoint, Prepared, Restored
 from tests.proof.histories import Diary, History, Operation, digest, seen
 from tests.proof.kills.ledger import ADDED, ANEW, REFUSED, UNKNOWN, Ledger

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from checkpointer import KeyedState, RetentionPolicy
-from tests.core.world import Actor, World, contents
 from tests.proof.load.gauges import answer, peak
 from tests.proof.load.partitions import spent
+from tests.world import Actor, World, contents
 
 EARLY = 10
 """The checkpoint that the last one is compared with."""

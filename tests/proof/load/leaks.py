@@ -6,7 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from checkpointer import objects, uploads
+from checkpointer.checkpoint import objects, upload
 from checkpointer.retention import plan, sweep
 from checkpointer.storage.local import files
 
@@ -20,7 +20,7 @@ def keep_manifests() -> None:
 
 def keep_bytes() -> None:
     """What is uploaded stays in memory."""
-    _after(uploads, "put", lambda _store, _path, data: _kept.append(data))
+    _after(upload, "put", lambda _store, _path, data: _kept.append(data))
 
 
 def leave_files_open() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from checkpointer import KeyedState, RetentionPolicy
-from tests.core.world import Actor, World
 from tests.proof.load.gauges import answer, peak
 from tests.proof.load.partitions import TOUCHED, spent, touched
+from tests.world import Actor, World
 
 
 def name(number: int) -> str:

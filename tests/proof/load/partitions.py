@@ -8,8 +8,8 @@ from typing import Any
 from checkpointer import KeyedState, RetentionPolicy
 from checkpointer.sync_handles import Checkpoint, Restored
 from manifests.keyed_records import partition_of
-from tests.core.world import Actor, World
 from tests.proof.load.gauges import answer, peak
+from tests.world import Actor, World
 
 TOUCHED = 10
 """Partitions that a commit changes after the first one."""

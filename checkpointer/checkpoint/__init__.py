@@ -1,0 +1,1 @@
+"""One checkpoint: write it, commit it, read it back."""

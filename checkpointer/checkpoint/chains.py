@@ -1,0 +1,87 @@
+"""What one attempt does to the operators of its parent, partition by partition."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from checkpointer.checkpoint.upload import Piece
+from checkpointer.compaction import fold_start
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from manifests import object_paths
+from manifests.model import Chain, Operator
+
+EXPLICIT = "explicit"
+"""The partitioner of operators whose caller names the partition of everything it writes."""
+
+MAX_RAW_DELTAS = 1000
+"""Deltas of opaque bytes above one snapshot. Nobody but the caller can merge them."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """A partition's next chain: what is kept of the old one, and the pieces that come on top."""
+
+    kept: Chain
+    added: list[Piece] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Change:
+    """What an attempt does to one operator, which starts from its chains in `parent`, if it is not written anew."""
+
+    operator: Operator
+    parent: Mapping[int, Chain]
+    old: dict[int, Chain]
+    plans: dict[int, Plan] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing came of it, such as where the first write of opaque bytes was refused."""
+        return not self.plans and self.operator.codec == object_paths.RAW
+
+    def chains(self) -> dict[int, Chain]:
+        """The operator's chains once every piece is written."""
+        chains = dict(self.old)
+        for partition, plan in self.plans.items():
+            if not all(piece.artifacts for piece in plan.added):
+                raise InvalidStateError(f"partition {partition}: a save of it was interrupted: begin another attempt")
+            chain = plan.kept + tuple(a for piece in plan.added for a in piece.artifacts)
+            if chain:
+                chains[partition] = chain
+            else:
+                chains.pop(partition, None)
+        return chains
+
+    def grow(self, partition: int) -> None:
+        """Make room for a partition that the caller names."""
+        if partition >= self.operator.partitions:
+            self.operator = replace(self.operator, partitions=partition + 1)
+
+    def below_delta(self, name: str, partition: int) -> Plan:
+        """The plan that a delta of opaque bytes goes on top of; refused where there is nothing below it."""
+        plan = self.plans.get(partition) or Plan(self.old.get(partition, ()))
+        if not plan.kept and not plan.added:
+            raise IllegalArgumentError(
+                f"operator {name!r}, partition {partition}: a delta needs a snapshot below it: save that first"
+            )
+        if len(plan.kept) + len(plan.added) > MAX_RAW_DELTAS:
+            raise IllegalArgumentError(
+                f"operator {name!r}, partition {partition}: {MAX_RAW_DELTAS} deltas above one snapshot, which only the "
+                "caller can merge: save a snapshot"
+            )
+        self.plans[partition] = plan
+        return plan
+
+
+def split_for_fold(plan: Plan, size: int, limit: int) -> Chain:
+    """Take off a chain of opaque bytes the newest deltas that are to become one object, and return them.
+
+    `size` is that of the delta to come, `limit` the most objects that deltas may stand in.
+    """
+    groups = [list(group) for _, group in groupby(plan.kept[1:], lambda artifact: artifact.path)]
+    if plan.added or not groups:
+        return ()
+    sizes = [sum(artifact.length for artifact in group) for group in groups]
+    start = 1 + sum(len(group) for group in groups[: fold_start([*sizes, size], max(limit, 1))])
+    folded, plan.kept = plan.kept[start:], plan.kept[:start]
+    return folded

@@ -1,0 +1,185 @@
+"""Which checkpoints exist: those on the parent chain from the committed one down to the boundary, and the catalog.
+
+Liveness is by id on the chain, never by sequence alone: an abandoned attempt can have a good sequence.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from checkpointer.checkpoint.latest import Head
+from checkpointer.checkpoint.objects import find_manifest, read_catalog, read_manifest_alone
+from checkpointer.errors import InvalidStateError, OutcomeUnknownError
+from checkpointer.storage.base import Store
+from manifests import object_paths
+from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
+
+NEAR = 4
+"""Checkpoints so close to the committed one that walking down to them costs less than listing."""
+
+NEWEST = 10**10 - 1
+"""The highest sequence that an id can have."""
+
+TOGETHER = 256
+"""Manifests that are fetched at once, and in memory at once where the caller does not keep them."""
+
+NONE: Mapping[Ref, Manifest] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The live checkpoints of one version of `_latest`: the contiguous chain, newest first, and the catalog."""
+
+    chain: tuple[tuple[Ref, Manifest], ...]
+    catalog: Catalog | None
+
+    @property
+    def entries(self) -> tuple[CatalogEntry, ...]:
+        return () if self.catalog is None else self.catalog.entries
+
+    def refs(self) -> dict[CheckpointId, Ref]:
+        """Every live checkpoint, oldest first."""
+        live = {ref.id: ref for ref, _ in self.chain} | {entry.ref.id: entry.ref for entry in self.entries}
+        return dict(sorted(live.items()))
+
+    def savepoint(self, name: str) -> CatalogEntry | None:
+        return next((entry for entry in self.entries if entry.name == name), None)
+
+
+async def read_history(store: Store, head: Head) -> History:
+    """All that is live in `head`. Manifests are fetched in parallel, then proven to be one chain.
+
+    Raises `ObjectNotFoundError` where `head` is no longer the truth, or the store is damaged: see `pointer.reading`.
+    """
+    catalog, chain = await asyncio.gather(
+        read_catalog(store, None if head.pointer is None else head.pointer.catalog), _read_chain(store, head)
+    )
+    return History(chain, catalog)
+
+
+async def _read_chain(store: Store, head: Head) -> tuple[tuple[Ref, Manifest], ...]:
+    return () if head.pointer is None else tuple([pair async for pair in walk(store, head, head.pointer.boundary)])
+
+
+async def walk(
+    store: Store, head: Head, oldest: int, known: Mapping[Ref, Manifest] = NONE
+) -> AsyncIterator[tuple[Ref, Manifest]]:
+    """The chain from the committed checkpoint down to sequence `oldest`: see `walk_from`."""
+    if head.committed is not None:
+        async for pair in walk_from(store, head.committed, oldest, known):
+            yield pair
+
+
+async def walk_from(
+    store: Store, start: Ref, oldest: int, known: Mapping[Ref, Manifest] = NONE
+) -> AsyncIterator[tuple[Ref, Manifest]]:
+    """From parent to parent down to sequence `oldest`, each link proven.
+
+    Manifests are fetched many at a time, and come without the chains that stand in segments. Those that are `known`,
+    from a walk on an older version, are not fetched again.
+    """
+    ref: Ref | None = start
+    if start.id.sequence < oldest:
+        return
+    unknown = max([oldest, *(one.id.sequence + 1 for one in known)])
+    far = start.id.sequence - unknown >= NEAR
+    waiting = await list_sizes(store, unknown, start.id.sequence) if far else []
+    found: dict[Ref, Manifest] = {}
+    while ref is not None and ref.id.sequence >= oldest:
+        while not (ref in found or ref in known) and waiting and waiting[-1][0].sequence >= ref.id.sequence:
+            found |= await read_found(store, waiting[-TOGETHER:])
+            del waiting[-TOGETHER:]
+        manifest = known.get(ref) or found.pop(ref, None) or await read_manifest_alone(store, ref)
+        yield ref, manifest
+        ref = manifest.parent
+
+
+async def list_sizes(store: Store, oldest: int, newest: int) -> list[tuple[CheckpointId, int]]:
+    """The ids of the manifests that are there, in order, with their sizes. Nothing says which of them count."""
+    return [
+        (owner, entry.size)
+        for entry in await store.list(object_paths.manifests(oldest, newest))
+        if (owner := object_paths.owner(entry.path)) is not None
+        and entry.path == object_paths.manifest(owner)
+        and oldest <= owner.sequence <= newest
+    ]
+
+
+async def list_manifests(store: Store, oldest: int, newest: int) -> dict[Ref, Manifest]:
+    """The manifests that are there and readable. The chain decides which of them count."""
+    return await read_found(store, await list_sizes(store, oldest, newest))
+
+
+async def read_found(store: Store, listed: Sequence[tuple[CheckpointId, int]]) -> dict[Ref, Manifest]:
+    found = await asyncio.gather(*(find_manifest(store, *one) for one in listed), return_exceptions=True)
+    # What could not be read matters only if the chain leads there; reading it again then says what is wrong.
+    return dict(pair for pair in found if not isinstance(pair, BaseException))
+
+
+async def newest_above(store: Store, head: Head) -> CheckpointId | None:
+    """The newest manifest of a sequence that no attempt has on this version: `_latest` was lost, or is an old copy.
+
+    Attempts that came to no end stand at the sequence after the committed one, 1 where there is none.
+    """
+    above = await list_sizes(store, head.sequence + 2, NEWEST)
+    return above[-1][0] if above else None
+
+
+async def refuse_lost(store: Store, head: Head) -> None:
+    """`InvalidStateError` where there is no `_latest`, though commits were made: an empty root would bury them."""
+    if head.version is None and (newest := await newest_above(store, head)):
+        raise InvalidStateError(
+            f"{store.url}: has no {object_paths.LATEST}, though manifests up to {newest} are there: it was lost. "
+            "repair_candidates(), or `checkpointer repair`, lists what it can be repaired to; to begin anew, choose an "
+            "empty root"
+        )
+
+
+async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | None:
+    """The checkpoint's reference if `head` makes it live. The prepared one does not count.
+
+    Its child's manifest proves it: its own may be damaged, or those of older ones.
+    """
+    if head.committed is not None and head.committed.id == checkpoint:
+        return head.committed
+    kept = {entry.ref.id: entry.ref for entry in await read_entries(store, head)}
+    if checkpoint in kept:
+        return kept[checkpoint]
+    if head.pointer is not None and checkpoint.sequence >= head.pointer.boundary:
+        async for _, manifest in walk(store, head, checkpoint.sequence + 1):
+            if manifest.parent is not None and manifest.parent.id == checkpoint:
+                return manifest.parent
+    return None
+
+
+async def read_entries(store: Store, head: Head) -> tuple[CatalogEntry, ...]:
+    """What the catalog of a version keeps. Needs no manifest, so damage elsewhere does not matter."""
+    catalog = await read_catalog(store, None if head.pointer is None else head.pointer.catalog)
+    return () if catalog is None else catalog.entries
+
+
+async def find_savepoint(store: Store, head: Head, name: str) -> Ref | None:
+    """The checkpoint that a savepoint keeps."""
+    return next((entry.ref for entry in await read_entries(store, head) if entry.name == name), None)
+
+
+async def became_live(store: Store, head: Head, attempt: Ref) -> bool:
+    """Whether an attempt, whose swap found the pointer moved, was committed after all.
+
+    Raises `OutcomeUnknownError` where the history that would tell is gone.
+    """
+    history = await read_history(store, head)
+    if attempt.id in history.refs():
+        return True
+    if not history.chain:
+        return False
+    oldest_ref, oldest = history.chain[-1]
+    if oldest.parent is not None and oldest.parent.id == attempt.id:
+        return True
+    if oldest_ref.id.sequence <= attempt.id.sequence:
+        return False
+    raise OutcomeUnknownError(
+        f"{store.url}: whether {attempt.id} was committed cannot be told: the history now begins at {oldest_ref.id}. "
+        "Call restore() and go on from there"
+    )

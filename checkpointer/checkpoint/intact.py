@@ -1,0 +1,98 @@
+"""Finding the newest live checkpoint of which every byte is as it was written.
+
+From the committed one down the chain as far as manifests can be read and proven, then the catalog's. A checkpoint
+counts as a whole or not at all: nothing is ever put together from two.
+"""
+
+from dataclasses import dataclass, replace
+
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.latest import Head, read_head
+from checkpointer.checkpoint.verify import Check, Finding
+from checkpointer.checkpoint.writer import Session
+from checkpointer.errors import CorruptionError
+from manifests.model import CatalogRef, Manifest, Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Intact:
+    """The newest intact checkpoint of one version of `_latest`; no manifest where nothing is committed yet."""
+
+    head: Head
+    manifest: Manifest | None
+    prepared: Manifest | None
+    skipped: tuple[Finding, ...]
+    """What is wrong with the newer ones, and with the prepared one."""
+
+
+async def find_intact(session: Session) -> Intact:
+    """Verify whole checkpoints, the newest first, until one is intact. `CorruptionError` where none is."""
+    while True:
+        head = await read_head(session.store)
+        search = _Search(session, head)
+        manifest = await search.newest()
+        prepared = None if head.prepared is None or search.skipped else await search.look(head.prepared)
+        if not await search.outrun():
+            break
+    if manifest is None and search.skipped:
+        tried = ", ".join(str(ref.id) for ref in search.skipped)
+        problems = "; ".join(finding.problem for finding in search.findings()[:3])
+        raise CorruptionError(
+            f"{session.store.url}: no checkpoint is intact; tried {tried}: {problems}: "
+            "repair_candidates(), or `checkpointer repair`, lists what else there is to go back to"
+        )
+    return Intact(head, manifest, prepared, search.findings())
+
+
+class _Search:
+    def __init__(self, session: Session, head: Head) -> None:
+        self._store = session.store
+        self._head = head
+        self._check = Check(session, None, 1.0)
+        self._read: Manifest | None = None
+        self.skipped: dict[Ref, set[str]] = {}
+        """The damaged checkpoints, with those of their objects that are to blame."""
+
+    async def newest(self) -> Manifest | None:
+        """Of all that is live. Below a manifest that cannot be read nothing is proven but what the catalog names."""
+        pointer, ref = self._head.pointer, self._head.committed
+        if pointer is None or ref is None:
+            return None
+        while ref is not None and ref.id.sequence >= pointer.boundary:
+            if found := await self.look(ref):
+                return found
+            ref = self._read.parent if self._read is not None else None
+        for ref in await self._catalogued(pointer.catalog):
+            if ref not in self.skipped and (found := await self.look(ref)):
+                return found
+        return None
+
+    async def look(self, ref: Ref) -> Manifest | None:
+        """The checkpoint's manifest if all of it is intact."""
+        self._read, damaged = await self._check.whole(ref)
+        if not damaged:
+            return self._read
+        self.skipped[ref] = damaged
+        return None
+
+    async def _catalogued(self, catalog: CatalogRef | None) -> list[Ref]:
+        """The newest first."""
+        if catalog is not None:
+            with self._check.noting(catalog.path):
+                found = await objects.read_catalog(self._store, catalog)
+                entries = found.entries if found is not None else ()
+                return sorted({entry.ref for entry in entries}, key=lambda ref: ref.id, reverse=True)
+        return []
+
+    async def outrun(self) -> bool:
+        """Whether something was missing because it was retired meanwhile, and no damage."""
+        before = self._check.findings
+        await self._check.forget_retired(self._head)
+        return self._check.findings != before
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found, each with all the checkpoints that were skipped for it."""
+        return tuple(
+            replace(found, checkpoints=tuple(sorted(ref.id for ref, bad in self.skipped.items() if found.path in bad)))
+            for found in self._check.findings
+        )

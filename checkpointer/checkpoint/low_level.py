@@ -1,0 +1,35 @@
+"""The verbs that write one object each, for callers who put a checkpoint together themselves."""
+
+from dataclasses import replace
+
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.upload import Piece, Slice, Uploads
+from checkpointer.checkpoint.writer import Session
+from checkpointer.errors import IllegalArgumentError
+from manifests import object_paths
+from manifests.model import Artifact, CheckpointId, Kind, Manifest
+
+
+async def save_artifact(
+    session: Session, checkpoint: CheckpointId, operator: str, partition: int, kind: Kind, data: bytes
+) -> Artifact:
+    """Write opaque bytes as an object of their own, under the attempt's id. Needs no session state: tasks call it."""
+    piece = Piece(operator, object_paths.check_partition(partition), object_paths.RAW)
+    object_paths.encode_name("operator", operator)
+    uploads = Uploads(session.store, session.host, checkpoint)
+    await uploads.write(piece, Slice(kind, data, len(data), 1), None)
+    await uploads.flush(operator, piece.codec)
+    return piece.artifacts[0]
+
+
+async def save_manifest(session: Session, manifest: Manifest) -> None:
+    """Write a manifest, and the segments it needs. It becomes a checkpoint only by `update_latest`."""
+    if not isinstance(manifest, Manifest):
+        raise IllegalArgumentError(f"expected a Manifest, got {type(manifest).__name__}")
+    base = await session.base()
+    parent = base.manifest if base.parent == manifest.parent else None
+    complete = replace(manifest, created=manifest.created or session.host.now())
+    written, segments = await session.host.run(lambda: objects.spill(complete, parent))
+    for segment in segments:
+        await objects.put(session.store, segment.path, segment.data)
+    await objects.write_manifest(session.store, session.host, written)

@@ -1,0 +1,257 @@
+"""Measuring commits and restores, and handing over what was measured. The records are in `metrics.py`."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Protocol, TypeVar
+
+from checkpointer import runtime
+from checkpointer.checkpoint.metrics import (
+    CommitMetrics,
+    Metrics,
+    MetricsCallback,
+    OperatorMetrics,
+    Requests,
+    RestoreMetrics,
+)
+from checkpointer.errors import CheckpointError, OutcomeUnknownError
+from checkpointer.runtime.host import Host
+from checkpointer.storage.request_counts import Traffic, counted
+from manifests import object_paths, segments
+from manifests.model import SNAPSHOT, Chain, CheckpointId, Cost, Manifest, Operator
+
+logger = logging.getLogger("checkpointer")
+
+PATIENCE = 10.0
+"""Seconds that `close()` waits for a callback."""
+
+NANOSECONDS = 1_000_000_000
+
+
+class Meter:
+    """What one attempt or one restore costs, from when this is made."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.traffic = Traffic()
+        self.operators: Mapping[str, OperatorMetrics] = {}
+        self._clock = clock
+        self._began = clock()
+        self._lock = threading.Lock()
+        self._blocked = 0
+        self._inside = 0
+        self._since = 0
+        """When somebody last entered or left such a call."""
+
+    @contextmanager
+    def blocking(self) -> Iterator[None]:
+        """Count the time of a call that its caller waits for, and the requests that come of it.
+
+        A call within a call, or beside one in another thread, does not count its time again.
+        """
+        self._enter(1)
+        try:
+            with counted(self.traffic):
+                yield
+        finally:
+            self._enter(-1)
+
+    def _enter(self, calls: int) -> None:
+        with self._lock:
+            self._blocked = self._until(now := self._clock())
+            self._inside += calls
+            self._since = now
+
+    def _until(self, now: int) -> int:
+        return self._blocked + (now - self._since if self._inside else 0)
+
+    @property
+    def blocked(self) -> int:
+        """Nanoseconds in which such a call was under way, up to now."""
+        with self._lock:
+            return self._until(self._clock())
+
+    @property
+    def elapsed(self) -> int:
+        """Nanoseconds since it was made."""
+        return self._clock() - self._began
+
+    @property
+    def requests(self) -> Requests:
+        return Requests(**self.traffic.requests)
+
+    @property
+    def objects(self) -> int:
+        return sum(part.objects for part in self.operators.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.operators.values())
+
+    def cost(self, *, unsent: int = 0) -> Cost:
+        """What a manifest that is encoded now says: `unsent` PUTs, its own, and the swap are still to come."""
+        return Cost(
+            self.requests.total + unsent + 2, self.objects, self.bytes, self.elapsed // 1000, self.blocked // 1000
+        )
+
+
+class Found(Protocol):
+    """What a restore finds."""
+
+    manifest: Manifest | None
+
+
+F = TypeVar("F", bound=Found)
+
+
+class Reports:
+    """Where the records of one root go: the log, and the user's callback."""
+
+    def __init__(self, root: str, host: Host, callback: MetricsCallback | None) -> None:
+        self._root = root
+        self._host = host
+        self._callback = callback
+        self._last: Future[None] | None = None
+
+    def meter(self) -> Meter:
+        return Meter(self._host.clock)
+
+    @contextmanager
+    def committing(self, meter: Meter, checkpoint: CheckpointId, epoch: int | None) -> Iterator[None]:
+        """Around a commit, of which a record is handed over however it ends."""
+        with self.preparing(meter, checkpoint, epoch):
+            yield
+        self._hand_over(self._commit(meter, checkpoint, epoch, None))
+
+    @contextmanager
+    def preparing(self, meter: Meter, checkpoint: CheckpointId, epoch: int | None) -> Iterator[None]:
+        """Around what comes before a commit: a record is handed over where it fails."""
+        try:
+            yield
+        except BaseException as error:
+            known = isinstance(error, CheckpointError) and not isinstance(error, OutcomeUnknownError)
+            outcome = "was not committed" if known else "may have been committed, or not"
+            # As text: a record that a handler keeps would keep the traceback, and with it the client and its data.
+            logger.warning("%s: %s %s: %s: %s", self._root, checkpoint, outcome, type(error).__name__, str(error))
+            self._hand_over(self._commit(meter, checkpoint, epoch, type(error).__name__))
+            raise
+
+    async def restoring(self, work: Awaitable[F | None]) -> F | None:
+        """The outcome of a restore, of which a record is handed over however it ends."""
+        meter = self.meter()
+        try:
+            with meter.blocking():
+                found = await work
+        except BaseException as error:
+            self._hand_over(self._restore(meter, None, type(error).__name__))
+            raise
+        manifest = None if found is None else found.manifest
+        if manifest is not None and self._is_heard:
+            meter.operators = await self._host.run(lambda: contents(manifest))
+        self._hand_over(self._restore(meter, manifest, None))
+        return found
+
+    async def delivered(self) -> None:
+        """Wait until the callback has seen every record, or long enough."""
+        if self._last is not None:
+            await asyncio.wait([asyncio.wrap_future(self._last)], timeout=PATIENCE)
+
+    def _commit(self, meter: Meter, checkpoint: CheckpointId, epoch: int | None, error: str | None) -> CommitMetrics:
+        return CommitMetrics(
+            root=self._root,
+            id=checkpoint,
+            epoch=epoch,
+            error=error,
+            bytes_written=meter.bytes,
+            objects=meter.objects,
+            bytes_read=meter.traffic.bytes_read,
+            requests=meter.requests,
+            blocked_seconds=meter.blocked / NANOSECONDS,
+            total_seconds=meter.elapsed / NANOSECONDS,
+            operators=meter.operators,
+        )
+
+    def _restore(self, meter: Meter, manifest: Manifest | None, error: str | None) -> RestoreMetrics:
+        return RestoreMetrics(
+            root=self._root,
+            id=None if manifest is None else manifest.id,
+            epoch=None if manifest is None else manifest.epoch,
+            error=error,
+            bytes_read=meter.traffic.bytes_read,
+            requests=meter.requests,
+            blocked_seconds=meter.blocked / NANOSECONDS,
+            total_seconds=meter.blocked / NANOSECONDS,
+            operators=meter.operators,
+        )
+
+    @property
+    def _is_heard(self) -> bool:
+        return self._callback is not None or logger.isEnabledFor(logging.DEBUG)
+
+    def _hand_over(self, record: Metrics) -> None:
+        logger.debug("%s", record)
+        callback = self._callback
+        if callback is not None:
+            last = runtime.call_later(lambda: _call(callback, record))
+            if last is None:
+                logger.warning("%s: the metrics callback is too slow: a record is lost", self._root)
+            self._last = last or self._last
+
+
+def _call(callback: MetricsCallback, record: Metrics) -> None:
+    try:
+        callback(record)
+    except BaseException:  # one that wants to end the process would only end this thread
+        logger.warning("%s: the metrics callback failed, its record is lost", record.root, exc_info=True)
+
+
+# ---- what stands in a manifest ---------------------------------------------------------------------------------------
+
+
+def written(
+    manifest: Manifest, parent: Manifest | None, touched: Mapping[str, Collection[int]] = MappingProxyType({})
+) -> dict[str, OperatorMetrics]:
+    """What an attempt wrote for each operator: what its manifest names and carries its id. `parent` saves looking at
+    chains that did not change, `touched` looking for those that did."""
+
+    def is_own(path: str) -> bool:
+        return object_paths.owner(path) == manifest.id
+
+    found = {}
+    for name, operator in manifest.operators.items():
+        before = parent.operators.get(name) if parent else None
+        old = before.chains if before else {}
+        changed = [
+            operator.chains[partition] for partition in segments.touched(old, operator.chains, touched.get(name))
+        ]
+        found[name] = _sum(operator, changed, is_own)
+    return {name: part for name, part in found.items() if part.objects}
+
+
+def contents(manifest: Manifest) -> dict[str, OperatorMetrics]:
+    """What a checkpoint holds of each operator."""
+    return {name: _sum(op, op.chains.values(), lambda path: True) for name, op in manifest.operators.items()}
+
+
+def _sum(operator: Operator, chains: Iterable[Chain], counts: Callable[[str], bool]) -> OperatorMetrics:
+    """The artifacts in `chains`, and the operator's segments, as far as their path counts."""
+    sizes = {segment.path: segment.size for segment in operator.segments if counts(segment.path)}
+    ranges: dict[tuple[str, int, int], str] = {}
+    partitions = 0
+    for chain in chains:
+        own = [artifact for artifact in chain if counts(artifact.path)]
+        partitions += bool(own)
+        for artifact in own:
+            sizes[artifact.path] = artifact.size
+            ranges[artifact.path, artifact.offset, artifact.length] = artifact.kind
+    snapshots = sum(length for (_, _, length), kind in ranges.items() if kind == SNAPSHOT)
+    return OperatorMetrics(
+        bytes=sum(sizes.values()),
+        objects=len(sizes),
+        partitions=partitions,
+        snapshot_bytes=snapshots,
+        delta_bytes=sum(length for _, _, length in ranges) - snapshots,
+    )

@@ -1,0 +1,172 @@
+"""A new version of a job on an older checkpoint: operators renamed or dropped, and what they hold transformed.
+
+    check the names → run every transform → check and encode what it gave → the next commit writes it
+
+All but the last is done by `restore()`, in memory: where anything is wrong nothing was written, and the session stays
+where it was. What was only renamed is named by the next manifest where it is.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from checkpointer.checkpoint.migrated import Migrated
+from checkpointer.checkpoint.restore import Snapshot
+from checkpointer.checkpoint.upload import Piece, Slice, Uploads
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.keyed.state import KeyedState
+from checkpointer.storage.overlay import OverlayStore
+from manifests import keyed_records, object_paths
+from manifests.model import SNAPSHOT, Chain, CheckpointId, Operator
+
+Transform = Callable[..., Any]
+"""What a new version makes of an operator: of a map `dict -> dict`; of opaque bytes `(partition, chain) -> bytes`, for
+each partition; of a table `pyarrow.Table -> pyarrow.Table`, for each partition."""
+
+TransformTable = Callable[[Snapshot, str, str, Transform, OverlayStore, CheckpointId], Awaitable[Operator]]
+"""Transforms the operator of the first name, of a snapshot, to one of the second; `table.migration` has it."""
+
+
+class Migration:
+    """What a caller wants to be different: `drop` and the keys of `rename` are old names, `transform` has new ones."""
+
+    def __init__(
+        self,
+        rename: Mapping[str, str] | None,
+        drop: Iterable[str] | None,
+        transform: Mapping[str, Transform] | None,
+        transform_table: TransformTable,
+    ) -> None:
+        for what, given in (("rename", rename), ("transform", transform)):
+            if given is not None and not isinstance(given, Mapping):
+                raise IllegalArgumentError(f"{what}={given!r:.60}: expected a dict by the names of operators")
+        if drop is not None and (isinstance(drop, str | bytes) or not isinstance(drop, Iterable)):
+            raise IllegalArgumentError(f"drop={drop!r:.60}: expected a list of the names of operators")
+        self._rename = dict(rename or {})
+        self._drop = list(drop or ())
+        self._transform = dict(transform or {})
+        self._transform_table = transform_table
+        for name, function in self._transform.items():
+            if not callable(function):
+                raise IllegalArgumentError(f"transform of operator {name!r:.80}: {function!r:.40} is no function")
+        for new in self._rename.values():
+            object_paths.encode_name("rename: operator", new)
+
+    def __bool__(self) -> bool:
+        return bool(self._rename or self._drop or self._transform)
+
+    async def run(self, snapshot: Snapshot) -> Migrated:
+        """What becomes of a checkpoint. Checks all names before it reads anything."""
+        assert snapshot.manifest is not None
+        known = snapshot.manifest.operators
+        names = self._new_names(known)
+        store = OverlayStore(snapshot.store)
+        owner = snapshot.session.draw_id(snapshot.manifest.id.sequence)  # in memory only: each attempt has its own
+        operators = {}
+        for old, new in names.items():
+            operators[new] = known[old]
+            if new in self._transform:
+                operators[new] = await self._transformed(snapshot, old, new, store, owner)
+        return Migrated(operators, frozenset(self._transform), store)
+
+    # ---- names ---------------------------------------------------------------------------------------------------
+
+    def _new_names(self, known: Mapping[str, Operator]) -> dict[str, str]:
+        """The new name of each operator that stays."""
+        for what, given in (("rename", list(self._rename)), ("drop", self._drop)):
+            for name in given:
+                if not isinstance(name, str) or name not in known:
+                    raise IllegalArgumentError(f"{what}: operator {name!r:.80}: the checkpoint has {_list(known)}")
+        for old in self._drop:
+            if old in self._rename:
+                raise IllegalArgumentError(f"operator {old!r}: cannot be both dropped and renamed")
+        names: dict[str, str] = {}
+        taken: dict[str, str] = {}
+        for old in known:
+            if old in self._drop:
+                continue
+            new = self._rename.get(old, old)
+            if new in taken:
+                raise IllegalArgumentError(
+                    f"rename: {taken[new]!r} and {old!r} would both be operator {new!r}: rename or drop one of them too"
+                )
+            names[old], taken[new] = new, old
+        for name in self._transform:
+            if name not in taken:
+                raise IllegalArgumentError(f"transform: operator {name!r:.80}: {self._why_not(name, taken)}")
+        return names
+
+    def _why_not(self, name: object, there: Iterable[str]) -> str:
+        if isinstance(name, str) and name in self._drop:
+            return "is dropped"
+        if isinstance(name, str) and name in self._rename:
+            return f"is called {self._rename[name]!r} from now on: use that name"
+        return f"after the migration there are {_list(there)}"
+
+    # ---- content -------------------------------------------------------------------------------------------------
+
+    async def _transformed(
+        self, snapshot: Snapshot, old: str, new: str, store: OverlayStore, owner: CheckpointId
+    ) -> Operator:
+        operator, function = snapshot.operator(old), self._transform[new]
+        if operator.codec == object_paths.PARQUET:
+            return await self._transform_table(snapshot, old, new, function, store, owner)
+        make = _transformed_map if operator.codec == object_paths.MSGPACK else _transformed_bytes
+        slices = await make(snapshot, old, new, function)
+        uploads = Uploads(store, snapshot.session.host, owner)
+        pieces = {partition: Piece(new, partition, operator.codec) for partition in slices}
+        for partition, stored in slices.items():
+            await uploads.write(pieces[partition], stored, None)
+        await uploads.flush(new, operator.codec)
+        chains: dict[int, Chain] = {partition: piece.artifacts for partition, piece in pieces.items()}
+        return replace(operator, chains=chains, segments=(), patches=())
+
+
+def call(where: str, function: Transform, *given: Any) -> Any:
+    """What a user's function gives; what it raises becomes an error that says where."""
+    try:
+        return function(*given)
+    except BaseException as error:  # in a thread of its own, where no Ctrl-C arrives: SystemExit is its own too
+        raise IllegalArgumentError(f"{where}: its transform raised {type(error).__name__}: {error!s:.500}") from error
+
+
+async def _transformed_map(snapshot: Snapshot, old: str, new: str, function: Transform) -> dict[int, Slice]:
+    state = await snapshot.keyed(old, None)
+    where = f"operator {new!r}"
+
+    def compute() -> dict[int, Slice]:
+        made = call(where, function, state.to_dict())
+        if not isinstance(made, dict):
+            raise IllegalArgumentError(f"{where}: its transform has to return a dict, not {type(made).__name__}")
+        try:
+            capture = KeyedState(made, partitions=state.partitions)._capture({}, 2)
+        except IllegalArgumentError as error:
+            raise IllegalArgumentError(f"{where}: its transform returned what cannot be stored: {error}") from None
+        slices = {}
+        for change in capture.changes:
+            data, raw_size = keyed_records.encode(change.records)
+            slices[change.partition] = Slice(SNAPSHOT, data, raw_size, len(change.records))
+        return slices
+
+    return await snapshot.session.host.call(compute)
+
+
+async def _transformed_bytes(snapshot: Snapshot, old: str, new: str, function: Transform) -> dict[int, Slice]:
+    chains = await snapshot.read(old, None)
+
+    def compute() -> dict[int, Slice]:
+        slices = {}
+        for partition, chain in sorted(chains.items()):
+            where = f"operator {new!r}, partition {partition}"
+            made = call(where, function, partition, chain)
+            if not isinstance(made, bytes | bytearray | memoryview):
+                raise IllegalArgumentError(f"{where}: its transform has to return bytes, not {type(made).__name__}")
+            data = bytes(made)
+            slices[partition] = Slice(SNAPSHOT, data, len(data), 1)
+        return slices
+
+    return await snapshot.session.host.call(compute)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,100 @@
+"""The second phase: what becomes of a checkpoint that was prepared, by whoever prepared it or after a restart."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+from checkpointer.checkpoint.latest import Head
+from checkpointer.checkpoint.metering import Meter, written
+from checkpointer.checkpoint.writer import Base, Session
+from checkpointer.errors import ConflictError, InvalidStateError
+from manifests.model import Manifest, Pointer, Ref
+
+
+def refuse_prepared(session: Session, prepared: Ref | None) -> None:
+    """Another checkpoint that is prepared has to be decided before anything else is written."""
+    if prepared is not None:
+        raise InvalidStateError(
+            f"{session.store.url}: {prepared.id} is prepared: commit or abort it first (restore().prepared)"
+        )
+
+
+class Prepared:
+    """A checkpoint recorded in `_latest` and not yet committed: commit it or abort it, also after a restart."""
+
+    def __init__(
+        self,
+        session: Session,
+        base: Base,
+        ref: Ref,
+        manifest: Manifest,
+        settle: Callable[[Manifest | None], None] = lambda manifest: None,
+        meter: Meter | None = None,
+    ) -> None:
+        self.id = ref.id
+        self.base = base
+        self.manifest = manifest
+        self.meter = meter or session.reports.meter()
+        self.outcome: Literal["committed", "aborted"] | None = None
+        self._session = session
+        self._ref = ref
+        self._settle = settle
+
+    async def commit(self) -> None:
+        """Promote it to the committed checkpoint. A second call finds it committed, and that is success."""
+        if self.outcome == "committed":
+            return
+        self._check_undecided()
+        meter, host = self.meter, self._session.host
+        if not meter.operators:  # somebody else wrote it
+            meter.operators = await host.run(lambda: written(self.manifest, self.base.manifest))
+        with self._session.reports.committing(meter, self.id, self.manifest.epoch):
+            await self._commit()
+
+    async def _commit(self) -> None:
+        async def plan(head: Head, pointer: Pointer) -> Pointer:
+            if head.prepared != self._ref:
+                raise ConflictError(
+                    f"{self._session.store.url}: {self.id} is no longer prepared: it was aborted or replaced; "
+                    "it was not committed, restore again"
+                )
+            return replace(pointer, committed=self._ref, prepared=None)
+
+        async with self._session.lock:
+            head = await self._session.move(self.base, self._ref, plan)
+            self._session.stand_on_commit(head, self._ref, self.manifest)
+            self._decided("committed", self.manifest)
+
+    async def abort(self) -> None:
+        """Drop it. Always swaps, so that a `prepare` still under way can never take effect afterwards."""
+
+        cleared: set[str] = set()
+
+        async def plan(head: Head, pointer: Pointer) -> Pointer:
+            if head.prepared not in (None, self._ref):
+                raise ConflictError(f"{self._session.store.url}: another checkpoint is prepared: restore again")
+            cleared.add(pointer.nonce)
+            return replace(pointer, prepared=None)
+
+        if self.outcome == "aborted":
+            return
+        self._check_undecided()
+        async with self._session.lock:
+            head = await self._session.move(self.base, self._ref, plan)
+            if head.pointer is None or head.pointer.nonce not in cleared:  # more may be committed on top of it by now
+                raise InvalidStateError(f"{self._session.store.url}: {self.id} was committed already: use rollback()")
+            self._session.stand_on(replace(self.base, head=head))
+            self._decided("aborted", None)
+
+    def found_committed(self) -> None:
+        """Somebody else has committed it, and took over with that."""
+        self._session.must_restore(f"another writer committed {self.id}, which was prepared: call restore() first")
+        self._decided("committed", self.manifest)
+
+    def _check_undecided(self) -> None:
+        if self.outcome is not None:
+            raise InvalidStateError(f"{self._session.store.url}: {self.id} was {self.outcome} already: see rollback()")
+
+    def _decided(self, outcome: Literal["committed", "aborted"], manifest: Manifest | None) -> None:
+        self.outcome = outcome
+        self._settle(manifest)

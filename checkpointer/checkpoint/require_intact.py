@@ -1,0 +1,40 @@
+"""Refusing a checkpoint that is not whole, before it becomes the state of a job again."""
+
+from checkpointer.checkpoint.history import is_live
+from checkpointer.checkpoint.latest import reading
+from checkpointer.checkpoint.verify import Check
+from checkpointer.checkpoint.writer import Session
+from checkpointer.errors import CorruptionError, RetiredError
+from checkpointer.runtime.host import Progress
+from manifests.model import Manifest, Ref
+
+SHOWN = 3
+"""Damaged objects that an error names."""
+
+
+async def refuse_damaged(session: Session, ref: Ref, manifest: Manifest, progress: Progress | None = None) -> None:
+    """Raise `CorruptionError` unless every object of a checkpoint is as it was written.
+
+    `manifest` was verified and has its chains. Each object is read once: one request for each. `progress` is told
+    bytes. Raises `RetiredError` where an object is gone because the checkpoint was retired meanwhile.
+    """
+    check = Check(session, None, 1.0, progress)
+    check.manifests = {ref: manifest}
+    await check.read_objects()
+    if not check.findings:
+        return
+    if check.refusals:  # a right that is missing is no damage: nothing was seen
+        raise check.refusals[0]
+    url = session.store.url
+    if any(found.missing for found in check.findings):
+        now = await reading(session.store, lambda head: is_live(session.store, head, ref.id))
+        if now is None:
+            raise RetiredError(f"{url}: {ref.id} was retired meanwhile: choose another")
+    problems = "; ".join(found.problem for found in check.findings[:SHOWN])
+    more = f"; and {len(check.findings) - SHOWN} objects more" if len(check.findings) > SHOWN else ""
+    raise CorruptionError(
+        f"{url}: {ref.id} is damaged, so it was not made the state again, and nothing was changed: {problems}{more}. "
+        "Choose a checkpoint that is whole: verify(), or `checkpointer verify`, names those that are hurt. Where none "
+        "will do, "
+        f'repair_plan("{ref.id}"), or `checkpointer repair ROOT --to {ref.id}`, says what of this one can be kept'
+    )

@@ -1,0 +1,334 @@
+"""Restoring: from the pointer down to the records, each object verified before it is believed.
+
+    GET _latest → GET manifest → verify → GET artifacts (parallel) → verify → decompress → decode → records
+
+`save.py` is the mirror image. An object that is gone because retention moved on is not an error of the store: the
+reader looks at `_latest` again and says which it was.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Literal, TypeVar
+
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.history import find_savepoint, is_live, read_history
+from checkpointer.checkpoint.intact import find_intact
+from checkpointer.checkpoint.latest import Head, read_head, reading
+from checkpointer.checkpoint.migrated import Migrated
+from checkpointer.checkpoint.prepared import Prepared, refuse_prepared
+from checkpointer.checkpoint.verify import Finding
+from checkpointer.checkpoint.writer import Base, Session
+from checkpointer.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    IllegalArgumentError,
+    OperatorNotFoundError,
+    RetiredError,
+    SavepointNotFoundError,
+)
+from checkpointer.keyed.state import MOST_PARTITIONS, KeyedState
+from checkpointer.storage.base import ObjectNotFoundError
+from manifests import keyed_records, object_paths
+from manifests.equal_keys import may_meet, now_equal, overlay
+from manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator, Ref
+
+T = TypeVar("T")
+
+logger = logging.getLogger("checkpointer")
+
+OnCorruption = Literal["error", "previous"]
+
+
+Kind = Literal["table", "map"]
+
+
+def kind_of(operator: Operator) -> Kind | None:
+    """Say whether an operator holds rows that Spark wrote, or the entries of a keyed state; else a job's own bytes."""
+    if operator.codec == object_paths.PARQUET:
+        return "table"
+    return "map" if operator.partitioner == keyed_records.PARTITIONER else None
+
+
+def find_operator(operators: Mapping[str, Operator], name: str) -> Operator:
+    """Return the operator of this name, or raise an error that names those there are."""
+    if name not in operators:
+        raise OperatorNotFoundError(
+            f"operator {name!r:.80}: the checkpoint has {', '.join(sorted(operators)) or 'none'}"
+        )
+    return operators[name]
+
+
+class Snapshot:
+    """One checkpoint as it was restored, or an empty store that holds nothing but a prepared checkpoint."""
+
+    def __init__(
+        self,
+        session: Session,
+        manifest: Manifest | None,
+        prepared: Prepared | None,
+        skipped: tuple[Finding, ...] = (),
+        migrated: Migrated | None = None,
+    ) -> None:
+        self.manifest = manifest
+        self.prepared = prepared
+        self.skipped = skipped
+        self.session = session
+        self.store = session.store
+        if migrated is not None and manifest is not None:
+            self.manifest, self.store = replace(manifest, operators=migrated.operators), migrated.store
+
+    def operator(self, name: str) -> Operator:
+        return find_operator(self.manifest.operators if self.manifest else {}, name)
+
+    async def partition(self, name: str, partition: int) -> list[bytes]:
+        """The verified bytes of a partition: its snapshot, then its deltas, as they are stored."""
+        return (await self.read(name, [partition]))[partition]
+
+    async def read(self, name: str, partitions: Iterable[int] | None) -> dict[int, list[bytes]]:
+        """The same of several partitions, or of all; an object that they share is fetched once."""
+        known = self.operator(name).chains
+        chains: dict[int, Chain] = {}
+        for partition in known if partitions is None else partitions:
+            if object_paths.check_partition(partition) not in known:
+                raise IllegalArgumentError(f"operator {name!r}: has no partition {partition}")
+            chains[partition] = known[partition]
+        store, host = self.store, self.session.host
+
+        async def load() -> dict[int, list[bytes]]:
+            found = await objects.read_all(store, host, (artifact for chain in chains.values() for artifact in chain))
+            return {partition: [bytes(found[artifact]) for artifact in chain] for partition, chain in chains.items()}
+
+        return await self._explaining(load)
+
+    async def keyed(self, name: str, partitions: int | None) -> KeyedState:
+        """The mapping that was saved under this name, spread over as many partitions as asked for."""
+        operator = self.operator(name)
+        if operator.codec == object_paths.PARQUET:
+            raise IllegalArgumentError(f"operator {name!r}: is a table, not a map: restored.table({name!r}) reads it")
+        if operator.partitioner != keyed_records.PARTITIONER:
+            raise IllegalArgumentError(
+                f"operator {name!r}: was not saved from a KeyedState: use operator().partition()"
+            )
+        if not 1 <= operator.partitions <= MOST_PARTITIONS:
+            raise CorruptionError(f"operator {name!r}: {operator.partitions} partitions of keyed state")
+        decoded: dict[Artifact, dict[object, bytes | None]] = {}
+
+        async def load() -> None:
+            groups = objects.by_object(a for chain in operator.chains.values() for a in chain)
+            await asyncio.gather(*(self._decode(group, decoded) for group in groups))
+
+        await self._explaining(load)
+
+        def build() -> KeyedState:
+            chains = [operator.chains.get(p, ()) for p in range(operator.partitions)]
+            state = KeyedState._restored([(chain, *_merge(chain, decoded)) for chain in chains])
+            return state if partitions in (None, state.partitions) else state._repartitioned(partitions)
+
+        return await self.session.host.run(build)
+
+    async def entries(self, name: str, partition: int) -> dict[object, bytes]:
+        """The keys and packed values of one partition of a keyed state."""
+        stored = await self.partition(name, partition)
+        chain = self.operator(name).chains[partition]
+
+        def merge() -> dict[object, bytes]:
+            pairs = zip(chain, stored, strict=True)
+            return _merge(chain, {a: keyed_records.decode(a.path, data, a.raw_size, a.records) for a, data in pairs})[0]
+
+        return await self.session.host.run(merge)
+
+    async def _decode(self, group: list[Artifact], decoded: dict[Artifact, dict[object, bytes | None]]) -> None:
+        host = self.session.host
+        slices = await objects.read_slices(self.store, host, group)
+        for artifact, data in zip(group, slices, strict=True):
+            decoded[artifact] = await host.run(
+                lambda a=artifact, d=data: keyed_records.decode(a.path, d, a.raw_size, a.records)  # type: ignore[misc]
+            )
+
+    async def _explaining(self, load: Callable[[], Awaitable[T]]) -> T:
+        assert self.manifest is not None
+        return await explaining(self.session, self.manifest.id, load)
+
+
+Migrate = Callable[[Snapshot], Awaitable[Migrated]]
+"""Checks a migration of a checkpoint, and runs it in memory."""
+
+
+async def explaining(session: Session, checkpoint: CheckpointId | None, load: Callable[[], Awaitable[T]]) -> T:
+    """Run `load`; where an object of a checkpoint is gone, say whether it was retired or the store is damaged."""
+    try:
+        return await load()
+    except ObjectNotFoundError as missing:
+        url = session.store.url
+        if checkpoint is not None and not await reading(session.store, lambda h: is_live(session.store, h, checkpoint)):
+            raise RetiredError(f"{url}: {checkpoint} was retired meanwhile: restore again") from None
+        raise CorruptionError(f"{url}: {checkpoint} names an object that is not there: {missing}") from None
+
+
+def _merge(
+    chain: Chain, decoded: dict[Artifact, dict[object, bytes | None]]
+) -> tuple[dict[object, bytes], list[dict[object, bytes | None]]]:
+    """A partition's packed values, and what each of its deltas holds."""
+    if not chain:
+        return {}, []
+    data = decoded[chain[0]]
+    if None in data.values():
+        raise CorruptionError(f"{chain[0].path}: a snapshot holds a deletion")
+    deltas = [decoded[artifact] for artifact in chain[1:]]
+    differ = any(deltas) and may_meet((data, *deltas))
+    for delta in deltas:
+        if not differ:
+            data.update(delta)
+            continue
+        for replaced in overlay(data, delta):
+            if replaced.value is not None:  # a writer deletes the one before it adds the other
+                raise now_equal(replaced.old, replaced.new)
+    deleted = {key for delta in deltas if None in delta.values() for key, value in delta.items() if value is None}
+    for key in deleted:
+        if data[key] is None:
+            del data[key]
+    return data, deltas  # type: ignore[return-value]  # the deletions are out
+
+
+async def restore(
+    session: Session,
+    checkpoint: CheckpointId | None,
+    epoch: int | None,
+    savepoint: str | None,
+    on_corruption: OnCorruption = "error",
+    migrate: Migrate | None = None,
+) -> Snapshot | None:
+    """The committed checkpoint, or a live one by id, epoch or savepoint; None on an empty root.
+
+    The session goes on from the committed checkpoint; after another one was restored it may only read, or roll back.
+    Where a migration fails it stays where it was.
+    """
+    base, snapshot = await _restore(session, checkpoint, epoch, savepoint, on_corruption)
+    if migrate is not None and snapshot is not None:
+        if base is not None:
+            refuse_prepared(session, base.head.prepared)  # it was made of what is to be migrated
+        migrated = await migrate(snapshot)
+        snapshot = Snapshot(session, snapshot.manifest, snapshot.prepared, snapshot.skipped, migrated)
+        base = base and replace(base, migrated=migrated)
+    if base is not None:
+        session.stand_on(base)
+    elif snapshot is not None and snapshot.manifest is not None:
+        session.view(snapshot.manifest.id)
+    return snapshot
+
+
+async def _restore(
+    session: Session,
+    checkpoint: CheckpointId | None,
+    epoch: int | None,
+    savepoint: str | None,
+    on_corruption: OnCorruption,
+) -> tuple[Base | None, Snapshot | None]:
+    """What was asked for, and what to stand on where that is the committed checkpoint."""
+    if on_corruption not in ("error", "previous"):
+        raise IllegalArgumentError(f"on_corruption={on_corruption!r:.40}: expected 'error' or 'previous'")
+    if sum(wanted is not None for wanted in (checkpoint, epoch, savepoint)) > 1:
+        raise IllegalArgumentError("restore by one of id, epoch and savepoint, not by several")
+    if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int)):
+        raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer")
+    if savepoint is not None and not isinstance(savepoint, str):
+        raise IllegalArgumentError(f"savepoint {savepoint!r:.40}: expected a name")
+    if checkpoint is None and epoch is None and savepoint is None:
+        return await (_restore_latest(session) if on_corruption == "error" else _restore_intact(session))
+    if on_corruption != "error":
+        raise IllegalArgumentError(
+            f"on_corruption={on_corruption!r}: goes with the latest checkpoint, not with one that was asked for"
+        )
+
+    async def load(head: Head) -> tuple[Head, Manifest]:
+        ref = await _find(session, head, checkpoint, epoch, savepoint)
+        return head, await objects.read_manifest(session.store, session.host, ref)
+
+    head, manifest = await reading(session.store, load)
+    is_committed = head.committed is not None and head.committed.id == manifest.id
+    return Base(head, manifest) if is_committed else None, Snapshot(session, manifest, None)
+
+
+async def _restore_latest(session: Session) -> tuple[Base, Snapshot | None]:
+    async def read(head: Head) -> tuple[Base, Manifest | None]:
+        ref = head.prepared
+        prepared = None if ref is None else await objects.read_manifest(session.store, session.host, ref)
+        return await session.base_in(head), prepared
+
+    return _go_on(session, *await reading(session.store, read))
+
+
+async def _restore_intact(session: Session) -> tuple[Base | None, Snapshot | None]:
+    """The committed checkpoint if every byte of it is intact, else the newest older one that is, to look at."""
+    found = await find_intact(session)
+    if found.manifest is None or not found.skipped:
+        return _go_on(session, Base(found.head, found.manifest), found.prepared)
+    problems = "; ".join(map(str, found.skipped))
+    logger.warning("%s: %s was restored instead of a newer one: %s", session.store.url, found.manifest.id, problems)
+    return None, Snapshot(session, found.manifest, None, found.skipped)
+
+
+def _go_on(session: Session, base: Base, manifest: Manifest | None) -> tuple[Base, Snapshot | None]:
+    """The committed checkpoint, with the manifest of the prepared one if there is one."""
+    ref = base.head.prepared
+    if ref is None or manifest is None:
+        return base, shown(session, base)
+    return base, Snapshot(session, base.manifest, Prepared(session, base, ref, manifest))
+
+
+def shown(session: Session, base: Base) -> Snapshot | None:
+    """What a session stands on, as an attempt on top of it starts: None where there is nothing yet."""
+    return None if base.manifest is None else Snapshot(session, base.manifest, None, migrated=base.migrated)
+
+
+async def _find(
+    session: Session, head: Head, checkpoint: CheckpointId | None, epoch: int | None, savepoint: str | None
+) -> Ref:
+    if checkpoint is not None:
+        ref = await is_live(session.store, head, checkpoint)
+        if ref is None:
+            raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
+        return ref
+    if savepoint is not None:
+        ref = await find_savepoint(session.store, head, savepoint)
+        if ref is None:
+            raise SavepointNotFoundError(f"{session.store.url}: no savepoint {savepoint!r:.80}")
+        return ref
+    history = await read_history(session.store, head)
+    for ref, manifest in history.chain:
+        if manifest.epoch == epoch:
+            return ref
+    kept = await asyncio.gather(*(objects.read_manifest_alone(session.store, e.ref) for e in history.entries))
+    found = [entry.ref for entry, manifest in zip(history.entries, kept, strict=True) if manifest.epoch == epoch]
+    if not found:
+        raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint of epoch {epoch}")
+    return max(found, key=lambda ref: ref.id)
+
+
+async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
+    """The verified stored bytes of an artifact, or of a whole object by a path that holds its digest."""
+    if isinstance(artifact, Artifact):
+        return await objects.read_artifact(session.store, session.host, artifact)
+    if not isinstance(artifact, str):
+        raise IllegalArgumentError(f"expected an Artifact or its path, got {type(artifact).__name__}")
+    try:
+        object_paths.parse_artifact(artifact)
+    except CorruptionError as error:
+        raise IllegalArgumentError(str(error)) from None
+    return await objects.read_by_path(session.store, session.host, artifact)
+
+
+async def load_manifest(session: Session, checkpoint: CheckpointId) -> Manifest:
+    """A manifest by its id, with all its chains. It may be one that nobody committed."""
+    try:
+        _, manifest = await objects.find_manifest(session.store, checkpoint)
+    except ObjectNotFoundError:
+        raise CheckpointNotFoundError(f"{session.store.url}: no manifest of {checkpoint}") from None
+    return await objects.load_operators(session.store, session.host, manifest)
+
+
+async def read_latest(session: Session) -> CheckpointId | None:
+    committed = (await read_head(session.store)).committed
+    return None if committed is None else committed.id

@@ -1,0 +1,187 @@
+"""Stored bytes on their way into the store: large ones at once and alone, small ones of an operator in packs."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from checkpointer.checkpoint.objects import hash_of, put
+from checkpointer.runtime.host import Host
+from checkpointer.storage.base import Store
+from manifests import object_paths
+from manifests.digest import Bytes
+from manifests.model import Artifact, Chain, CheckpointId, Kind
+
+SMALL = 256 << 10
+"""Stored bytes up to which a piece waits for others to share an object with."""
+
+PACK = 16 << 20
+"""Stored bytes at which a pack is sent without waiting for more."""
+
+IN_FLIGHT = 256 << 20
+"""Bytes handed over and not yet stored, above which the caller waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Encoded bytes of one snapshot or delta, as they will be stored."""
+
+    kind: Kind
+    data: bytes
+    raw_size: int
+    records: int
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """A place in a chain; its artifacts are known once they are written or found in the parent."""
+
+    operator: str
+    partition: int
+    codec: str
+    artifacts: Chain = ()
+
+
+class Pending(NamedTuple):
+    """An object that is still to be written; what names it may be written at the same time."""
+
+    path: str
+    data: Bytes
+
+
+@dataclass(slots=True)
+class _Waiting:
+    size: int = 0
+    pieces: list[tuple[Piece, Slice, str]] = field(default_factory=list)
+
+
+class Flight:
+    """Writes that run beside the caller, who waits only where very much is under way."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        self.failure: BaseException | None = None
+        """Why nothing can be started or landed any more."""
+
+    async def start(self, write: Coroutine[Any, Any, None], size: int) -> None:
+        """Begin a write of about `size` bytes. Raises what an earlier one met, now and ever after: what one lost write
+        leaves behind can only be given up."""
+        if self.failure is not None:
+            write.close()
+            raise self.failure
+        self._tasks[asyncio.ensure_future(write)] = size
+        while True:
+            self._collect()
+            if sum(self._tasks.values()) <= IN_FLIGHT:
+                return
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    async def land(self) -> None:
+        """Wait until every write is done, or raise what the first failed one met."""
+        while self._tasks:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+            self._collect()
+        self._collect()
+
+    async def cancel(self, why: BaseException | None = None) -> BaseException | None:
+        """Give up what is under way. From now on whoever starts or lands anything gets `why`, or what failed before.
+
+        Returns what the first write that failed met, if any did.
+        """
+        failed, self.failure = self.failure, self.failure or why or asyncio.CancelledError()
+        tasks = list(self._tasks)
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+                failed = failed or result
+        return failed
+
+    def _collect(self) -> None:
+        for task in [task for task in self._tasks if task.done()]:
+            del self._tasks[task]
+            # Who cancels here forgets the tasks first: one that was cancelled by somebody else has written nothing.
+            met = asyncio.CancelledError() if task.cancelled() else task.exception()
+            self.failure = self.failure or met
+        if self.failure is not None:
+            raise self.failure
+
+
+class Uploads:
+    """Writes the pieces of one attempt. All its coroutines run on one event loop."""
+
+    def __init__(self, store: Store, host: Host, owner: CheckpointId) -> None:
+        self._store = store
+        self._host = host
+        self._owner = owner
+        self.paths: list[str] = []
+        """What was written, or begun to be."""
+        self._waiting: dict[tuple[str, str], _Waiting] = {}
+
+    async def write(self, piece: Piece, stored: Slice, known: Artifact | None) -> None:
+        """Write one slice, or reuse `known`, an artifact of the parent, where it is the same."""
+        digest = await hash_of(self._host, stored.data)
+        if known is not None and (known.kind, known.length, known.digest) == (
+            stored.kind,
+            len(stored.data),
+            digest,
+        ):
+            piece.artifacts = (known,)
+        elif len(stored.data) > SMALL:
+            await self.put(*self._alone(piece, stored, digest))
+        else:
+            group = self._waiting.setdefault((piece.operator, piece.codec), _Waiting())
+            group.pieces.append((piece, stored, digest))
+            group.size += len(stored.data)
+            if group.size >= PACK:
+                await self.flush(piece.operator, piece.codec)
+
+    async def write_together(self, piece: Piece, slices: list[Slice]) -> None:
+        """Write several slices of one partition as one object of their own."""
+        digests = [await hash_of(self._host, stored.data) for stored in slices]
+        pack, artifacts = await self._pack(piece.operator, piece.codec, list(zip(slices, digests, strict=True)))
+        piece.artifacts = tuple(artifacts)
+        await self.put(*pack)
+
+    def waiting(self) -> list[tuple[str, str, int]]:
+        """The operators of which something still waits for company, each with its codec, and how many bytes."""
+        return [(operator, codec, group.size) for (operator, codec), group in self._waiting.items()]
+
+    async def put(self, path: str, data: Bytes) -> None:
+        """Write an object that carries this attempt's id."""
+        self.paths.append(path)
+        await put(self._store, path, data)
+
+    async def flush(self, operator: str, codec: str) -> None:
+        """Write what waits of an operator, if anything does."""
+        if (operator, codec) in self._waiting:
+            await self.put(*await self.close_pack(operator, codec))
+
+    async def close_pack(self, operator: str, codec: str) -> Pending:
+        """What waits of an operator, as the object to write: its artifacts are known, and it is still to be put."""
+        pieces = self._waiting.pop((operator, codec)).pieces
+        if len(pieces) == 1:
+            return self._alone(*pieces[0])
+        pack, artifacts = await self._pack(operator, codec, [(stored, digest) for _, stored, digest in pieces])
+        for (piece, _, _), artifact in zip(pieces, artifacts, strict=True):
+            piece.artifacts = (artifact,)
+        return pack
+
+    def _alone(self, piece: Piece, stored: Slice, digest: str) -> Pending:
+        path = object_paths.artifact(piece.operator, piece.partition, self._owner, stored.kind, digest, piece.codec)
+        size = len(stored.data)
+        piece.artifacts = (Artifact(path, stored.kind, 0, size, size, stored.raw_size, stored.records, digest),)
+        return Pending(path, stored.data)
+
+    async def _pack(self, operator: str, codec: str, slices: list[tuple[Slice, str]]) -> tuple[Pending, list[Artifact]]:
+        whole = b"".join(stored.data for stored, _ in slices)
+        path = object_paths.pack(operator, self._owner, await hash_of(self._host, whole), codec)
+        artifacts, offset = [], 0
+        for stored, digest in slices:
+            length = len(stored.data)
+            artifacts.append(
+                Artifact(path, stored.kind, offset, length, len(whole), stored.raw_size, stored.records, digest)
+            )
+            offset += length
+        return Pending(path, whole), artifacts

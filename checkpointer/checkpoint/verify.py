@@ -1,0 +1,379 @@
+"""Is a store what it says it is? Every link from `_latest` to the last artifact, and what a broken one hurts.
+
+Only reads: nothing is repaired, nobody is fenced, and a job may go on writing meanwhile.
+
+_latest → manifests of the chain, the catalog's and the prepared one → segments → objects → slices and tails
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.comparison import Comparison
+from checkpointer.checkpoint.history import list_manifests, newest_above, read_history
+from checkpointer.checkpoint.latest import Head, read_head
+from checkpointer.checkpoint.writer import Session
+from checkpointer.display import count, cut, note, size, some, table
+from checkpointer.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    IllegalArgumentError,
+    OperatorNotFoundError,
+    StoreRefusedError,
+)
+from checkpointer.runtime.host import Progress, tell
+from checkpointer.storage.base import ObjectNotFoundError
+from manifests import object_paths
+from manifests.digest import sha256
+from manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment
+
+AT_ONCE = 16
+"""Objects that are read at the same time."""
+
+_SHOWN, _ROWS = 5, 50
+"""Findings that a text, and a notebook, shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be. `problem` says what was expected and what was found."""
+
+    path: str
+    problem: str
+    checkpoints: tuple[CheckpointId, ...]
+    """Those that cannot be restored as a whole because of it, oldest first."""
+    missing: bool = False
+    and_older: bool = False
+    """Whether all older ones of the history are out of reach too, but for savepoints."""
+
+    def __repr__(self) -> str:
+        return f"Finding({'missing' if self.missing else 'damaged'}: {cut(self.problem, 300)}; hurts {self._hurt})"
+
+    @property
+    def _hurt(self) -> str:
+        """Whom it hurts, the newest first, in few words."""
+        older = " and all older ones but savepoints" if self.and_older else ""
+        return f"{some(reversed(self.checkpoints), 3) or 'no checkpoint'}{older}"
+
+    def __str__(self) -> str:
+        hurt = ", ".join(map(str, self.checkpoints)) or "no checkpoint"
+        return f"{self.problem}; hurts {hurt}{' and all older ones but savepoints' if self.and_older else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was looked at, and what was found. True where nothing is wrong."""
+
+    checkpoints: int
+    objects: int
+    """Objects that were read and compared, manifests among them."""
+    bytes: int
+    skipped: int
+    """Objects that were left out of the sample."""
+    findings: tuple[Finding, ...]
+    elsewhere: tuple[Finding, ...] = ()
+    """Where one checkpoint was asked for: damage that was met on the way to it, and does not hurt it."""
+
+    def __bool__(self) -> bool:
+        return not self.findings
+
+    def __repr__(self) -> str:
+        lines = list(map(repr, self.findings[:_SHOWN]))
+        if len(self.findings) > _SHOWN:
+            lines.append(f"and {count(len(self.findings) - _SHOWN, 'more finding')}")
+        return "".join([f"Verification({self._summary})", *(f"\n  {line}" for line in lines)])
+
+    @property
+    def _summary(self) -> str:
+        seen = (
+            f"{count(self.checkpoints, 'checkpoint')}, {count(self.objects, 'object')} with {size(self.bytes)} compared"
+        )
+        left = f", {count(self.skipped, 'object')} left out" if self.skipped else ""
+        found = count(len(self.findings), "finding") if self.findings else "all is well"
+        return f"{seen}{left}: {found}{f', {len(self.elsewhere)} elsewhere' if self.elsewhere else ''}"
+
+    def _repr_html_(self) -> str:
+        if not self.findings:
+            return note(self._summary)
+        rows = [("missing" if f.missing else "damaged", f.path, f.problem, f._hurt) for f in self.findings[:_ROWS]]
+        more = f"; the first {_ROWS}" if len(self.findings) > _ROWS else ""
+        return table(f"{self._summary}{more}", ("finding", "object", "problem", "hurts"), rows)
+
+    def __str__(self) -> str:
+        left = f", {self.skipped} left out" if self.skipped else ""
+        seen = f"{self.checkpoints} checkpoints, {self.objects} objects with {self.bytes} bytes verified{left}"
+        elsewhere = [f"elsewhere: {finding}" for finding in self.elsewhere]
+        return "\n".join([f"{seen}: {len(self.findings) or 'no'} findings", *map(str, self.findings), *elsewhere])
+
+
+async def verify_store(
+    session: Session,
+    checkpoint: CheckpointId | None,
+    operator: str | None,
+    share: float,
+    progress: Progress | None = None,
+) -> Verification:
+    """Verify all live checkpoints and the prepared one, or one of them; all operators, or one; or a share of objects.
+
+    `share` is the chance of each object to be read, from 0 (only what names objects) to 1; each call draws anew.
+    `progress` is told bytes.
+    """
+    check_share(share)
+    check = Check(session, operator, share, progress)
+    head = None
+    with check.noting(object_paths.LATEST):
+        head = await read_head(session.store)
+    if head is not None and head.pointer is not None:
+        check.objects += 1
+        await check.run(head, checkpoint)
+        await check.forget_retired(head)
+    elif checkpoint is not None and head is not None:
+        raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
+    if checkpoint is None and head is not None:
+        await check.look_above(head)
+    return check.result()
+
+
+def check_share(share: float) -> None:
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise IllegalArgumentError(f"share={share!r:.40}: expected a number from 0 to 1")
+
+
+class Check:
+    """One run: what it has seen so far."""
+
+    def __init__(self, session: Session, operator: str | None, share: float, progress: Progress | None = None) -> None:
+        self._progress = progress
+        self._store, self._host = session.store, session.host
+        self._operator = operator
+        self.share = share
+        self._seed = session.host.token(16).encode()
+        self._shared = objects.Segments(self._store, self._host)
+        self._loaded: dict[tuple[str, ...], Operator] = {}
+        self._segments: dict[str, bool] = {}
+        self._looked_at: set[Artifact] = set()
+        self.manifests: dict[Ref, Manifest] = {}
+        self.catalog: Catalog | None = None
+        self.findings: list[Finding] = []
+        self.elsewhere: list[Finding] = []
+        """What was found on the way and does not hurt the one checkpoint that was asked for."""
+        self.refusals: list[StoreRefusedError] = []
+        """Of the findings, what the store would not show: whether that is damaged nobody knows."""
+        self.objects = self.bytes = self.skipped = 0
+
+    @contextmanager
+    def noting(self, path: str, *known: CheckpointId, and_older: bool = False) -> Iterator[None]:
+        """Turns the error of a damaged or missing object into a finding, and goes on after the block.
+
+        It hurts the checkpoints that are `known`, else those that name it.
+        """
+        try:
+            yield
+        except ObjectNotFoundError:
+            problem = f"{path}: expected an object, found none"
+            self.findings.append(Finding(path, problem, tuple(sorted(known or self._naming(path))), True, and_older))
+        except (CorruptionError, StoreRefusedError) as error:  # such as a disk that fails, or a right that is missing
+            if path == object_paths.LATEST and isinstance(error, StoreRefusedError):
+                raise
+            if isinstance(error, StoreRefusedError):
+                self.refusals.append(error)
+            hurt = tuple(sorted(known or self._naming(path)))
+            self.findings.append(Finding(path, str(error), hurt, False, and_older))
+
+    def result(self) -> Verification:
+        """What was looked at and found up to now."""
+        findings, elsewhere = (
+            tuple(sorted(group, key=lambda finding: finding.path)) for group in (self.findings, self.elsewhere)
+        )
+        return Verification(len(self.manifests), self.objects, self.bytes, self.skipped, findings, elsewhere)
+
+    async def run(self, head: Head, checkpoint: CheckpointId | None) -> None:
+        await self.read_manifests(head)
+        if checkpoint is not None:
+            self._leave(checkpoint)
+        if self._operator is not None:
+            self._require_operator(self._operator)
+        for ref, manifest in self.manifests.items():
+            self.manifests[ref] = await self.with_chains(ref, manifest)
+        await self.read_objects()
+
+    def _leave(self, checkpoint: CheckpointId) -> None:
+        """Leave only one checkpoint to be looked at. Findings that do not hurt it are kept apart."""
+        self.manifests = {ref: manifest for ref, manifest in self.manifests.items() if ref.id == checkpoint}
+        hurting: list[Finding] = []
+        others: list[Finding] = []
+        for finding in self.findings:
+            out_of_reach = finding.and_older and not self.manifests and checkpoint < min(finding.checkpoints)
+            (hurting if checkpoint in finding.checkpoints or out_of_reach else others).append(finding)
+        if not self.manifests and not hurting:
+            raise CheckpointNotFoundError(f"{self._store.url}: no live checkpoint {checkpoint}")
+        self.findings, self.elsewhere = hurting, others
+
+    def _require_operator(self, name: str) -> None:
+        """Raise where no checkpoint has the operator. What cannot be read may have it: then the findings say so."""
+        known = {known for manifest in self.manifests.values() for known in manifest.operators}
+        if name not in known and not self.findings:
+            raise OperatorNotFoundError(
+                f"operator {name!r:.80}: no checkpoint that was looked at has it; they have "
+                f"{', '.join(sorted(known)) or 'none'}"
+            )
+
+    async def whole(self, ref: Ref) -> tuple[Manifest | None, set[str]]:
+        """One checkpoint as far as it can be read, and those objects it needs that are damaged or missing.
+
+        What was looked at for another one is not read again.
+        """
+        path = object_paths.manifest(ref.id)
+        with self.noting(path, ref.id):
+            manifest = await objects.read_manifest_alone(self._store, ref)
+            self.manifests = {ref: manifest}
+            self.manifests[ref] = await self.with_chains(ref, manifest)
+            await self.read_objects()
+            needed = objects.objects_of(ref, manifest) | objects.objects_of(ref, self.manifests[ref])
+            return self.manifests[ref], needed & {finding.path for finding in self.findings}
+        return None, {path}
+
+    async def read_manifests(self, head: Head) -> None:
+        """All that `head` makes live, as far as it can be read and proven."""
+        assert head.pointer is not None
+        boundary, ref = head.pointer.boundary, head.committed
+        listed = await list_manifests(self._store, boundary, head.sequence) if ref else {}
+        while ref is not None and ref.id.sequence >= boundary:
+            manifest = listed.get(ref)
+            if manifest is None:
+                with self.noting(object_paths.manifest(ref.id), ref.id, and_older=ref.id.sequence > boundary):
+                    manifest = await objects.read_manifest_alone(self._store, ref)
+            if manifest is None:
+                break
+            self._add(ref, manifest)
+            ref = manifest.parent
+        others = [] if head.prepared is None else [head.prepared]
+        catalog = head.pointer.catalog
+        with self.noting("" if catalog is None else catalog.path):
+            self.catalog = await objects.read_catalog(self._store, catalog)
+        if self.catalog is not None:
+            self.objects += 1
+            others += [entry.ref for entry in self.catalog.entries]
+        damaged = {finding.path for finding in self.findings}
+        for ref in dict.fromkeys(others):
+            if ref not in self.manifests and object_paths.manifest(ref.id) not in damaged:
+                with self.noting(object_paths.manifest(ref.id), ref.id):
+                    self._add(ref, await objects.read_manifest_alone(self._store, ref))
+
+    def _add(self, ref: Ref, manifest: Manifest) -> None:
+        self.manifests[ref] = manifest
+        self.objects += 1
+
+    async def with_chains(self, ref: Ref, manifest: Manifest) -> Manifest:
+        """The manifest with the operators that were asked for, and their chains; without those that are damaged."""
+        operators = {}
+        for name, operator in manifest.operators.items():
+            if self._operator not in (None, name):
+                continue
+            key = (name, *(segment.path for segment in operator.segments))
+            if operator.segments and key not in self._loaded:
+                if not all(await asyncio.gather(*map(self._read_segment, operator.segments))):
+                    continue
+                with self.noting(key[-1]):
+                    whole = replace(manifest, operators={name: operator})
+                    self._loaded[key] = (await self._shared.load(whole)).operators[name]
+            if not operator.segments or key in self._loaded:
+                operators[name] = self._loaded.get(key, operator)
+        return replace(manifest, operators=operators)
+
+    async def _read_segment(self, segment: Segment) -> bool:
+        """Whether a segment is as it should be; each is looked at once."""
+        path = segment.path
+        if path not in self._segments:
+            self._segments[path] = False
+            with self.noting(path):
+                data = (await self._store.get(path, limit=segment.size)).data
+                await objects.check(self._host, path, data, segment.size, object_paths.digest_of(path))
+                self._segments[path] = True
+                self.objects += 1
+                self.bytes += segment.size
+        return self._segments[path]
+
+    def _naming(self, path: str) -> Iterator[CheckpointId]:
+        """The checkpoints that need an object."""
+        for ref, manifest in self.manifests.items():
+            if path in objects.objects_of(ref, manifest):
+                yield ref.id
+
+    async def read_objects(self) -> None:
+        named: dict[str, set[Artifact]] = {}
+        for manifest in self.manifests.values():
+            for operator in manifest.operators.values():
+                for artifact in (artifact for chain in operator.chains.values() for artifact in chain):
+                    named.setdefault(artifact.path, set()).add(artifact)
+        named = {path: artifacts for path, artifacts in named.items() if not artifacts <= self._looked_at}
+        drawn = {path: artifacts for path, artifacts in named.items() if self._draws(path)}
+        self.skipped += len(named) - len(drawn)
+        queue = iter(sorted(drawn.items()))
+        done, total = 0, sum(_size(artifacts) for artifacts in drawn.values())
+
+        async def work() -> None:
+            nonlocal done
+            for path, artifacts in queue:
+                await self._read_object(path, artifacts)
+                done += _size(artifacts)
+                await tell(self._host, self._progress, done, total)
+
+        workers = [asyncio.ensure_future(work()) for _ in range(AT_ONCE)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+
+    def _draws(self, path: str) -> bool:
+        return int(sha256(self._seed + path.encode())[:13], 16) < self.share * 16**13
+
+    async def _read_object(self, path: str, artifacts: set[Artifact]) -> None:
+        size = _size(artifacts)
+        self._looked_at |= artifacts
+        with self.noting(path):
+            comparison = await self._store.read_into(path, lambda: Comparison(path, size, artifacts), limit=size)
+            comparison.finish()
+            self.objects += 1
+            self.bytes += size
+
+    async def look_above(self, head: Head) -> None:
+        """Find manifests of sequences that no attempt has on this version."""
+        newest = await newest_above(self._store, head)
+        if newest is None or (await read_head(self._store)).version != head.version:
+            return
+        problem = f"{object_paths.LATEST}: expected an object, found none, though {newest} was written: it was lost"
+        if head.pointer is not None:
+            problem = (
+                f"{object_paths.LATEST}: expected the newest version, found one that commits {head.sequence}; {newest} "
+                "was written too: an old copy was put in its place?"
+            )
+        advice = "repair_candidates(), or `checkpointer repair`, lists what the root can be repaired to"
+        self.findings.append(Finding(object_paths.LATEST, f"{problem}; {advice}", (), missing=head.pointer is None))
+
+    async def forget_retired(self, head: Head) -> None:
+        """Leave out what is missing because it was deleted meanwhile, together with the checkpoints that needed it."""
+        if not any(finding.missing for finding in (*self.findings, *self.elsewhere)):
+            return
+        now = await read_head(self._store)
+        if now.version == head.version:
+            return
+        try:
+            live = set((await read_history(self._store, now)).refs())
+        except (CorruptionError, ObjectNotFoundError):
+            return  # nothing proves that anything was retired
+        live |= {now.prepared.id} if now.prepared else set()
+        self.findings, self.elsewhere = _of_live(self.findings, live), _of_live(self.elsewhere, live)
+
+
+def _size(artifacts: set[Artifact]) -> int:
+    return min(artifact.size for artifact in artifacts)
+
+
+def _of_live(findings: list[Finding], live: set[CheckpointId]) -> list[Finding]:
+    """Leave out checkpoints that are not live any more, and what is missing of no others."""
+    kept = [replace(f, checkpoints=tuple(c for c in f.checkpoints if c in live)) for f in findings]
+    return [finding for finding in kept if finding.checkpoints or not finding.missing]

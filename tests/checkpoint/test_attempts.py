@@ -1,0 +1,283 @@
+"""What one attempt may never do: commit in part, leak, or let one state's change reach another's."""
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
+from checkpointer.errors import (
+    CheckpointError,
+    ConflictError,
+    IllegalArgumentError,
+    InvalidStateError,
+    StoreRefusedError,
+)
+from checkpointer.keyed import partition
+from checkpointer.storage.memory import MemoryStore
+from tests.world import World, attempt, latest, put
+
+BIG = b"z" * (1 << 20)
+
+
+@pytest.fixture
+def root(request: pytest.FixtureRequest) -> str:
+    return f"memory://attempts-{request.node.name}-{time.monotonic_ns()}"
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, fragment: str) -> None:
+    write, left = MemoryStore.put, [True]
+
+    async def planted(self: Any, path: str, data: Any) -> None:
+        if fragment in path and left:
+            left.clear()
+            raise InvalidStateError("planted")
+        await write(self, path, data)
+
+    monkeypatch.setattr(MemoryStore, "put", planted)
+
+
+def raw(root: str, operator: str, partition: int) -> list[bytes]:
+    restored = Checkpointer(root).restore()
+    assert restored is not None
+    return restored.operator(operator).partition(partition)
+
+
+def test_after_a_failed_write_the_attempt_can_only_be_given_up(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Checkpointer(root)
+    with client.begin() as cp:
+        cp.snapshot("t", 0, b"old0" + BIG)
+        cp.snapshot("t", 1, b"old1" + BIG)
+    fail_once(monkeypatch, "artifacts/t/0/")
+    cp = client.begin()
+    cp.snapshot("t", 0, b"new0" + BIG)
+    time.sleep(0.3)
+    for _ in range(3):
+        with pytest.raises(InvalidStateError, match="planted"):
+            cp.delta("t", 1, b"+1" + BIG)
+    with pytest.raises(InvalidStateError, match="planted"):
+        cp.commit()
+    assert raw(root, "t", 0) == [b"old0" + BIG]
+    assert raw(root, "t", 1) == [b"old1" + BIG]
+
+
+def test_positions_of_an_aborted_attempt_do_not_reach_the_next(root: str) -> None:
+    client = Checkpointer(root)
+    with client.begin() as cp:
+        cp.positions["orders"] = {"0": "10"}
+    with pytest.raises(RuntimeError), client.begin() as cp:
+        cp.positions["orders"]["0"] = "999"
+        raise RuntimeError
+    restored = client.restore()
+    assert restored is not None
+    restored.positions["orders"]["0"] = "555"
+    with client.begin():
+        pass
+    again = Checkpointer(root).restore()
+    assert again is not None
+    assert again.positions == {"orders": {"0": "10"}}
+
+
+def test_what_changes_after_a_background_block_does_not_reach_it(root: str) -> None:
+    client = Checkpointer(root)
+    with client.begin(background=True) as cp:
+        cp.positions["t"] = {"0": 1}
+    cp.positions["t"]["0"] = 777
+    cp.properties["late"] = True
+    client.close()
+    restored = Checkpointer(root).restore()
+    assert restored is not None
+    assert (restored.positions, restored.properties) == ({"t": {"0": 1}}, {})
+
+
+def test_positions_that_json_would_change_are_refused_before_anything_is_written(root: str) -> None:
+    client = Checkpointer(root)
+    with pytest.raises(IllegalArgumentError, match="positions"), client.begin() as cp:
+        cp.snapshot("t", 0, b"x")
+        cp.positions["x"] = (1, 2)
+    assert client.restore() is None
+
+
+def test_a_dropped_save_is_not_taken_for_the_one_that_came_after(root: str) -> None:
+    client, one, two = Checkpointer(root), KeyedState({"one": 1}), KeyedState({"two": 2})
+    with client.begin() as cp:
+        cp.save("s", one)
+        cp.drop("s")
+        cp.save("s", two)
+    one["new"] = 1
+    with client.begin() as cp:
+        cp.save("s", one)
+    restored = Checkpointer(root).restore()
+    assert restored is not None
+    assert dict(restored.keyed("s")) == {"one": 1, "new": 1}
+
+
+def test_a_value_survives_a_failure_while_it_is_packed(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, state = Checkpointer(root), KeyedState({"k": {"n": 0}})
+    with client.begin() as cp:
+        cp.save("s", state)
+    held = state["k"]
+    held["n"] = 42
+    state["new"] = [1]
+    pack = partition.pack_some
+    monkeypatch.setattr(partition, "pack_some", lambda values: (_ for _ in ()).throw(MemoryError("planted")))
+    with pytest.raises(MemoryError), client.begin() as cp:
+        cp.save("s", state)
+    monkeypatch.setattr(partition, "pack_some", pack)
+    with client.begin() as cp:
+        cp.save("s", state)
+    restored = Checkpointer(root).restore()
+    assert restored is not None
+    assert dict(restored.keyed("s")) == {"k": {"n": 42}, "new": [1]}
+
+
+def test_equal_large_deltas_of_one_attempt_survive_folding(root: str) -> None:
+    client = Checkpointer(root, max_chain=3)
+    deltas = [b"X" + BIG * 10, b"+1" + BIG, b"+1" + BIG, b"d" + BIG]
+    with client.begin() as cp:
+        cp.snapshot("t", 0, b"S")
+    with client.begin() as cp:
+        cp.delta("t", 0, deltas[0])
+    with client.begin() as cp:
+        cp.delta("t", 0, deltas[1])
+        cp.delta("t", 0, deltas[2])
+    with client.begin() as cp:
+        cp.delta("t", 0, deltas[3])
+    assert raw(root, "t", 0) == [b"S", *deltas]
+
+
+def test_one_state_under_two_names_keeps_both_apart_from_later_changes(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition stays frozen until the last of the two has been encoded."""
+    state = KeyedState(dict.fromkeys(range(100), "old"), partitions=1)
+    first, second = state._capture({}, 10), state._capture({}, 10)
+    second.changes[0].release()
+    state[0] = "LEAK"
+    assert first.changes[0].records[0] != partition.pack("LEAK")
+
+
+def test_a_key_that_cannot_be_stored_is_refused_when_it_is_set() -> None:
+    from datetime import UTC, datetime, time, tzinfo
+
+    class Zone(tzinfo):
+        def utcoffset(self, at: datetime | None) -> Any:
+            return UTC.utcoffset(at)
+
+    state = KeyedState()
+    for key in (time(1, 2, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=Zone()), ("a\ud800",), frozenset(["\ud800"])):
+        with pytest.raises(IllegalArgumentError):
+            state[key] = 1
+        with pytest.raises(IllegalArgumentError):
+            state[key] = [1]
+    assert len(state) == 0
+
+
+def test_committing_a_prepared_checkpoint_again_does_not_move_the_session_back(root: str) -> None:
+    client = Checkpointer(root)
+    with client.begin() as cp:
+        cp.snapshot("t", 0, b"1")
+        prepared = cp.prepare()
+    prepared.commit()
+    with client.begin() as cp:
+        cp.snapshot("t", 0, b"2")
+    prepared.commit()
+    with pytest.raises(CheckpointError):
+        prepared.abort()
+    with client.begin() as cp:
+        cp.snapshot("t", 0, b"3")
+    assert raw(root, "t", 0) == [b"3"]
+
+
+def test_a_restarted_job_that_redeems_what_was_committed_meanwhile_is_not_fenced(root: str) -> None:
+    first = Checkpointer(root)
+    with first.begin() as cp:
+        cp.snapshot("t", 0, b"1")
+        prepared = cp.prepare()
+    second = Checkpointer(root)
+    restored = second.restore()
+    assert restored is not None
+    assert restored.prepared is not None
+    prepared.commit()
+    restored.prepared.commit()
+    second.restore()
+    with second.begin() as cp:
+        cp.snapshot("t", 0, b"2")
+    assert raw(root, "t", 0) == [b"2"]
+
+
+def test_an_awaited_begin_is_not_begun_again_by_async_with(root: str) -> None:
+    import asyncio
+
+    async def work() -> None:
+        client = AsyncCheckpointer(root)
+        cp = await client.begin()
+        await cp.snapshot("x", 0, b"x")
+        async with cp:
+            await cp.snapshot("y", 0, b"y")
+
+    asyncio.run(work())
+    assert (raw(root, "x", 0), raw(root, "y", 0)) == ([b"x"], [b"y"])
+
+
+def test_looking_at_an_old_checkpoint_and_rolling_back_to_it(root: str) -> None:
+    client = Checkpointer(root)
+    for n in range(3):
+        with client.begin() as cp:
+            cp.snapshot("t", 0, b"%d" % n)
+    oldest = client.list_checkpoints()[0]
+    client.restore(oldest)
+    with pytest.raises(InvalidStateError, match="rollback"):
+        client.begin()
+    client.rollback(oldest)
+    assert raw(root, "t", 0) == [b"0"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [("put", "artifacts/"), ("put", "segments/"), ("put", "manifests/0"), ("swap", "_latest")]
+)
+@pytest.mark.parametrize("how", ["commit", "prepare"])
+def test_an_attempt_that_the_store_has_no_room_for_takes_none(world: World, kind: str, path: str, how: str) -> None:
+    """No cleanup may delete it before the next commit, for which a full disk has no room."""
+    client = world.actor()
+    put(client, b"before")
+    before = world.objects()
+    cp = client.begin()
+    cp.snapshot("large", 0, b"x" * 300_000)
+    cp.snapshot("small", 0, b"y")
+    for number in range(600):
+        cp.snapshot("many", number, b"%d" % number)
+    client.faults.fail(kind, nth=2 if path == "artifacts/" else 1, path=path, error=StoreRefusedError)
+    with pytest.raises(StoreRefusedError, match="failed by the test"):
+        cp.commit() if how == "commit" else cp.prepare()
+    assert world.objects() == before
+    put(client, b"after")
+
+
+def test_an_attempt_that_is_given_up_because_there_was_no_room_takes_none(world: World) -> None:
+    client = world.actor()
+    client.faults.fail("put", nth=2, path="artifacts/", error=StoreRefusedError)
+    with pytest.raises(StoreRefusedError, match="failed by the test"), client.begin() as cp:
+        cp.snapshot("large", 0, b"x" * 300_000)
+        for partition in range(1, 100):
+            cp.snapshot("large", partition, b"x" * 300_000)
+            time.sleep(0.001)
+    assert world.objects("artifacts/") == set()
+
+
+def test_an_attempt_that_is_swept_while_its_manifest_is_under_way_lost_to_another_writer(world: World) -> None:
+    client, other = world.actor(), world.actor()
+    put(client, b"before")
+    cp = attempt(client, b"mine")
+
+    def commit_and_sweep(_: object) -> None:
+        other.restore()
+        put(other, b"another's")
+        other.clean(RetentionPolicy(grace=timedelta(0)))
+
+    client.faults.drop_answer("put", path="manifests/")
+    client.faults.call(commit_and_sweep, "get_range", path="manifests/")
+    with pytest.raises(ConflictError, match="swept"):
+        cp.commit()
+    assert latest(world.actor()) == b"another's"

@@ -1,0 +1,249 @@
+"""What a commit and a restore cost in requests, counted at the store and, for S3, on the wire."""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from checkpointer import Checkpointer, KeyedState
+from checkpointer.checkpoint.history import TOGETHER
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.storage import open_store
+from checkpointer.storage.base import Blob, Page
+from checkpointer.storage.limiting import LimitedStore
+from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.retrying import RetryingStore
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.store import FaultyStore
+from manifests.digest import Bytes
+from manifests.segments import INLINE
+from tests.conftest import Root
+from tests.servers import Server
+from tests.world import World, line, put
+
+BIG = b"x" * ((1 << 20) + 1)
+
+
+class Counted:
+    """A checkpointer whose requests are counted."""
+
+    def __init__(self, root: Root) -> None:
+        self.client = Checkpointer(root.url, root.storage_options or None)
+        self.faults = Faults()
+        store = open_store(root.url, root.storage_options or None)
+        self.client._session.store = FaultyStore(store, self.faults)
+
+    def spend(self) -> dict[str, int]:
+        """Requests by kind since the last time."""
+        counts = dict(self.faults.counts)
+        self.faults.forget()
+        return counts
+
+
+@pytest.fixture
+def counted(any_root: Root) -> Iterator[Counted]:
+    counted = Counted(any_root)
+    put(counted.client, b"first")
+    counted.spend()
+    yield counted
+    counted.client.close()
+
+
+def test_a_commit_is_one_put_for_each_object_one_manifest_and_one_swap(counted: Counted) -> None:
+    with counted.client.begin() as cp:
+        cp.snapshot("op", 0, b"small")
+        cp.snapshot("op", 1, b"small too")
+        cp.snapshot("op", 2, BIG)
+        cp.save("map", KeyedState({n: n for n in range(100)}))
+    assert counted.spend() == {"put": 4, "swap": 1}, "a pack, the big one, the pack of the map, the manifest"
+    with counted.client.begin():
+        pass
+    assert counted.spend() == {"put": 1, "swap": 1}
+
+
+def test_a_commit_of_two_hundred_small_partitions_is_one_object(counted: Counted) -> None:
+    with counted.client.begin() as cp:
+        for partition in range(200):
+            cp.snapshot("op", partition, b"%d" % partition)
+    assert counted.spend() == {"put": 2, "swap": 1}
+
+
+def test_a_commit_with_many_partitions_writes_one_segment_for_what_changed(counted: Counted) -> None:
+    with counted.client.begin() as cp:
+        for partition in range(INLINE + 1):
+            cp.snapshot("many", partition, b"%d" % partition)
+    assert counted.spend() == {"put": 3, "swap": 1}
+    for _ in range(3):
+        with counted.client.begin() as cp:
+            cp.delta("many", 3, b"more")
+        assert counted.spend() == {"put": 3, "swap": 1}
+    with counted.client.begin() as cp:
+        cp.snapshot("op", 0, b"other")
+    assert counted.spend() == {"put": 2, "swap": 1}, "unchanged segments are not written again"
+    counted.client.restore()
+    spent = counted.spend()
+    assert spent.keys() == {"get"}
+    assert spent["get"] <= 2 + 4
+
+
+def test_a_restore_is_two_gets_and_one_for_each_object(counted: Counted) -> None:
+    state = KeyedState({n: n for n in range(500)})
+    for number in range(3):
+        state[number] = "changed"
+        with counted.client.begin() as cp:
+            cp.snapshot("op", 0, b"small %d" % number)
+            cp.snapshot("big", 0, BIG + b"%d" % number)
+            cp.save("map", state)
+    counted.spend()
+    restored = counted.client.restore()
+    assert counted.spend() == {"get": 2}
+    objects = {a.path for p in restored.operator("map").partitions for a in restored.operator("map").chain(p)}
+    restored.keyed("map")
+    assert sum(counted.spend().values()) == len(objects)
+    restored.operator("big").partition(0)
+    restored.operator("op").partition(0)
+    assert counted.spend() == {"get": 2}
+
+
+def test_two_phases_are_two_swaps(counted: Counted) -> None:
+    cp = counted.client.begin()
+    cp.snapshot("op", 0, b"x")
+    prepared = cp.prepare()
+    assert counted.spend() == {"put": 2, "swap": 1}
+    prepared.commit()
+    assert counted.spend() == {"swap": 1}
+
+
+def test_a_new_client_pays_for_a_restore_and_a_commit_and_nothing_else(any_root: Root) -> None:
+    put(Checkpointer(any_root.url, any_root.storage_options or None), b"first")
+    counted = Counted(any_root)
+    put(counted.client, b"second")
+    assert counted.spend() == {"get": 2, "put": 2, "swap": 1}
+    counted.client.close()
+
+
+@pytest.mark.parametrize("length", [2, 30])
+def test_listing_is_never_one_round_trip_after_the_other(world: World, length: int) -> None:
+    client = world.actor()
+    line(client, length)
+    client.faults.forget()
+    client.list_checkpoints()
+    counts = client.faults.counts
+    assert counts["get"] == length + 1
+    assert client.faults.paths("list") == (["manifests/00000000"] if length > 4 else []), "without the segments"
+
+
+class Waves(MemoryStore):
+    """Answers all requests that are under way together, once no more come: one wave is one round trip's time."""
+
+    waves = 0
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._arrived = 0
+        self._wave: asyncio.Task[None] | None = None
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        await self._travel()
+        return await super().get(path, limit=limit)
+
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        await self._travel()
+        return await super().list_page(prefix, more)
+
+    async def put(self, path: str, data: Bytes) -> None:
+        await self._travel()
+        await super().put(path, data)
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        await self._travel()
+        return await super().compare_and_swap(path, data, expected)
+
+    async def _travel(self) -> None:
+        self._arrived += 1
+        self._wave = self._wave or asyncio.create_task(self._answer())
+        await asyncio.shield(self._wave)
+
+    async def _answer(self) -> None:
+        seen = 0
+        while seen != self._arrived:
+            seen = self._arrived
+            for _ in range(50):  # nothing else but the loop itself brings requests
+                await asyncio.sleep(0)
+        self.waves, self._wave = self.waves + 1, None
+
+
+def test_listing_a_long_history_takes_few_sequential_round_trips(world: World) -> None:
+    writer = world.actor()
+    written = line(writer, 400)
+    waves = Waves(writer.root)
+    reader = world.actor()
+    reader._session.store = RetryingStore(LimitedStore(waves, concurrency=16, timeout=60))
+    assert reader.list_checkpoints() == written
+    assert waves.waves == 2 + math.ceil(400 / TOGETHER), "the pointer, one page, and what is fetched together"
+
+
+def test_several_operators_are_written_in_one_round_trip_and_read_in_one(world: World) -> None:
+    client = world.actor()
+    put(client, b"first")
+    waves = Waves(client.root)
+    client._session.store = RetryingStore(LimitedStore(waves, concurrency=2, timeout=60))
+    cp = client.begin()
+    for operator in range(8):
+        for partition in range(25):
+            cp.snapshot(f"op {operator}", partition, b"%d" % partition)
+    with cp:
+        pass
+    assert waves.waves == 2, "the packs and the manifest, the pointer"
+    restored = client.restore()
+    found = restored.operator("op 3").read()
+    assert waves.waves == 2 + 2 + 1
+    assert found == {partition: [b"%d" % partition] for partition in range(25)}
+    assert restored.operator("op 3").read([7, 2]) == {7: [b"7"], 2: [b"2"]}
+    assert restored.operator("op 3").read([]) == {}
+    with pytest.raises(IllegalArgumentError, match="no partition 25"):
+        restored.operator("op 3").read([0, 25])
+
+
+def test_the_first_commit_of_a_root_proves_the_store_once(world: World) -> None:
+    client = world.actor()
+    put(client, b"1")
+    assert any("_probe" in path for path in client.faults.paths("swap"))
+    assert not any("_probe" in path for path in world.objects())
+    client.faults.forget()
+    put(client, b"2")
+    put(world.actor(), b"3")
+    assert not any("_probe" in path for path in client.faults.paths("swap"))
+
+
+def test_the_budget_holds_on_the_wire(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    import uuid
+
+    from s3fs import S3FileSystem
+
+    calls: list[str] = []
+    send = S3FileSystem._call_s3
+
+    async def counting(self: S3FileSystem, method: str, *args: Any, **kwargs: Any) -> Any:
+        calls.append(method)
+        return await send(self, method, *args, **kwargs)
+
+    monkeypatch.setattr(S3FileSystem, "_call_s3", counting)
+    client = Checkpointer(f"{s3_server.url}/{uuid.uuid4().hex}", s3_server.storage_options)
+    put(client, b"first")
+    calls.clear()
+    with client.begin() as cp:
+        for partition in range(200):
+            cp.snapshot("op", partition, b"%d" % partition)
+        cp.snapshot("big", 0, BIG)
+    assert Counter(calls) == {"put_object": 4}, "a pack, the big one, the manifest, the pointer"
+    calls.clear()
+    restored = client.restore()
+    assert Counter(calls) == {"get_object": 2}
+    restored.operator("big").partition(0)
+    restored.operator("op").partition(7)
+    assert Counter(calls) == {"get_object": 4}
+    client.close()

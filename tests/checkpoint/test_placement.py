@@ -1,0 +1,111 @@
+"""What was written elsewhere is committed only where the committing process finds it."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpointer import AsyncCheckpointer, Checkpointer
+from checkpointer.checkpoint.placement import this_place
+from checkpointer.errors import InvalidStateError
+from checkpointer.runtime import run_sync
+from tests.checkpoint.test_budget import Counted, counted
+from tests.world import World, latest, put
+
+__all__ = ["counted"]
+
+BIG = b"x" * (1 << 20)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Checkpointer:
+    client = Checkpointer(tmp_path / "root")
+    put(client, b"first")
+    return client
+
+
+@pytest.mark.parametrize("phase", ["commit", "prepare"])
+@pytest.mark.parametrize("kind", ["snapshot", "delta"])
+def test_an_artifact_in_another_place_is_not_acknowledged(
+    client: Checkpointer, tmp_path: Path, phase: str, kind: str
+) -> None:
+    before, elsewhere = latest(client), Checkpointer(tmp_path / "elsewhere")
+    cp = client.begin()
+    save = elsewhere.save_snapshot if kind == "snapshot" else elsewhere.save_delta
+    artifact = save(cp.id, "op", 0, BIG)
+    cp.attach(artifact)
+    with pytest.raises(InvalidStateError, match="do not look at the same place") as refused:
+        getattr(cp, phase)()
+    said = str(refused.value)
+    assert f"{client.root}/{artifact.path}" in said
+    assert "it is not there" in said
+    assert latest(client) == before, "nothing was committed"
+    put(client, b"second")
+    assert not client.verify().findings
+
+
+def test_an_artifact_that_is_shorter_here_is_not_acknowledged(client: Checkpointer, tmp_path: Path) -> None:
+    cp = client.begin()
+    artifact = client.save_snapshot(cp.id, "op", 0, BIG)
+    (tmp_path / "root" / artifact.path).write_bytes(BIG[:-1])
+    cp.attach(artifact)
+    with pytest.raises(InvalidStateError, match=f"it has less than the {len(BIG)} bytes"):
+        cp.commit()
+
+
+def test_the_asynchronous_client_proves_it_too(client: Checkpointer, tmp_path: Path) -> None:
+    async def save() -> None:
+        async with AsyncCheckpointer(tmp_path / "root").begin() as cp:
+            await cp.attach(await AsyncCheckpointer(tmp_path / "elsewhere").save_snapshot(cp.id, "op", 0, b"x"))
+
+    before = latest(client)
+    with pytest.raises(InvalidStateError, match="do not look at the same place"):
+        asyncio.run(save())
+    assert latest(client) == before
+
+
+def test_each_place_is_looked_at(client: Checkpointer, tmp_path: Path) -> None:
+    """One executor that writes elsewhere is found, whichever of them tells first."""
+    elsewhere = Checkpointer(tmp_path / "elsewhere")
+    for first in (client, elsewhere):
+        second = elsewhere if first is client else client
+        cp = client.begin()
+        with pytest.raises(InvalidStateError, match=re.escape(f"was written by {this_place(elsewhere.root)}")):
+            for number, writer in enumerate((first, second)):
+                artifact = writer.save_snapshot(cp.id, "op", number, BIG)
+                run_sync(cp._draft.attach(artifact, this_place(writer.root)))
+            cp.commit()
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 1 << 20])
+def test_what_is_there_is_looked_at_once_for_all_of_an_attempt(counted: Counted, size: int) -> None:
+    with counted.client.begin() as cp:
+        for partition in range(5):
+            cp.attach(counted.client.save_snapshot(cp.id, "op", partition, b"x" * size))
+    assert counted.spend() == {"put": 5 + 1, "get_range": 1, "swap": 1}
+    restored = counted.client.restore()
+    assert restored is not None
+    assert restored.operator("op").partition(3) == [b"x" * size]
+
+
+def test_an_outage_while_looking_is_no_verdict(world: World) -> None:
+    client = world.actor(retries=False)
+    put(client, b"first")
+    cp = client.begin()
+    artifact = client.save_snapshot(cp.id, "op", 0, BIG)
+    fail(client)
+    cp.attach(artifact)
+    with pytest.raises(Exception, match="planted") as met:
+        cp.commit()
+    assert getattr(met.value, "retryable", False)
+
+
+def fail(client: Any) -> None:
+    from checkpointer.errors import DependencyError
+
+    async def get_range(path: str, offset: int, length: int) -> bytes:
+        raise DependencyError("planted")
+
+    client._session.store.get_range = get_range
