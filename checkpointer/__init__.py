@@ -10,10 +10,10 @@ if sys.version_info < (3, 11):  # noqa: UP036  # a zip of this package is instal
     raise ImportError("checkpointer needs Python 3.11 or newer, this is Python {}.{}".format(*sys.version_info[:2]))
 
 from checkpointer import errors
+from checkpointer.admin.retention.plan import Plan
+from checkpointer.admin.retention.policy import RetentionPolicy
 from checkpointer.aio import AsyncCheckpointer
 from checkpointer.keyed.state import KeyedState
-from checkpointer.retention.plan import Plan
-from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.sync import Checkpointer
 
 __all__ = ["AsyncCheckpointer", "Checkpointer", "KeyedState", "Plan", "RetentionPolicy", "errors"]

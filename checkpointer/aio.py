@@ -7,25 +7,25 @@ import os
 from collections.abc import Collection, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from checkpointer import candidates, export, lineage, repair
+from checkpointer.admin import export, repair, repair_candidates, savepoints
+from checkpointer.admin.losses import RepairPlan
+from checkpointer.admin.repair_candidates import Candidate
+from checkpointer.admin.retention import garbage_collect
+from checkpointer.admin.retention.delete import delete_checkpoint
+from checkpointer.admin.retention.garbage_collect import Cleaned
+from checkpointer.admin.retention.plan import Plan
+from checkpointer.admin.retention.policy import RetentionPolicy
+from checkpointer.admin.savepoints import Savepoint
+from checkpointer.admin.streaming import fork, rewind
+from checkpointer.admin.streaming.fork import Fork
+from checkpointer.admin.streaming.rewind import Rewind
 from checkpointer.aio_handles import AsyncCheckpoint, AsyncRestored
-from checkpointer.candidates import Candidate
 from checkpointer.checkpoint import low_level, restore
 from checkpointer.checkpoint.migration import Transform
 from checkpointer.checkpoint.restore import OnCorruption
 from checkpointer.checkpoint.verify import Verification, verify_store
 from checkpointer.client import Client, as_bytes, as_id, as_migration, as_target, fixed
 from checkpointer.display import note
-from checkpointer.lineage import Savepoint
-from checkpointer.losses import RepairPlan
-from checkpointer.query import fork, rewind
-from checkpointer.query.fork import Fork
-from checkpointer.query.rewind import Rewind
-from checkpointer.retention import sweep
-from checkpointer.retention.delete import delete_checkpoint
-from checkpointer.retention.plan import Plan
-from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.retention.sweep import Cleaned
 from checkpointer.runtime import bridge
 from checkpointer.runtime.host import Progress
 from checkpointer.storage import Fencing, open_files, options_near
@@ -93,33 +93,33 @@ class AsyncCheckpointer(Client):
 
     async def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
         """Keep the committed checkpoint, or another live one, under a name that can be used once."""
-        return await self._run(lineage.savepoint(self._session, name, None if id is None else as_id(id)))
+        return await self._run(savepoints.savepoint(self._session, name, None if id is None else as_id(id)))
 
     async def savepoints(self) -> list[Savepoint]:
         """Every savepoint, oldest first."""
-        return await self._run(lineage.savepoints(self._session))
+        return await self._run(savepoints.savepoints(self._session))
 
     async def delete_savepoint(self, name: str) -> None:
         """Take a savepoint's name away."""
-        await self._run(lineage.delete_savepoint(self._session, name))
+        await self._run(savepoints.delete_savepoint(self._session, name))
 
     async def plan(self, policy: RetentionPolicy | None = None) -> Plan:
         """What cleanup would do: every object of the store, with its size, who names it, and what becomes of it.
 
         Without a policy nothing is retired. Only reads.
         """
-        return await self._run(sweep.make_plan(self._session, policy))
+        return await self._run(garbage_collect.make_plan(self._session, policy))
 
     async def apply(self, plan: Plan, *, progress: Progress | None = None) -> Cleaned:
         """Do what a plan says; or raise `OutrunError`, having done nothing, where that came to be needed since."""
-        return await self._run(sweep.apply_plan(self._session, plan, progress))
+        return await self._run(garbage_collect.apply_plan(self._session, plan, progress))
 
     async def clean(self, policy: RetentionPolicy | None = None, *, progress: Progress | None = None) -> Cleaned:
         """Retire what the policy does not keep, and delete what nothing needs: `plan` and `apply` in one.
 
         Safe beside a running job, readers, and other cleanups; fences nobody. Without a policy it only deletes garbage.
         """
-        return await self._run(sweep.clean(self._session, policy, progress))
+        return await self._run(garbage_collect.clean(self._session, policy, progress))
 
     async def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
         """Commit an older checkpoint's content, by id or savepoint name, on top of the history. Returns the new id.
@@ -127,7 +127,7 @@ class AsyncCheckpointer(Client):
         Every object of that checkpoint is read and compared first, one request for each. Where one is damaged,
         `CorruptionError` names it and nothing is changed. `progress` is told bytes.
         """
-        return await self._run(lineage.rollback(self._session, as_target(to), progress=progress))
+        return await self._run(savepoints.rollback(self._session, as_target(to), progress=progress))
 
     async def export(
         self,
@@ -280,7 +280,7 @@ class AsyncCheckpointer(Client):
             spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
             storage_options: Those of `spark_checkpoint`.
         """
-        return await self._run(candidates.candidates(self._session, fixed(spark_checkpoint), storage_options))
+        return await self._run(repair_candidates.candidates(self._session, fixed(spark_checkpoint), storage_options))
 
     async def repair_plan(self, to: CheckpointId | str, *, progress: Progress | None = None) -> RepairPlan:
         """Say what `repair` would keep of one of `repair_candidates()`, and what would be missing. Only reads.
@@ -375,7 +375,7 @@ class AsyncCheckpointer(Client):
 
         Asks for each object that was written under this id: all that a manifest names must be there before.
         """
-        return await self._run(lineage.update_latest(self._session, as_id(id)))
+        return await self._run(savepoints.update_latest(self._session, as_id(id)))
 
     async def read_latest(self) -> CheckpointId | None:
         """The committed checkpoint's id, as it is now."""
@@ -400,7 +400,7 @@ class AsyncCheckpointer(Client):
 
     async def list_checkpoints(self) -> list[CheckpointId]:
         """Every live checkpoint, oldest first."""
-        return await self._run(lineage.list_checkpoints(self._session))
+        return await self._run(savepoints.list_checkpoints(self._session))
 
     async def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
         """Delete a checkpoint and every object that nothing else names."""

@@ -6,12 +6,12 @@ from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
+from checkpointer.admin.streaming.spark_location import Where
 from checkpointer.checkpoint.metrics import MetricsCallback
 from checkpointer.checkpoint.migration import Migration, Transform
 from checkpointer.checkpoint.restore import Migrate
 from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.query.where import Where
 from checkpointer.runtime.host import SystemHost
 from checkpointer.storage import Fencing, absolute, open_store
 from manifests.model import CheckpointId, Operator

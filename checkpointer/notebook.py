@@ -2,12 +2,12 @@
 
 import asyncio
 
+from checkpointer.admin import checkpoint_sizes
+from checkpointer.admin.checkpoint_sizes import checkpoint_bytes
 from checkpointer.checkpoint.resolve import read_overview
 from checkpointer.checkpoint.writer import Session
 from checkpointer.display import age, moment, note, size, table
 from checkpointer.runtime import run_sync
-from manifests import measures
-from manifests.measures import checkpoint_bytes
 from manifests.model import Manifest
 
 SECONDS = 10
@@ -51,10 +51,10 @@ def manifest_html(manifest: Manifest) -> str:
     rows = []
     for name, operator in sorted(manifest.operators.items()):
         held: tuple[object, ...] = (None, None, "?", "?")
-        if measures.is_loaded(operator):
-            of = measures.operator_size(operator)
+        if checkpoint_sizes.is_loaded(operator):
+            of = checkpoint_sizes.operator_size(operator)
             held = (of.chain and of.chain.maximum, of.records, size(of.snapshot_bytes), size(of.delta_bytes))
-        rows.append((name, operator.codec, measures.partitions(operator), *held))
+        rows.append((name, operator.codec, checkpoint_sizes.partitions(operator), *held))
     epoch = "" if manifest.epoch is None else f", epoch {manifest.epoch}"
     made = "" if manifest.created is None else f", {moment(manifest.created)}"
     titles = ("operator", "codec", "partitions", "longest chain", "records", "snapshots", "deltas")

@@ -4,24 +4,24 @@ import os
 from collections.abc import Collection, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from checkpointer import candidates, export, lineage, repair
-from checkpointer.candidates import Candidate
+from checkpointer.admin import export, repair, repair_candidates, savepoints
+from checkpointer.admin.losses import RepairPlan
+from checkpointer.admin.repair_candidates import Candidate
+from checkpointer.admin.retention import garbage_collect
+from checkpointer.admin.retention.delete import delete_checkpoint
+from checkpointer.admin.retention.garbage_collect import Cleaned
+from checkpointer.admin.retention.plan import Plan
+from checkpointer.admin.retention.policy import RetentionPolicy
+from checkpointer.admin.savepoints import Savepoint
+from checkpointer.admin.streaming import fork, rewind
+from checkpointer.admin.streaming.fork import Fork
+from checkpointer.admin.streaming.rewind import Rewind
 from checkpointer.checkpoint import low_level, restore, save
 from checkpointer.checkpoint.migration import Transform
 from checkpointer.checkpoint.restore import OnCorruption
 from checkpointer.checkpoint.verify import Verification, verify_store
 from checkpointer.client import Client, as_bytes, as_id, as_migration, as_target, fixed
-from checkpointer.lineage import Savepoint
-from checkpointer.losses import RepairPlan
 from checkpointer.notebook import checkpoints_html
-from checkpointer.query import fork, rewind
-from checkpointer.query.fork import Fork
-from checkpointer.query.rewind import Rewind
-from checkpointer.retention import sweep
-from checkpointer.retention.delete import delete_checkpoint
-from checkpointer.retention.plan import Plan
-from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.retention.sweep import Cleaned
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.host import Progress
 from checkpointer.storage import Fencing, open_files, options_near
@@ -96,33 +96,33 @@ class Checkpointer(Client):
 
     def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
         """Keep the committed checkpoint, or another live one, under a name that can be used once."""
-        return self._run(lineage.savepoint(self._session, name, None if id is None else as_id(id)))
+        return self._run(savepoints.savepoint(self._session, name, None if id is None else as_id(id)))
 
     def savepoints(self) -> list[Savepoint]:
         """Every savepoint, oldest first."""
-        return self._run(lineage.savepoints(self._session))
+        return self._run(savepoints.savepoints(self._session))
 
     def delete_savepoint(self, name: str) -> None:
         """Take a savepoint's name away."""
-        self._run(lineage.delete_savepoint(self._session, name))
+        self._run(savepoints.delete_savepoint(self._session, name))
 
     def plan(self, policy: RetentionPolicy | None = None) -> Plan:
         """What cleanup would do: every object of the store, with its size, who names it, and what becomes of it.
 
         Without a policy nothing is retired. Only reads.
         """
-        return self._run(sweep.make_plan(self._session, policy))
+        return self._run(garbage_collect.make_plan(self._session, policy))
 
     def apply(self, plan: Plan, *, progress: Progress | None = None) -> Cleaned:
         """Do what a plan says; or raise `OutrunError`, having done nothing, where that came to be needed since."""
-        return self._run(sweep.apply_plan(self._session, plan, progress))
+        return self._run(garbage_collect.apply_plan(self._session, plan, progress))
 
     def clean(self, policy: RetentionPolicy | None = None, *, progress: Progress | None = None) -> Cleaned:
         """Retire what the policy does not keep, and delete what nothing needs: `plan` and `apply` in one.
 
         Safe beside a running job, readers, and other cleanups; fences nobody. Without a policy it only deletes garbage.
         """
-        return self._run(sweep.clean(self._session, policy, progress))
+        return self._run(garbage_collect.clean(self._session, policy, progress))
 
     def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
         """Commit an older checkpoint's content, by id or savepoint name, on top of the history. Returns the new id.
@@ -130,7 +130,7 @@ class Checkpointer(Client):
         Every object of that checkpoint is read and compared first, one request for each. Where one is damaged,
         `CorruptionError` names it and nothing is changed. `progress` is told bytes.
         """
-        return self._run(lineage.rollback(self._session, as_target(to), progress=progress))
+        return self._run(savepoints.rollback(self._session, as_target(to), progress=progress))
 
     def export(
         self,
@@ -281,7 +281,7 @@ class Checkpointer(Client):
             spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
             storage_options: Those of `spark_checkpoint`.
         """
-        return self._run(candidates.candidates(self._session, fixed(spark_checkpoint), storage_options))
+        return self._run(repair_candidates.candidates(self._session, fixed(spark_checkpoint), storage_options))
 
     def repair_plan(self, to: CheckpointId | str, *, progress: Progress | None = None) -> RepairPlan:
         """Say what `repair` would keep of one of `repair_candidates()`, and what would be missing. Only reads.
@@ -363,7 +363,7 @@ class Checkpointer(Client):
 
         Asks for each object that was written under this id: all that a manifest names must be there before.
         """
-        return self._run(lineage.update_latest(self._session, as_id(id)))
+        return self._run(savepoints.update_latest(self._session, as_id(id)))
 
     def read_latest(self) -> CheckpointId | None:
         """The committed checkpoint's id, as it is now."""
@@ -386,7 +386,7 @@ class Checkpointer(Client):
 
     def list_checkpoints(self) -> list[CheckpointId]:
         """Every live checkpoint, oldest first."""
-        return self._run(lineage.list_checkpoints(self._session))
+        return self._run(savepoints.list_checkpoints(self._session))
 
     def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
         """Delete a checkpoint and every object that nothing else names."""

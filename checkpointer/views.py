@@ -3,12 +3,12 @@
 from copy import deepcopy
 from datetime import datetime
 
+from checkpointer.admin.checkpoint_sizes import partition_bytes
 from checkpointer.checkpoint.restore import Snapshot
 from checkpointer.checkpoint.verify import Finding
 from checkpointer.display import count, cut, note, size, some, table
 from checkpointer.notebook import manifest_html
 from checkpointer.runtime.not_picklable import NotPicklable
-from manifests.measures import partition_bytes
 from manifests.model import Artifact, CheckpointId, Job, Json, Manifest
 
 _MOST = 20

@@ -6,7 +6,7 @@ has no answer.
 
 from collections.abc import Sequence
 
-from checkpointer.candidates import Candidate
+from checkpointer.admin.repair_candidates import Candidate
 from checkpointer.checkpoint.resolve import ID_START, LATEST, WHOLE, begins
 from checkpointer.display import some
 from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError

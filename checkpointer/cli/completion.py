@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from checkpointer import lineage
+from checkpointer.admin import savepoints
 from checkpointer.checkpoint.resolve import LATEST, read_listed, read_overview
 from checkpointer.checkpoint.writer import Session
 from checkpointer.runtime import run_sync
@@ -46,7 +46,7 @@ def _read(context: click.Context, names: Names) -> list[str]:
 
 
 async def _savepoints(session: Session) -> list[str]:
-    return [savepoint.name for savepoint in await lineage.savepoints(session)]
+    return [savepoint.name for savepoint in await savepoints.savepoints(session)]
 
 
 async def _ids(session: Session) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import click
 
+from checkpointer.admin.diff import Difference, OperatorDifference, ValueDifference, compare
 from checkpointer.checkpoint.resolve import LATEST, Listed, read_listed
 from checkpointer.checkpoint.restore import Snapshot
 from checkpointer.checkpoint.writer import Session
@@ -12,7 +13,6 @@ from checkpointer.cli import keys, nouns
 from checkpointer.cli.screen import print_json, print_line, print_table, to_text
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
-from checkpointer.difference import Difference, OperatorDifference, ValueDifference, compare
 from checkpointer.display import count, ranges, size
 
 _KEYS = (Column("CHANGE"), Column("KEY"))

@@ -5,16 +5,17 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from checkpointer.candidates import Candidate
+from checkpointer.admin import checkpoint_sizes
+from checkpointer.admin.checkpoint_sizes import OperatorSize, PartitionSize, Spread
+from checkpointer.admin.losses import Loss, Older, RepairPlan
+from checkpointer.admin.repair_candidates import Candidate
+from checkpointer.admin.retention.plan import PlanRow, Total
+from checkpointer.admin.savepoints import Savepoint
 from checkpointer.checkpoint.resolve import Listed
 from checkpointer.checkpoint.verify import Finding, Verification
 from checkpointer.cli import nouns
 from checkpointer.display import moment
-from checkpointer.lineage import Savepoint
-from checkpointer.losses import Loss, Older, RepairPlan
-from checkpointer.retention.plan import PlanRow, Total
-from manifests import measures, object_paths
-from manifests.measures import OperatorSize, PartitionSize, Spread
+from manifests import object_paths
 from manifests.model import Artifact, CheckpointId, Cost, Job, Operator
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def ids(checkpoints: Iterable[CheckpointId]) -> list[str]:
 
 def checkpoint(listed: Listed) -> nouns.Checkpoint:
     """What a list says of a checkpoint."""
-    manifest, sizes = listed.manifest, measures.checkpoint_bytes(listed.manifest)
+    manifest, sizes = listed.manifest, checkpoint_sizes.checkpoint_bytes(listed.manifest)
     return {
         "id": str(manifest.id),
         "sequence": manifest.id.sequence,
@@ -43,7 +44,7 @@ def checkpoint(listed: Listed) -> nouns.Checkpoint:
         "state": listed.state,
         "savepoints": list(listed.savepoints),
         "operators": sorted(manifest.operators),
-        "partitions": sum(map(measures.partitions, manifest.operators.values())),
+        "partitions": sum(map(checkpoint_sizes.partitions, manifest.operators.values())),
         "bytes": sizes[0] if sizes else None,
         "own_bytes": sizes[1] if sizes else None,
     }
@@ -52,7 +53,7 @@ def checkpoint(listed: Listed) -> nouns.Checkpoint:
 def operator(name: str, found: Operator) -> nouns.Operator:
     """One operator of a checkpoint, and what it holds."""
     return operator_of(
-        name, found.codec, found.partitioner, found.partitions, measures.operator_size(found), found.schema
+        name, found.codec, found.partitioner, found.partitions, checkpoint_sizes.operator_size(found), found.schema
     )
 
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
+from checkpointer.admin.diff import compare_keys, partitions_to_compare
 from checkpointer.checkpoint.restore import Snapshot, kind_of
 from checkpointer.cli import nouns
 from checkpointer.cli.records import records
 from checkpointer.cli.screen import to_text
-from checkpointer.difference import compare_keys, partitions_to_compare
 from checkpointer.errors import IllegalArgumentError
 from manifests.model import Json, Operator
 

@@ -2,7 +2,8 @@
 
 import click
 
-from checkpointer.candidates import Candidate
+from checkpointer.admin.losses import RepairPlan
+from checkpointer.admin.repair_candidates import Candidate
 from checkpointer.cli import documents
 from checkpointer.cli.candidate import find_candidate
 from checkpointer.cli.root import require_store
@@ -10,7 +11,6 @@ from checkpointer.cli.screen import print_json, print_line, print_table, progres
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import Opened, Options, verb
 from checkpointer.display import count, moment, size
-from checkpointer.losses import RepairPlan
 from checkpointer.storage import options_near
 from manifests.model import CheckpointId
 

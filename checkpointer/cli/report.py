@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
+from checkpointer.admin.retention.policy import RetentionPolicy
 from checkpointer.cli import report_document
 from checkpointer.cli.cleanup import rules
 from checkpointer.cli.root import require_store
 from checkpointer.cli.screen import print_json, print_line, progress
 from checkpointer.cli.verb import Mistyped, Opened, verb
-from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.storage.local import files
 
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import click
 
+from checkpointer.admin.streaming import rewind as query
+from checkpointer.admin.streaming.rewind import Options, Rewind
 from checkpointer.checkpoint.resolve import find
 from checkpointer.cli import documents
 from checkpointer.cli import verb as shared
 from checkpointer.cli.screen import print_facts, print_json, print_line, progress
 from checkpointer.cli.verb import CHECKPOINT, Opened, into_target, options_for, verb
 from checkpointer.errors import InvalidStateError
-from checkpointer.query import rewind as query
-from checkpointer.query.rewind import Options, Rewind
 from manifests.model import CheckpointId, Json
 
 SPARK_CHECKPOINT = click.option(

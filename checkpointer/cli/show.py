@@ -2,13 +2,13 @@
 
 import click
 
+from checkpointer.admin import checkpoint_sizes
 from checkpointer.checkpoint.resolve import LATEST, Listed, read_listed
 from checkpointer.cli import documents, nouns
 from checkpointer.cli.screen import print_facts, print_json, print_line, print_table, to_text
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import CHECKPOINT, Opened, verb
 from checkpointer.display import age, size, spread
-from manifests import measures
 
 _OPERATORS = (
     Column("OPERATOR"),
@@ -65,7 +65,7 @@ def _document(listed: Listed) -> nouns.Checkpoint:
         "properties": dict(manifest.properties),
         "watermark": manifest.watermark,
         "contents": [documents.operator(name, operator) for name, operator in sorted(manifest.operators.items())],
-        "biggest_partitions": list(map(documents.partition, measures.biggest_partitions(manifest))),
+        "biggest_partitions": list(map(documents.partition, checkpoint_sizes.biggest_partitions(manifest))),
     }
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from checkpointer.census import Census, take_census
+from checkpointer.admin.stats import Census, take_census
 from checkpointer.cli import documents, nouns
 from checkpointer.cli.screen import print_facts, print_json, print_line, print_table, progress
 from checkpointer.cli.table import Column

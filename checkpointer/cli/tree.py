@@ -2,13 +2,13 @@
 
 import click
 
+from checkpointer.admin import checkpoint_sizes
 from checkpointer.checkpoint.resolve import LATEST, Listed, read_listed
 from checkpointer.checkpoint.restore import find_operator
 from checkpointer.cli import documents, nouns
 from checkpointer.cli.screen import Node, print_json, print_tree
 from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
 from checkpointer.display import count, size
-from manifests import measures
 from manifests.model import Operator
 
 _PARTITIONS = 20
@@ -50,7 +50,7 @@ def _document(listed: Listed, only: str | None, most: int | None) -> nouns.Check
 
 
 def _operator(name: str, operator: Operator, most: int | None) -> nouns.Operator:
-    sizes = measures.partition_bytes(operator)
+    sizes = checkpoint_sizes.partition_bytes(operator)
     shown = sorted(operator.chains)[:most]
     partitions: list[nouns.Partition] = [
         {

@@ -6,7 +6,11 @@ long is limited, and the report says so.
 
 from collections import Counter
 
-from checkpointer.candidates import Candidate, candidates
+from checkpointer.admin import checkpoint_sizes
+from checkpointer.admin.checkpoint_sizes import Spread
+from checkpointer.admin.repair_candidates import Candidate, candidates
+from checkpointer.admin.retention.garbage_collect import make_plan
+from checkpointer.admin.retention.policy import RetentionPolicy
 from checkpointer.checkpoint.latest import Head, read_head
 from checkpointer.checkpoint.resolve import State, state_of
 from checkpointer.checkpoint.verify import Check, Verification, check_share
@@ -23,13 +27,10 @@ from checkpointer.report.model import (
     Report,
     SavepointRow,
 )
-from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.retention.sweep import make_plan
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.host import Progress
 from checkpointer.storage.base import ObjectNotFoundError
-from manifests import measures, object_paths
-from manifests.measures import Spread
+from manifests import object_paths
 from manifests.model import CheckpointId, Manifest, Operator, Ref
 
 MOST_PARTITIONS = 3_000_000
@@ -87,7 +88,7 @@ async def gather(
         checkpoints=_checkpoints(head, check, alone),
         operators=_operators(current) if current else (),
         unread_operators=_unread(head, alone, current),
-        biggest=measures.biggest_partitions(current) if current else (),
+        biggest=checkpoint_sizes.biggest_partitions(current) if current else (),
         savepoints=_savepoints(check),
         cleanup=_too_much() if too_much else await _cleanup(session, policy),
         verification=verification,
@@ -120,7 +121,7 @@ def _share(check: Check) -> float:
     """A share that is soon read."""
     sizes: dict[str, int] = {}
     for manifest in check.manifests.values():
-        sizes |= measures.object_sizes(manifest)
+        sizes |= checkpoint_sizes.object_sizes(manifest)
     return min(1.0, MOST_BYTES / max(sum(sizes.values()), 1), MOST_OBJECTS / max(len(sizes), 1))
 
 
@@ -164,8 +165,8 @@ def _row(
     ref: Ref, alone: Manifest, loaded: Manifest, state: State, savepoints: tuple[str, ...], damaged: bool
 ) -> CheckpointRow:
     whole = len(loaded.operators) == len(alone.operators)  # those with a damaged segment are not loaded
-    total = measures.checkpoint_bytes(loaded) if whole else None
-    written = measures.written_bytes(loaded) if whole else None
+    total = checkpoint_sizes.checkpoint_bytes(loaded) if whole else None
+    written = checkpoint_sizes.written_bytes(loaded) if whole else None
     cost_bytes = None if alone.cost is None else alone.cost.bytes
     return CheckpointRow(
         id=ref.id,
@@ -191,9 +192,9 @@ def _operators(manifest: Manifest) -> tuple[OperatorRow, ...]:
             operator.partitioner,
             operator.partitions,
             operator.schema,
-            measures.operator_size(operator),
+            checkpoint_sizes.operator_size(operator),
             tuple(sorted(Counter(map(len, operator.chains.values())).items())),
-            Spread.of(measures.partition_bytes(operator).values()),
+            Spread.of(checkpoint_sizes.partition_bytes(operator).values()),
         )
         for name, operator in manifest.operators.items()
     ]

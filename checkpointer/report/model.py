@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from checkpointer.candidates import Candidate
+from checkpointer.admin.checkpoint_sizes import OperatorSize, PartitionSize, Spread
+from checkpointer.admin.repair_candidates import Candidate
+from checkpointer.admin.retention.reachability import Action
 from checkpointer.checkpoint.resolve import State
 from checkpointer.checkpoint.verify import Verification
 from checkpointer.display import count
-from checkpointer.retention.index import Action
-from manifests.measures import OperatorSize, PartitionSize, Spread
 from manifests.model import CheckpointId, Cost, Job, Json, Retired, Writer
 
 

@@ -4,10 +4,10 @@ import logging
 import threading
 from typing import Any
 
+from checkpointer.admin.retention.garbage_collect import clean
+from checkpointer.admin.retention.policy import RetentionPolicy
 from checkpointer.client import Client
 from checkpointer.errors import CheckpointError
-from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.retention.sweep import clean
 from checkpointer.runtime import run_sync
 from manifests.model import CheckpointId
 

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from checkpointer.admin.retention.expire import retire
+from checkpointer.admin.retention.garbage_collect import BULK, Cleaned, check_policy, judge_leftovers, judge_store
+from checkpointer.admin.retention.plan import Judge, Plan, PlanRow, Total
+from checkpointer.admin.retention.policy import RetentionPolicy
+from checkpointer.admin.retention.reachability import DELETE, LATER
 from checkpointer.client import Client
 from checkpointer.errors import StoreRefusedError
-from checkpointer.retention.index import DELETE, LATER
-from checkpointer.retention.plan import Judge, Plan, PlanRow, Total
-from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.retention.retire import retire
-from checkpointer.retention.sweep import BULK, Cleaned, check_policy, judge_leftovers, judge_store
 from checkpointer.runtime import run_sync
 from checkpointer.spark.door import check_session
 from checkpointer.spark.tasks import TaskRoot

@@ -8,9 +8,9 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
+from checkpointer.admin.streaming.file_source_log import digest, last_entries
+from checkpointer.admin.streaming.offset_log import Offsets
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.query.file_lists import digest, last_entries
-from checkpointer.query.spark_log import Offsets
 from checkpointer.spark.batch import find_query
 from checkpointer.storage.url import parse
 from manifests.job_json import LIST_ENTRY

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 
+from checkpointer.admin.retention.policy import RetentionPolicy
+from checkpointer.admin.streaming.alignment import CONTINUE, Step, compare
 from checkpointer.checkpoint.metrics import MetricsCallback
 from checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
-from checkpointer.query.binding import CONTINUE, Step, compare
-from checkpointer.retention.policies import RetentionPolicy
 from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
 from checkpointer.spark.cleaner import Cleaner
 from checkpointer.spark.failure import describe

@@ -15,11 +15,11 @@ from io import BytesIO
 
 import pyarrow as pa
 
+from checkpointer.admin.savepoints import find_target
 from checkpointer.checkpoint.latest import reading
 from checkpointer.checkpoint.restore import Kind, Snapshot, kind_of
 from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
-from checkpointer.lineage import find_target
 from checkpointer.runtime.host import Progress, tell
 from checkpointer.storage.base import ObjectExistsError, Store
 from checkpointer.table.parquet_file import PlainRows, open_writer

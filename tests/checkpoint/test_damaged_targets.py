@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from checkpointer import Checkpointer
+from checkpointer.admin.streaming import rewind
 from checkpointer.checkpoint.require_intact import refuse_damaged
 from checkpointer.errors import CorruptionError, RetiredError, StoreRefusedError
-from checkpointer.query import rewind
 from manifests import object_paths
 from manifests.model import CheckpointId
+from tests.admin.streaming.spark_model import LAST, Query, history
 from tests.checkpoint.test_intact import own, spoil
-from tests.core.spark_model import LAST, Query, history
 from tests.damage import DAMAGE, everything, fill
 from tests.world import World, latest, line, put
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
-from checkpointer.census import take_census
+from checkpointer.admin.stats import take_census
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.sync_handles import Checkpoint, Restored

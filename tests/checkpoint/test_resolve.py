@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from checkpointer import Checkpointer, census, difference, lineage, runtime
+from checkpointer import Checkpointer, runtime
+from checkpointer.admin import checkpoint_sizes, diff, savepoints, stats
 from checkpointer.checkpoint import resolve
 from checkpointer.checkpoint.latest import read_head
 from checkpointer.errors import IllegalArgumentError
-from manifests import measures
 from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
 from manifests.segments import INLINE
 from tests.world import Actor, World, line, live_objects, put
@@ -37,10 +37,10 @@ def test_an_overview_reads_manifests_alone(world: World) -> None:
         requests(ck)
         found = runtime.run_sync(resolve.read_overview(ck._session))
         assert requests(ck) == {"get": 11, "list": 1}  # the pointer, and each manifest once
-        assert [measures.checkpoint_bytes(listed.manifest) for listed in found.checkpoints] == [None] * 10
+        assert [checkpoint_sizes.checkpoint_bytes(listed.manifest) for listed in found.checkpoints] == [None] * 10
         whole = runtime.run_sync(resolve.read_overview(ck._session, chains=True))
         segments = {s.path for c in whole.checkpoints for s in c.manifest.operators["many"].segments}
-        assert all(measures.checkpoint_bytes(listed.manifest) for listed in whole.checkpoints)
+        assert all(checkpoint_sizes.checkpoint_bytes(listed.manifest) for listed in whole.checkpoints)
         assert len(segments) <= requests(ck)["get"] - 11 < 10 * len(segments)
 
 
@@ -50,7 +50,7 @@ def test_what_has_the_same_segments_is_read_once(world: World) -> None:
         for _ in range(30):
             put(ck, b"other")
         requests(ck)
-        counted = runtime.run_sync(census.take_census(ck._session))
+        counted = runtime.run_sync(stats.take_census(ck._session))
         gets = [request.path for request in ck.faults.requests if request.kind == "get"]
         assert sum(path.startswith("manifests/segments/") for path in gets) <= resolve.AT_ONCE
         assert counted.checkpoints == 31
@@ -66,7 +66,7 @@ def test_a_census_counts_what_is_live(folder: World) -> None:
             cp.prepare()
         ck.save_snapshot(CheckpointId(3, "0badbad0"), "many", 0, b"garbage")
         told: list[tuple[int, int]] = []
-        counted = runtime.run_sync(census.take_census(ck._session, lambda *step: told.append(step)))
+        counted = runtime.run_sync(stats.take_census(ck._session, lambda *step: told.append(step)))
         session = ck._session
 
         async def live() -> set[str]:
@@ -108,7 +108,7 @@ def test_other_names_of_savepoints_mean_one_thing(world: World, name: str) -> No
 
 
 def test_a_savepoint_that_has_such_a_name_from_before_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lineage, "means_two_things", lambda name: False)
+    monkeypatch.setattr(savepoints, "means_two_things", lambda name: False)
     with world.actor() as ck:
         first, _, third = line(ck, 3)
         for name in ("latest", "2"):
@@ -124,7 +124,9 @@ def test_a_savepoint_that_has_such_a_name_from_before_is_kept(world: World, monk
 
 
 def test_a_savepoint_whose_name_is_a_number_is_no_guess(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lineage, "means_two_things", lambda name: False)  # as one that was made before it was refused
+    monkeypatch.setattr(
+        savepoints, "means_two_things", lambda name: False
+    )  # as one that was made before it was refused
     with world.actor() as ck:
         first, second, _ = line(ck, 3)
         ck.savepoint("2", first)
@@ -151,12 +153,12 @@ def artifact(records: int, *, path: str = "shared", length: int = 100, offset: i
 
 def test_bytes_that_partitions_share_are_divided_by_records() -> None:
     shared = Operator(4, "p", "parquet", {0: (artifact(30),), 1: (artifact(10),), 2: (artifact(5, path="own"),)})
-    assert measures.partition_bytes(shared) == {0: 75, 1: 25, 2: 100}
+    assert checkpoint_sizes.partition_bytes(shared) == {0: 75, 1: 25, 2: 100}
     empty = Operator(2, "p", "parquet", {0: (artifact(0),), 1: (artifact(0),)})
-    assert measures.partition_bytes(empty) == {0: 50, 1: 50}
+    assert checkpoint_sizes.partition_bytes(empty) == {0: 50, 1: 50}
     packed = Operator(2, "p", "raw", {0: (artifact(1),), 1: (artifact(1, offset=100, length=7),)})
-    assert measures.partition_bytes(packed) == {0: 100, 1: 7}
-    assert measures.operator_size(shared).snapshot_bytes == 200
+    assert checkpoint_sizes.partition_bytes(packed) == {0: 100, 1: 7}
+    assert checkpoint_sizes.operator_size(shared).snapshot_bytes == 200
 
 
 def test_a_difference_names_what_is_on_one_side_alone() -> None:
@@ -164,7 +166,7 @@ def test_a_difference_names_what_is_on_one_side_alone() -> None:
     new = Operator(3, "p", "raw", {0: (artifact(1),), 1: (artifact(1, path="c"),), 2: (artifact(1, path="d"),)})
     before = Manifest(ID, operators={"same": old, "op": old}, positions={"x": 1, "gone": 2, "y": None}, watermark=None)
     after = Manifest(ID, operators={"same": old, "op": new}, positions={"x": None, "new": 3, "y": 1}, watermark=5)
-    found = difference.compare(before, after)
+    found = diff.compare(before, after)
     (operator,) = found.operators
     assert (operator.name, operator.added, operator.removed, operator.changed) == ("op", (2,), (), (1,))
     changes = {value.name: value.change for value in found.positions}
@@ -172,4 +174,4 @@ def test_a_difference_names_what_is_on_one_side_alone() -> None:
     assert found.watermark is not None
     assert found.watermark.change == "added"
     assert (found.bytes_added, found.bytes_removed) == (2000, 0)
-    assert not difference.compare(before, before)
+    assert not diff.compare(before, before)

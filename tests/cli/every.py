@@ -15,7 +15,7 @@ from checkpointer.runtime import run_sync
 from checkpointer.table.schema import TableSchema, first_schema
 from checkpointer.table.version import Version
 from checkpointer.table.write import Writer
-from tests.core.spark_model import Query, history
+from tests.admin.streaming.spark_model import Query, history
 from tests.damage import flip
 from tests.progress.test_eventhub_contract import checkpoint, claim
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from checkpointer import Checkpointer
-from checkpointer.candidates import Candidate
+from checkpointer.admin.repair_candidates import Candidate
 from checkpointer.cli import candidate
 from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError
 from manifests.model import CheckpointId

@@ -7,8 +7,8 @@ import pytest
 
 from checkpointer import Checkpointer
 from checkpointer.checkpoint import liveness
+from tests.admin.streaming.spark_model import LAST, Query, history
 from tests.cli.conftest import Run
-from tests.core.spark_model import LAST, Query, history
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
-from checkpointer.candidates import Candidate
+from checkpointer.admin.repair_candidates import Candidate
+from checkpointer.admin.retention.garbage_collect import Cleaned
+from checkpointer.admin.retention.plan import Total
+from checkpointer.admin.streaming.fork import Fork
 from checkpointer.checkpoint.verify import Finding, Verification
-from checkpointer.query.fork import Fork
-from checkpointer.retention.plan import Total
-from checkpointer.retention.sweep import Cleaned
 from manifests.model import CheckpointId
-from tests.core.spark_model import Query, history
+from tests.admin.streaming.spark_model import Query, history
 from tests.damage import flip
 from tests.world import World, line
 

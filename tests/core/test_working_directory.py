@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
+from checkpointer.admin.streaming.spark_location import Where
 from checkpointer.progress.eventhub import CheckpointStore
 from checkpointer.progress.journal import Journal
-from checkpointer.query.where import Where
 from checkpointer.spark.source import Request
 
 ROOTS = {

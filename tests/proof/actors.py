@@ -11,7 +11,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from checkpointer import lineage
+from checkpointer.admin import savepoints
+from checkpointer.admin.retention.delete import delete_checkpoint
+from checkpointer.admin.retention.garbage_collect import apply_plan, clean, make_plan
+from checkpointer.admin.retention.policy import RetentionPolicy
 from checkpointer.checkpoint import low_level, restore, save
 from checkpointer.checkpoint.prepared import Prepared
 from checkpointer.checkpoint.writer import Session
@@ -26,9 +29,6 @@ from checkpointer.errors import (
     RetryableError,
     SavepointNotFoundError,
 )
-from checkpointer.retention.delete import delete_checkpoint
-from checkpointer.retention.policies import RetentionPolicy
-from checkpointer.retention.sweep import apply_plan, clean, make_plan
 from checkpointer.storage.retrying import RetryingStore
 from checkpointer.testing.simulation import SimulatedHost, Simulation
 from manifests.model import DELTA, SNAPSHOT, CheckpointId, Manifest
@@ -160,14 +160,14 @@ class Actor:
             manifest = Manifest(checkpoint, parent=base.parent, operators={**base.manifest.operators, "log": log})
             await low_level.save_manifest(self.session, manifest)
             with self._attempts("commit", checkpoint):
-                await self._attempt(checkpoint, lineage.update_latest(self.session, checkpoint))
+                await self._attempt(checkpoint, savepoints.update_latest(self.session, checkpoint))
 
     async def roll_back(self, to: CheckpointId | str) -> None:
         where = {"target": str(to)} if isinstance(to, CheckpointId) else {"name": to}
         fresh = self.session._base is None
         with self.deed("rollback", target=to), self.asks("rollback", fresh=fresh, **where) as asked:
             self.content = None
-            made = await lineage.rollback(self.session, to)
+            made = await savepoints.rollback(self.session, to)
             asked.result = {"id": str(made)}
             self.stage.acknowledge(made)
 
@@ -209,7 +209,7 @@ class Actor:
 
     async def listed(self) -> list[CheckpointId]:
         with self.deed("list"), self.asks("list") as asked:
-            found = await lineage.list_checkpoints(self.session)
+            found = await savepoints.list_checkpoints(self.session)
             asked.result = {"ids": [str(one) for one in found]}
             return found
 
@@ -219,7 +219,7 @@ class Actor:
         with self.deed("savepoint", name, target=which) as deed:
             try:
                 with self.asks("savepoint", name=name, target=target) as asked:
-                    made = await lineage.savepoint(self.session, name, which)
+                    made = await savepoints.savepoint(self.session, name, which)
                     asked.result = {"id": str(made.id)}
             except IllegalArgumentError as error:
                 if "is taken" not in str(error):
@@ -230,7 +230,7 @@ class Actor:
     async def forget(self, name: str) -> None:
         """Delete a savepoint."""
         with self.deed("delete_savepoint", name) as deed, self.asks("delete_savepoint", name=name):
-            await lineage.delete_savepoint(self.session, name)
+            await savepoints.delete_savepoint(self.session, name)
             self.stage.judge.done(deed)
 
     async def delete(self, which: CheckpointId) -> None:
@@ -269,7 +269,7 @@ class Actor:
         for checkpoint in await self.listed():
             await self._load(checkpoint, None, target=str(checkpoint))
         with self.deed("list"), self.asks("savepoints") as asked:
-            found = await lineage.savepoints(self.session)
+            found = await savepoints.savepoints(self.session)
             asked.result = {"names": {one.name: str(one.id) for one in found}}
         for one in found:
             await self._load(None, one.name, name=one.name)

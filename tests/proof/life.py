@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
+from checkpointer.admin.retention.plan import Plan
 from checkpointer.errors import CheckpointError
 from checkpointer.progress.eventhub import CheckpointStore
 from checkpointer.progress.eventhub import aio as eventhub_aio
@@ -16,7 +17,6 @@ from checkpointer.progress.journal import Journal
 from checkpointer.progress.kinesis import ShardLeases
 from checkpointer.report import page
 from checkpointer.report.gather import make_report
-from checkpointer.retention.plan import Plan
 from checkpointer.spark import stateful
 from tests.damage import fill
 from tests.proof.verbs import GROUP, Said, command, partition_of

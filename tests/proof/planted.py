@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from checkpointer import lineage
+from checkpointer.admin import savepoints
+from checkpointer.admin.retention import delete, expire, garbage_collect, plan, policy, reachability
 from checkpointer.checkpoint import history, latest, objects, prepared, restore, save, upload, writer
-from checkpointer.retention import delete, index, plan, policies, retire, sweep
 from checkpointer.storage import compare_and_swap, memory
 
 
@@ -51,7 +51,7 @@ NO_SEQUENCE_RULE = Planted(
 
 PREPARED_UNPROTECTED = Planted(
     "what is prepared is swept",
-    index.index_live,
+    reachability.index_live,
     "if head.prepared is not None:",
     "if False:",
 )
@@ -96,21 +96,21 @@ PLANTED = (
     ),
     Planted(
         "a catalog with the committed sequence",
-        lineage.recatalogue,
+        savepoints.recatalogue,
         "session.draw_id(head.sequence)",
         "session.draw_id(head.sequence - 1)",
         scene="a savepoint beside a cleanup",
     ),
     Planted(
         "a catalog named after the checkpoint",
-        lineage.recatalogue,
+        savepoints.recatalogue,
         "session.draw_id(head.sequence)",
         "head.committed.id",
         scene="a savepoint beside a cleanup",
     ),
     Planted(
         "retention retries its old plan",
-        retire.retire_chosen,
+        expire.retire_chosen,
         "live, gone = await choose(head)",
         "live, gone = planned.setdefault('', await choose(head))",
         scene="a savepoint of what stands in the catalog, beside a cleanup",
@@ -200,14 +200,14 @@ PLANTED = (
     ),
     Planted(
         "savepoints deleted by name",
-        lineage.delete_savepoint,
+        savepoints.delete_savepoint,
         "entry.nonce != meant.nonce",
         "entry.name != name",
         scene="a savepoint deleted and made again",
     ),
     Planted(
         "savepoint deletion without a swap",
-        lineage.delete_savepoint,
+        savepoints.delete_savepoint,
         "await advance(session.store, await read_head(session.store), step)",
         "from manifests.manifest_json import encode_pointer\n"
         "    planned = await step(await read_head(session.store))\n"
@@ -218,14 +218,14 @@ PLANTED = (
     ),
     Planted(
         "a savepoint of what was retired meanwhile",
-        lineage.savepoint,
+        savepoints.savepoint,
         "elif await is_live(session.store, head, kept.id) != kept:",
         "elif False:",
         scene="a savepoint beside a cleanup",
     ),
     Planted(
         "savepoints take over",
-        lineage.recatalogue,
+        savepoints.recatalogue,
         "return replace(head.pointer, ",
         "from manifests.model import Writer\n"
         "    return replace(head.pointer, writer=Writer(head.writer.epoch + 1, session._instance), ",
@@ -233,7 +233,7 @@ PLANTED = (
     ),
     Planted(
         "rollback not re-validated",
-        lineage._rollback,
+        savepoints._rollback,
         "if await is_live(session.store, head, target.id) != target:",
         "if False:",
         scene="a rollback beside a cleanup",
@@ -257,7 +257,7 @@ PLANTED = (
     NO_SEQUENCE_RULE,
     Planted(
         "a sweep with the sequence of another reading",
-        sweep.judge_store,
+        garbage_collect.judge_store,
         "Judge(head.sequence, await index_live(session, head, decision, policy.grace))",
         "Judge((await __import__('checkpointer.checkpoint.latest').pointer.read_head(session.store)).sequence, "
         "await index_live(session, head, decision, policy.grace))",
@@ -275,7 +275,7 @@ PLANTED = (
     ),
     Planted(
         "what was retired lately is swept under its readers",
-        index._add_retired,
+        reachability._add_retired,
         "if head.pointer is None or not head.pointer.retired:",
         "if True:",
         scene="a reader within the grace period",
@@ -288,7 +288,7 @@ PLANTED = (
     ),
     Planted(
         "a boundary that goes back",
-        retire.without,
+        expire.without,
         "max(old.boundary, live.chain[run - 1].id.sequence)",
         "live.chain[run - 1].id.sequence - 1",
     ),
@@ -300,41 +300,41 @@ PLANTED = (
     ),
     Planted(
         "savepoints are retired with the rest",
-        retire.decide,
+        expire.decide,
         "elif ref in live.savepoints:",
         "elif False:",
     ),
     Planted(
         "a savepoint of another checkpoint than was asked for",
-        lineage.savepoint,
+        savepoints.savepoint,
         "kept = head.committed if checkpoint is None else await is_live(session.store, head, checkpoint)",
         "kept = head.committed",
         scene="a savepoint beside a deletion",
     ),
     Planted(
         "a savepoint whose swap was refused keeps the newest",
-        lineage.savepoint,
+        savepoints.savepoint,
         "elif await is_live(session.store, head, kept.id) != kept:",
         "elif (kept := head.committed) is None:",
         scene="a savepoint beside a commit",
     ),
     Planted(
         "a savepoint that is acknowledged and not made",
-        lineage.savepoint,
+        savepoints.savepoint,
         "await advance(session.store, await read_head(session.store), step)",
         "await step(await read_head(session.store))",
         scene="a savepoint beside a commit",
     ),
     Planted(
         "a savepoint whose deletion is acknowledged and not made",
-        lineage.delete_savepoint,
+        savepoints.delete_savepoint,
         "await advance(session.store, await read_head(session.store), step)",
         "pass",
         scene="a savepoint made and another deleted",
     ),
     Planted(
         "a rollback to another checkpoint than was asked for",
-        lineage._rollback,
+        savepoints._rollback,
         "find_target(session, head, to))",
         "find_target(session, head, None))",
         scene="a rollback beside a commit",
@@ -347,7 +347,7 @@ PLANTED = (
     ),
     Planted(
         "retention leaves fewer than it was told",
-        policies.RetentionPolicy._rules,
+        policy.RetentionPolicy._rules,
         "index < self.keep_last",
         "index < 1",
     ),

@@ -16,11 +16,11 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import zstandard
 
+from checkpointer.admin.retention.plan import Plan, PlannedCheckpoint, PlanRow, Spool
+from checkpointer.admin.retention.reachability import DELETE, KEEP
 from checkpointer.progress import journal_format
 from checkpointer.progress.kinesis import state as kinesis
 from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
-from checkpointer.retention.index import DELETE, KEEP
-from checkpointer.retention.plan import Plan, PlannedCheckpoint, PlanRow, Spool
 from checkpointer.table import parquet
 from checkpointer.table.merge import in_order
 from checkpointer.table.schema import MERGE

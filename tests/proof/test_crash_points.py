@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointer import export as copies
+from checkpointer.admin import export as copies
+from checkpointer.admin.retention import plan
 from checkpointer.checkpoint import objects, restore, save
 from checkpointer.errors import CheckpointError
-from checkpointer.retention import plan
 from checkpointer.runtime import run_sync
 from checkpointer.storage import compare_and_swap
 from manifests import object_paths, segments

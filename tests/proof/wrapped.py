@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from checkpointer.admin.retention.plan import Plan
+from checkpointer.admin.streaming import file_source_log, log_plan, offset_log, rewind_record
+from checkpointer.admin.streaming.offset_log import SparkLog
 from checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
 from checkpointer.progress import journal_format
 from checkpointer.progress.kinesis.sequence import ExtendedSequenceNumber
-from checkpointer.query import file_lists, log_plan, records, spark_log
-from checkpointer.query.spark_log import SparkLog
-from checkpointer.retention.plan import Plan
 from checkpointer.storage import url
 from checkpointer.storage.base import Blob, Entry
 from checkpointer.table import parquet
@@ -251,10 +251,10 @@ def spark(data: bytes) -> object:
         listed = replace(job, spark=SparkProgress("spark", 'v1\n{}\n{"logOffset":1}', (), {"0/1": "0" * 64}))
         log = SparkLog("spark", "q", (1,), (1,), ())
         for work in (
-            lambda: spark_log.read_log(store),
-            lambda: records.read_records(store),
+            lambda: offset_log.read_log(store),
+            lambda: rewind_record.read_records(store),
             lambda: log_plan.plan_log(store, log, job, None),
-            lambda: file_lists.check_lists(store, listed),
+            lambda: file_source_log.check_lists(store, listed),
             lambda: log_plan.commit_of(store, log, job),
         ):
             try:
@@ -270,16 +270,16 @@ def spark(data: bytes) -> object:
 
 def spark_offsets(data: bytes) -> object:
     try:
-        offsets = spark_log.Offsets.parse(as_text(data))
+        offsets = offset_log.Offsets.parse(as_text(data))
     except ValueError as error:  # which `read_offsets` says more about
         raise IllegalArgumentError(str(error) or "no") from None
-    assert spark_log.same_offsets(offsets.sources, offsets.sources)
-    spark_log.same_offsets(offsets.sources, [f"{line} " for line in offsets.sources])
+    assert offset_log.same_offsets(offsets.sources, offsets.sources)
+    offset_log.same_offsets(offsets.sources, [f"{line} " for line in offsets.sources])
     return offsets.watermark
 
 
 def file_list(data: bytes) -> object:
-    found = file_lists.digest(data.decode(errors="replace"), 1)
+    found = file_source_log.digest(data.decode(errors="replace"), 1)
     if found is None:
         raise IllegalArgumentError("no such entry")
     return found

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from checkpointer import Checkpointer, RetentionPolicy
+from checkpointer.admin.retention.plan import PlanRow
 from checkpointer.errors import StoreRefusedError
-from checkpointer.retention.plan import PlanRow
 from checkpointer.runtime import run_sync
 from checkpointer.spark import clean, frame_of, plan_cleanup
 from checkpointer.spark.cleanup import SHARES, _ids, _shares

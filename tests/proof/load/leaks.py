@@ -6,8 +6,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from checkpointer.admin.retention import garbage_collect, plan
 from checkpointer.checkpoint import objects, upload
-from checkpointer.retention import plan, sweep
 from checkpointer.storage.local import files
 
 _kept: list[Any] = []
@@ -47,7 +47,9 @@ def leave_tasks() -> None:
 
 def leave_threads() -> None:
     """A thread is never told to end."""
-    _after(sweep, "make_plan", lambda *_: threading.Thread(target=threading.Event().wait, daemon=True).start())
+    _after(
+        garbage_collect, "make_plan", lambda *_: threading.Thread(target=threading.Event().wait, daemon=True).start()
+    )
 
 
 def sweep_nothing() -> None:
@@ -56,7 +58,7 @@ def sweep_nothing() -> None:
     async def idle(*_: Any) -> Any:
         return plan.Total(0, 0)
 
-    sweep._delete = idle
+    garbage_collect._delete = idle
 
 
 def _after(module: Any, name: str, then: Callable[..., object]) -> None:

@@ -1,0 +1,126 @@
+"""What is different between two checkpoints. Functions of manifests with their chains loaded."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from checkpointer.admin.checkpoint_sizes import object_sizes
+from manifests.model import CheckpointId, Json, Manifest, Operator
+
+Change = Literal["added", "removed", "changed"]
+KeyChange = Literal["inserted", "updated", "deleted"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorDifference:
+    """An operator that is not the same on both sides, and its partitions that are not."""
+
+    name: str
+    change: Change
+    added: tuple[int, ...]
+    removed: tuple[int, ...]
+    changed: tuple[int, ...]
+    redefined: tuple[str, ...]
+    """Which of its codec, schema, partitioner and number of partitions changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueDifference:
+    """A position, property or the watermark that is not the same; None where a side has none."""
+
+    name: str
+    change: Change
+    before: Json
+    after: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """From `before` to `after`. Bytes are those of objects that only one side has."""
+
+    before: CheckpointId
+    after: CheckpointId
+    operators: tuple[OperatorDifference, ...]
+    positions: tuple[ValueDifference, ...]
+    properties: tuple[ValueDifference, ...]
+    watermark: ValueDifference | None
+    bytes_added: int
+    bytes_removed: int
+
+    def __bool__(self) -> bool:
+        return bool(self.operators or self.positions or self.properties or self.watermark)
+
+
+def compare(before: Manifest, after: Manifest) -> Difference:
+    """What one has to do to `before` to have `after`."""
+    old, new = object_sizes(before), object_sizes(after)
+    names = sorted({*before.operators, *after.operators})
+    pairs = ((name, before.operators.get(name), after.operators.get(name)) for name in names)
+    return Difference(
+        before=before.id,
+        after=after.id,
+        operators=tuple(found for pair in pairs if (found := _operator(*pair))),
+        positions=_values(before.positions, after.positions),
+        properties=_values(before.properties, after.properties),
+        watermark=next(iter(_values(_watermark(before), _watermark(after))), None),
+        bytes_added=sum(size for path, size in new.items() if path not in old),
+        bytes_removed=sum(size for path, size in old.items() if path not in new),
+    )
+
+
+def _watermark(manifest: Manifest) -> dict[str, Json]:
+    return {} if manifest.watermark is None else {"watermark": manifest.watermark}
+
+
+def _operator(name: str, old: Operator | None, new: Operator | None) -> OperatorDifference | None:
+    before, after = old.chains if old else {}, new.chains if new else {}
+    added = tuple(sorted(p for p in after if p not in before))
+    removed = tuple(sorted(p for p in before if p not in after))
+    changed = tuple(sorted(p for p, chain in after.items() if p in before and chain != before[p]))
+    if old is None or new is None:
+        return OperatorDifference(name, "added" if old is None else "removed", added, removed, changed, ())
+    aspects = ("partitions", "partitioner", "codec", "schema")
+    redefined = tuple(aspect for aspect in aspects if getattr(old, aspect) != getattr(new, aspect))
+    if not (added or removed or changed or redefined):
+        return None
+    return OperatorDifference(name, "changed", added, removed, changed, redefined)
+
+
+def partitions_to_compare(before: Operator | None, after: Operator | None) -> Iterator[list[int]]:
+    """Yield partitions whose keys have to be compared together.
+
+    Where both sides spread keys alike, a key is in the same partition of both, and a partition with the same chain
+    holds the same. Otherwise all partitions are compared at once.
+    """
+    old, new = before.chains if before else {}, after.chains if after else {}
+    numbers = sorted({*old, *new})
+    if before is not None and after is not None:
+        layouts = {(side.partitions, side.partitioner, side.codec) for side in (before, after)}
+        if len(layouts) == 1:
+            yield from ([number] for number in numbers if old.get(number) != new.get(number))
+            return
+        yield numbers
+    else:
+        yield from ([number] for number in numbers)
+
+
+def compare_keys(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[tuple[str, KeyChange]]:
+    """Yield the keys that are not the same, and what one has to do to `before` to have `after`."""
+    for key, value in after.items():
+        if key not in before:
+            yield key, "inserted"
+        elif before[key] != value:
+            yield key, "updated"
+    yield from ((key, "deleted") for key in before if key not in after)
+
+
+def _values(before: Mapping[str, Json], after: Mapping[str, Json]) -> tuple[ValueDifference, ...]:
+    found = []
+    for name in sorted({*before, *after}):
+        if name not in before:
+            found.append(ValueDifference(name, "added", None, after[name]))
+        elif name not in after:
+            found.append(ValueDifference(name, "removed", before[name], None))
+        elif before[name] != after[name]:
+            found.append(ValueDifference(name, "changed", before[name], after[name]))
+    return tuple(found)

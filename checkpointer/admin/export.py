@@ -1,0 +1,164 @@
+"""Copying a checkpoint with all it needs: to another root, or under a new id of a root that is repaired.
+
+    GET object → size and digest → PUT under the id of this attempt … → PUT manifest → compare-and-swap _latest
+
+A copy is a new commit: every object carries the id of the attempt that writes it, and what the objects hold, their
+digests and the chains they make are what they were. What a crash leaves behind is garbage of the target.
+"""
+
+import logging
+from dataclasses import replace
+
+from checkpointer.admin.savepoints import find_target
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.comparison import Comparison
+from checkpointer.checkpoint.latest import Head, read_head, reading
+from checkpointer.checkpoint.restore import explaining
+from checkpointer.checkpoint.upload import IN_FLIGHT, Flight
+from checkpointer.checkpoint.writer import Base, Session
+from checkpointer.errors import InvalidStateError
+from checkpointer.runtime.host import Progress, tell
+from checkpointer.storage.base import Store
+from manifests import object_paths
+from manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
+from manifests.segments import SegmentObject
+
+logger = logging.getLogger("checkpointer")
+
+AT_ONCE = 16
+"""Objects that are copied at the same time; fewer where they are large, since each is in memory as a whole."""
+
+
+class Copier:
+    """Copies checkpoints from one store to another, or within one. All objects carry the id of `owner`, each once."""
+
+    def __init__(self, source: Store, target: Session, owner: CheckpointId, progress: Progress | None = None) -> None:
+        self._source = source
+        self._target = target
+        self._owner = owner
+        self._progress = progress
+        self._written: set[str] = set()
+        self._done = self._total = 0
+
+    async def copy(self, manifest: Manifest, checkpoint: CheckpointId) -> tuple[Ref, Manifest]:
+        """Write a checkpoint of this content without a parent, up to its manifest. Nothing is committed."""
+        names: dict[str, set[Artifact]] = {}
+        for operator in manifest.operators.values():
+            for artifact in _artifacts(operator):
+                names.setdefault(artifact.path, set()).add(artifact)
+        moved = {path: object_paths.under(path, self._owner) for path in names}
+        await self._copy_objects({moved[path]: artifacts for path, artifacts in names.items()})
+        store, host = self._target.store, self._target.host
+
+        def renamed() -> tuple[Manifest, list[SegmentObject]]:
+            operators = {name: _renamed(operator, moved) for name, operator in manifest.operators.items()}
+            copied = replace(
+                manifest, id=checkpoint, parent=None, created=host.now(), operators=operators, cost=None, extra={}
+            )
+            return objects.spill(copied, None)
+
+        written, segments = await host.run(renamed)
+        for segment in segments:
+            await objects.put(store, segment.path, segment.data)
+        return await objects.write_manifest(store, host, written), written
+
+    async def _copy_objects(self, wanted: dict[str, set[Artifact]]) -> None:
+        """Equal deltas of several attempts become one object of this one, so there may be fewer than there were."""
+        missing = {path: artifacts for path, artifacts in wanted.items() if path not in self._written}
+        sizes = {path: min(artifact.size for artifact in artifacts) for path, artifacts in missing.items()}
+        self._total += sum(sizes.values())
+        await self._tell(0)
+        flight = Flight()
+        try:
+            for path, artifacts in missing.items():
+                await flight.start(
+                    self._copy_object(path, sizes[path], artifacts), max(sizes[path], IN_FLIGHT // AT_ONCE)
+                )
+            await flight.land()
+        finally:
+            await flight.cancel()
+
+    async def _copy_object(self, path: str, size: int, artifacts: set[Artifact]) -> None:
+        """Copy an object once it was compared with its name, and its slices with what the manifest says of them."""
+        source = next(iter(artifacts)).path
+        data = (await self._source.get(source, limit=size)).data
+        comparison = Comparison(source, size, artifacts)
+        await objects.compute(self._target.host, lambda: comparison.compare(data), len(data) <= objects.BIG)
+        await objects.put(self._target.store, path, data)
+        self._written.add(path)
+        await self._tell(size)
+
+    async def _tell(self, size: int) -> None:
+        self._done += size
+        await tell(self._target.host, self._progress, self._done, self._total)
+
+
+def _artifacts(operator: Operator) -> list[Artifact]:
+    return [artifact for chain in operator.chains.values() for artifact in chain]
+
+
+def _renamed(operator: Operator, moved: dict[str, str]) -> Operator:
+    chains = {
+        partition: tuple(replace(artifact, path=moved[artifact.path]) for artifact in chain)
+        for partition, chain in operator.chains.items()
+    }
+    return replace(operator, chains=chains, segments=(), patches=())
+
+
+async def export(
+    session: Session, what: CheckpointId | str | None, target: Session, progress: Progress | None
+) -> CheckpointId:
+    """Copy a live checkpoint, the committed one by default, to an empty root, as its first commit.
+
+    Nothing is written to the source, and nobody is fenced. Raises `RetiredError` where the checkpoint was retired
+    meanwhile, `InvalidStateError` where the target is in use. The session of the target is closed.
+    """
+    try:
+        return await _export(session, what, target, progress)
+    finally:
+        await target.close()
+
+
+async def _export(
+    session: Session, what: CheckpointId | str | None, target: Session, progress: Progress | None
+) -> CheckpointId:
+    await refuse_used(target)
+
+    async def load(head: Head) -> tuple[Ref, Manifest]:
+        return await find_target(session, head, what)
+
+    ref, manifest = await reading(session.store, load)
+    return await create_root(session, ref.id, manifest, target, progress)
+
+
+async def create_root(
+    session: Session, source: CheckpointId, manifest: Manifest, target: Session, progress: Progress | None
+) -> CheckpointId:
+    """Make `manifest`, with the content of a live checkpoint, the first commit of an empty root."""
+    await target.prove_conditions(Head())
+    checkpoint = target.draw_id(0)
+    copier = Copier(session.store, target, checkpoint, progress)
+    copied, _ = await explaining(session, source, lambda: copier.copy(manifest, checkpoint))
+
+    async def plan(head: Head, pointer: Pointer) -> Pointer:
+        return replace(pointer, committed=copied)
+
+    await target.move(Base(Head(), None), copied, plan)
+    logger.info("%s: copied %s to %s, as %s", session.store.url, source, target.store.url, checkpoint)
+    return checkpoint
+
+
+async def refuse_used(target: Session) -> None:
+    """Only an empty root has no history that a copy would have to continue, or could bury.
+
+    What an export left behind that did not come to its end is of sequence 1, and no obstacle.
+    """
+    url = target.store.url
+    if (await read_head(target.store)).version is not None:
+        raise InvalidStateError(f"{url}: holds a store already: export to an empty root")
+    owners = (object_paths.owner(entry.path) for entry in await target.store.list(object_paths.MANIFESTS))
+    if any(owner is not None and owner.sequence > 1 for owner in owners):
+        raise InvalidStateError(
+            f"{url}: holds checkpoints, and no {object_paths.LATEST}: export to an empty root; if this one was in use, "
+            "repair_candidates(), or `checkpointer repair`, lists what it can be repaired to"
+        )

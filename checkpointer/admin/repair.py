@@ -1,0 +1,178 @@
+"""Repair: giving a root whose `_latest` is missing, damaged, or leads nowhere a committed checkpoint again.
+
+Nothing is decided here: somebody chose one of the candidates (`candidates.py`). It is copied under a new id above
+every sequence in the store, with all its objects, since whatever lies at or below may be swept by somebody who saw it
+dead. Before the swap nothing has changed. Where a candidate is damaged, `salvage.py` finds what of it is whole; that is
+committed only for a caller who accepts the loss.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from checkpointer.admin.export import Copier
+from checkpointer.admin.losses import RepairPlan
+from checkpointer.admin.repair_candidates import survey
+from checkpointer.admin.salvage import Salvage, extract, salvage
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.history import is_live, newest_above, read_history
+from checkpointer.checkpoint.intact import Intact, find_intact
+from checkpointer.checkpoint.latest import Head, read_damaged, read_head, reading
+from checkpointer.checkpoint.writer import Base, Session
+from checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
+from checkpointer.runtime.host import Progress
+from checkpointer.storage.base import ObjectNotFoundError
+from manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Pointer
+
+logger = logging.getLogger("checkpointer")
+
+
+async def plan_repair(session: Session, to: CheckpointId, progress: Progress | None = None) -> RepairPlan:
+    """Say what `repair` would keep of a candidate, and what would be missing. Only reads."""
+    return (await _examine(session, to, progress)).salvage.plan
+
+
+async def repair(
+    session: Session,
+    to: CheckpointId,
+    *,
+    accept_loss: bool = False,
+    older_partitions: bool = False,
+    progress: Progress | None = None,
+) -> CheckpointId:
+    """Commit a copy of a candidate as the first checkpoint of a new history. Returns the new id.
+
+    Savepoints are kept where the catalog is known, and copied too where only its remains are. Where something would be
+    missing, nothing is written unless the caller accepts that.
+    """
+    if older_partitions and not accept_loss:
+        raise IllegalArgumentError("older_partitions=True: makes a mix of batches, which goes with accept_loss=True")
+    url = session.store.url
+    async with session.lock:
+        seen = await _examine(session, to, progress)
+        head, plan = seen.head, seen.salvage.plan
+        if not plan and not accept_loss:
+            other = f"rollback(to=…), or `checkpointer rollback`: {seen.intact} is intact; or " if seen.intact else ""
+            raise CorruptionError(
+                f"{url}: {to} is not whole: {plan.summary()}: {other}choose another candidate; or repair_plan() says "
+                "all that would be missing of this one, and accept_loss=True, or --accept-loss on the command line, "
+                "commits the rest. Nothing was written"
+            )
+        savepoints = [entry for entry in seen.savepoints if entry.name not in plan.savepoints]
+        top = max(seen.top, head.sequence)
+        ids = [session.draw_id(top + number) for number in range(len(savepoints) + 1)]
+        copier = Copier(session.store, session, ids[0])
+        try:
+            entries = await _copy_savepoints(session, copier, savepoints, ids)
+            content = seen.salvage.content(older_partitions=older_partitions)
+            content = await extract(session, content, seen.salvage.broken, ids[0])
+            copied, whole = await copier.copy(content, ids[-1])
+        except ObjectNotFoundError as missing:
+            raise CorruptionError(f"{url}: {to} names an object that is gone: {missing}: choose another") from None
+        catalog = await _write_catalog(session, copied.id, entries)
+
+        async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
+            epoch = max(pointer.writer.epoch, copied.id.sequence)  # how many there were cannot be read any more
+            return replace(
+                pointer,
+                writer=replace(pointer.writer, epoch=epoch),
+                committed=copied,
+                prepared=None,
+                boundary=copied.id.sequence,
+                catalog=pointer.catalog if seen.catalogued else catalog,
+                retired=(),
+            )
+
+        session.stand_on_commit(await session.move(Base(head, None), copied, plan_swap), copied, whole)
+    logger.warning("%s: repaired to %s, as %s; nothing older is kept but savepoints", url, to, copied.id)
+    if not plan:
+        instead = "taken back where there was an older state" if older_partitions else "left out"
+        logger.warning("%s: %s was committed with a loss, %s: %s", url, copied.id, instead, plan)
+    return copied.id
+
+
+@dataclass(frozen=True, slots=True)
+class _Examined:
+    """A root that is to be repaired, and what was chosen."""
+
+    head: Head
+    top: int
+    """The highest sequence in any name."""
+    catalogued: bool
+    savepoints: Sequence[CatalogEntry]
+    """Those that have to be copied, as the catalog cannot be read."""
+    salvage: Salvage
+    intact: CheckpointId | None
+    """A live checkpoint that needs no repair, where there is one."""
+
+
+async def _examine(session: Session, to: CheckpointId, progress: Progress | None) -> _Examined:
+    """Look at all that a repair needs to know. Raises where there is nothing to repair."""
+    head, latest = await read_damaged(session.store)
+    found = await survey(session, latest)
+    sound = None
+    if head.pointer is not None and not await _is_old(session, head):
+        sound = await _find_sound(session)
+    if sound is not None and not await reading(session.store, lambda head: is_live(session.store, head, to)):
+        raise _sound_error(session, sound)
+    catalogued = head.pointer is not None and await _reads_catalog(session, head)
+    savepoints = () if catalogued else found.savepoints
+    made = await salvage(session, found, to, savepoints, progress)
+    if sound is not None and made.plan:
+        raise _sound_error(session, sound)
+    return _Examined(
+        head, found.top, catalogued, savepoints, made, sound.manifest.id if sound and sound.manifest else None
+    )
+
+
+async def _is_old(session: Session, head: Head) -> bool:
+    """Whether `_latest` is an old copy that somebody put there."""
+    newest = await newest_above(session.store, head)
+    return newest is not None and (await read_head(session.store)).version == head.version
+
+
+async def _find_sound(session: Session) -> Intact | None:
+    """Return the newest intact checkpoint, where the history can be proven: then a rollback does what is needed."""
+    store = session.store
+    try:
+        await reading(store, lambda head: read_history(store, head))
+        return await find_intact(session)
+    except CorruptionError:
+        return None
+
+
+def _sound_error(session: Session, sound: Intact) -> InvalidStateError:
+    intact = sound.manifest.id if sound.manifest else "all there is, nothing,"
+    return InvalidStateError(
+        f"{session.store.url}: its history can be read, and {intact} is intact: there is nothing to repair; "
+        "rollback(to=…), or `checkpointer rollback`, goes back to an older checkpoint"
+    )
+
+
+async def _reads_catalog(session: Session, head: Head) -> bool:
+    assert head.pointer is not None
+    try:
+        await objects.read_catalog(session.store, head.pointer.catalog)
+    except (CorruptionError, ObjectNotFoundError):
+        return False
+    return True
+
+
+async def _copy_savepoints(
+    session: Session, copier: Copier, savepoints: Sequence[CatalogEntry], ids: Sequence[CheckpointId]
+) -> list[CatalogEntry]:
+    """Copy the savepoints that are whole, and return the entries of the copies."""
+    entries = []
+    for entry, checkpoint in zip(savepoints, ids, strict=False):
+        manifest = await objects.read_manifest(session.store, session.host, entry.ref)
+        ref, _ = await copier.copy(manifest, checkpoint)
+        entries.append(replace(entry, ref=ref, nonce=session.host.token(32)))
+    return entries
+
+
+async def _write_catalog(
+    session: Session, committed: CheckpointId, entries: Sequence[CatalogEntry]
+) -> CatalogRef | None:
+    if not entries:
+        return None
+    return await objects.write_catalog(session.store, Catalog(session.draw_id(committed.sequence), tuple(entries)))

@@ -1,0 +1,287 @@
+"""What cleanup would do: every object of a store, with what would become of it and why. Making a plan deletes nothing.
+
+Rows go to a compressed temporary file as the listing comes in, so a plan takes no more memory for a million objects
+than for a thousand. It can be saved, looked at, and applied later (`sweep.py`).
+"""
+
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
+from datetime import timedelta
+from typing import Any, NamedTuple, Self
+
+import zstandard
+
+from checkpointer.admin.retention.reachability import DELETE, KEEP, LATER, Action, Index
+from checkpointer.display import count, cut, note, size, table
+from checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
+from checkpointer.storage.local import files
+from manifests import object_paths
+from manifests.model import CheckpointId, Ref
+from manifests.shown import show
+
+PLAN_VERSION = 1
+
+_LONGEST_ROW = 1 << 20
+"""Bytes of a row: few thousand, but for what stores call their leftovers. A zstd frame can claim any."""
+
+_MOST_SHOWN = 20
+"""Checkpoints that a notebook lists."""
+
+
+class PlanRow(NamedTuple):
+    """One object. `named_by` is the strongest of the `namers` live checkpoints that name it, None where there is none.
+
+    `action` is "keep", "delete", or "later": once the grace period for readers is over. For what an interrupted write
+    has left behind, `leftover` is the store's own name of it, and `size` is 0: stores do not tell.
+    """
+
+    path: str
+    size: int
+    action: Action
+    reason: str
+    named_by: str | None = None
+    namers: int = 0
+    leftover: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    objects: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: "Total") -> "Total":
+        return Total(self.objects + other.objects, self.bytes + other.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCheckpoint:
+    """A live checkpoint, and what the policy makes of it."""
+
+    id: CheckpointId
+    keep: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """What becomes of an object, by its path alone; the same wherever the object was listed."""
+
+    sequence: int
+    """The committed one of the reading that `index` was made from. What is above it may be about to become live."""
+    index: Index
+
+    def __call__(self, path: str, size: int) -> PlanRow:
+        named = self.index.who(path)
+        if named is not None:
+            namer, count = named
+            by = None if namer.id is None else str(namer.id)
+            return PlanRow(path, size, namer.action, namer.reason, by, count)
+        owner = object_paths.owner(path)
+        if owner is None:
+            return PlanRow(path, size, KEEP, "not of the format: never touched")
+        if owner.sequence > self.sequence:
+            return PlanRow(path, size, KEEP, "newer than the committed checkpoint: may be in the making")
+        return PlanRow(path, size, DELETE, "no live checkpoint names it")
+
+    def leftover(self, path: str, token: str) -> PlanRow:
+        """What became of an interrupted write of `path`: it obeys the sequence of what it was to be.
+
+        What is only ever swapped has no sequence, and needs none: the store removes such a file only where no swap of
+        it can be under way.
+        """
+        owner = object_paths.owner(path)
+        swapped = path == object_paths.LATEST or object_paths.parse_progress(path) is not None
+        if not swapped and (owner is None or owner.sequence > self.sequence):
+            return PlanRow(path, 0, KEEP, "a write that may be under way", leftover=token)
+        return PlanRow(path, 0, DELETE, "left behind by an interrupted write", leftover=token)
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Plan:
+    """What cleanup would do to a store, as it was at one moment. Iterating gives the rows.
+
+    `totals` has objects and bytes by action and reason; `checkpoints` what the policy keeps and retires.
+    """
+
+    root: str
+    nonce: str | None
+    """Of the `_latest` that the plan was made on; None where there was none."""
+    grace: timedelta
+    checkpoints: tuple[PlannedCheckpoint, ...] = ()
+    retired: tuple[Ref, ...] = ()
+    totals: dict[tuple[Action, str], Total] = field(default_factory=dict)
+    note: str | None = None
+    """Why nothing is retired although the policy would, or None."""
+    from_file: bool = False
+    """Whether it was loaded, and may therefore say anything."""
+    _file: str | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        sums = [f"{action} {count(t.objects, 'object')} with {size(t.bytes)}" for action, t in self._sums().items()]
+        gone = sum(not checkpoint.keep for checkpoint in self.checkpoints)
+        said = [f"retire {gone} of {count(len(self.checkpoints), 'checkpoint')}", *sums]
+        return f"Plan({self.root!r}: {', '.join(said)}{f'; {cut(self.note, 200)}' if self.note else ''})"
+
+    def _sums(self) -> dict[Action, Total]:
+        return {action: self.total(action) for action in (DELETE, LATER, KEEP)}
+
+    def __iter__(self) -> Iterator[PlanRow]:
+        """The rows, in the order of the listing, as often as wanted."""
+        if self._file is None:
+            return
+        with open(self._file, "rb") as file:
+            missing = sum(total.objects for total in self.totals.values())
+            try:
+                for line in _lines(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)):
+                    yield PlanRow(*json.loads(line))
+                    missing -= 1
+                if missing:
+                    raise ValueError(f"{missing} rows fewer than it says")
+            except (ValueError, TypeError, RecursionError, zstandard.ZstdError) as error:
+                raise MalformedError(f"a saved plan of {self.root}: expected rows, found {error!r:.100}") from None
+
+    def total(self, action: Action) -> Total:
+        """Objects and bytes of one action."""
+        some = [total for (of, _), total in self.totals.items() if of == action]
+        return Total(sum(t.objects for t in some), sum(t.bytes for t in some))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: sums by action and reason, and the checkpoints that are retired."""
+        rows = [(action, total.objects, size(total.bytes), why) for (action, why), total in sorted(self.totals.items())]
+        gone = [(c.id, c.reason) for c in self.checkpoints if not c.keep]
+        shown = table(f"Plan for {self.root}", ("action", "objects", "size", "reason"), rows)
+        if gone:
+            first = f", the first {_MOST_SHOWN}" if len(gone) > _MOST_SHOWN else ""
+            shown += table(f"{count(len(gone), 'checkpoint')} retired{first}", ("id", "reason"), gone[:_MOST_SHOWN])
+        return shown + note(self.note) if self.note else shown
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to a file, for `load`. A new file is its owner's alone."""
+        header = {
+            "plan_version": PLAN_VERSION,
+            "root": self.root,
+            "nonce": self.nonce,
+            "grace": self.grace.total_seconds(),
+            "note": self.note,
+            "checkpoints": [[str(c.id), c.keep, c.reason] for c in self.checkpoints],
+            "retired": [[str(ref.id), ref.digest] for ref in self.retired],
+            "totals": [[action, reason, *astuple(total)] for (action, reason), total in self.totals.items()],
+        }
+        try:
+            with open(path, "wb", opener=files.private) as out:
+                out.write(json.dumps(header).encode() + b"\n")
+                if self._file is not None:
+                    with open(self._file, "rb") as rows:
+                        shutil.copyfileobj(rows, out)
+        except OSError as error:
+            raise IllegalArgumentError(f"{path}: {error.strerror}: a plan cannot be saved there") from None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """A plan that was saved. Raises `CorruptionError` for a file that is none, or is damaged."""
+        try:
+            file = open(path, "rb")  # noqa: SIM115  # the error is about this alone
+        except OSError as error:
+            raise IllegalArgumentError(f"{path}: {error.strerror}: expected a saved plan") from None
+        with file:
+            try:
+                header = json.loads(file.readline())
+                if header["plan_version"] != PLAN_VERSION:
+                    raise UnsupportedFormatError(f"{path}: a plan of version {header['plan_version']}: make it anew")
+                plan = cls(
+                    root=header["root"],
+                    nonce=header["nonce"],
+                    grace=timedelta(seconds=header["grace"]),
+                    checkpoints=tuple(
+                        PlannedCheckpoint(CheckpointId.parse(i), k, r) for i, k, r in header["checkpoints"]
+                    ),
+                    retired=tuple(Ref(CheckpointId.parse(i), digest) for i, digest in header["retired"]),
+                    totals={(action, reason): Total(*total) for action, reason, *total in header["totals"]},
+                    note=header["note"],
+                    from_file=True,
+                )
+            except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+                raise MalformedError(f"{path}: expected a saved plan, found {error!r:.100}") from None
+            with Spool() as spool:
+                shutil.copyfileobj(file, spool.file)
+            plan.attach(spool)
+            plan._check()
+            return plan
+
+    def _check(self) -> None:
+        """Read all of it, and see that what it says in sum is what it would do."""
+        texts = (self.root, self.nonce or "", self.note or "", *(ref.digest for ref in self.retired))
+        if not all(type(text) is str for text in texts):
+            raise MalformedError(f"a saved plan of {show(self.root)}: expected texts, found {show(list(texts))}")
+        if not all(type(total.objects) is type(total.bytes) is int for total in self.totals.values()):
+            raise MalformedError(f"a saved plan of {self.root}: expected sums in whole numbers")
+        totals: dict[tuple[Action, str], Total] = {}
+        for row in self:
+            texts = (row.path, row.reason, row.named_by or "", row.leftover or "")
+            sound = type(row.size) is int and row.action in (KEEP, LATER, DELETE)
+            if not sound or not all(type(text) is str for text in texts):
+                raise MalformedError(f"a saved plan of {self.root}: expected a row, found {row!r:.200}")
+            before = totals.get((row.action, row.reason), Total())
+            totals[row.action, row.reason] = Total(before.objects + 1, before.bytes + row.size)
+        going = {checkpoint.id for checkpoint in self.checkpoints if not checkpoint.keep}
+        if totals != self.totals or going != {ref.id for ref in self.retired}:
+            raise MalformedError(f"a saved plan of {self.root}: its rows are not what it says in sum")
+
+    def attach(self, spool: "Spool") -> None:
+        """Take over the file of rows; it goes when the plan goes."""
+        self._file = spool.path
+        weakref.finalize(self, _remove_own, spool.path, os.getpid())
+
+
+class Spool:
+    """Rows on their way into a file, with their totals. Removed after an error; else it belongs to a plan."""
+
+    def __init__(self) -> None:
+        self.totals: dict[tuple[Action, str], Total] = {}
+        descriptor, self.path = tempfile.mkstemp(prefix="checkpointer-plan-")
+        self.file = os.fdopen(descriptor, "wb")
+        self._packer: Any = zstandard.ZstdCompressor(level=1).stream_writer(self.file, closefd=False)
+
+    def add(self, row: PlanRow) -> None:
+        before = self.totals.get((row.action, row.reason), Total())
+        self.totals[row.action, row.reason] = Total(before.objects + 1, before.bytes + row.size)
+        self._packer.write(json.dumps(row).encode() + b"\n")
+
+    def extend(self, rows: Iterable[PlanRow]) -> None:
+        for row in rows:
+            self.add(row)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._packer.flush(zstandard.FLUSH_FRAME)  # all that close() does, but close() leaks what this returns
+        self.file.close()
+        if kind is not None:
+            _remove(self.path)
+
+
+def _lines(reader: Any) -> Iterator[bytes]:
+    rest = b""
+    while piece := reader.read(_LONGEST_ROW):
+        *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > _LONGEST_ROW:
+            raise ValueError(f"a row of more than {_LONGEST_ROW} bytes")
+        yield from lines
+
+
+def _remove_own(path: str, process: int) -> None:
+    if os.getpid() == process:  # a forked child has a copy of the plan, and must not take its rows
+        _remove(path)
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)

@@ -1,0 +1,85 @@
+"""Whether a batch that Spark begins is the one that the state waits for: both sides say how far they are."""
+
+import shlex
+from typing import Literal
+
+from checkpointer.admin.streaming.offset_log import Offsets, same_offsets
+from checkpointer.errors import BatchGapError, BatchResetError
+from manifests.model import Job
+
+Step = Literal["next", "repeated"]
+
+CONTINUE = (
+    'on_reset="continue" keeps the state as it is and starts a new line of batch ids on it: what Spark then reads '
+    "again is counted twice, and what it no longer reads is left out"
+)
+
+
+def compare(root: str, last: Job, job: Job) -> Step:
+    """How `job`, the batch that Spark begins, follows `last`, the one that the state of `root` ends with.
+
+    `next`: in step. `repeated`: Spark is one batch behind, as after a crash between its two commits; the state has the
+    batch already. Raises `BatchResetError` or `BatchGapError`, which say how far each side is and what mends it, where
+    Spark is further ahead or behind, is another query, or read other offsets than the state was made of.
+    """
+    sides = f"{root}: its state is at batch {last.batch_id} of query {last.query_id}"
+    if last.query_id != job.query_id:
+        raise BatchResetError(
+            f"{sides}; this is query {job.query_id}, at batch {job.batch_id}: Spark's checkpoint was reset or is "
+            f"another one; {CONTINUE}"
+        )
+    if job.batch_id < last.batch_id:
+        back = rewind_command(root, job, f"epoch={job.batch_id - 1}")
+        raise BatchResetError(
+            f"{sides}, Spark went back to batch {job.batch_id}"
+            + (f": take the state back too, with `{back}`" if job.batch_id else "")
+            + f"; `{rewind_command(root, job, 'latest')}` takes Spark to where the state is, and reads nothing again; "
+            + CONTINUE
+        )
+    if job.batch_id > last.batch_id + 1:
+        raise BatchGapError(
+            f"{sides}, Spark is already at batch {job.batch_id}: the batches between are missing in the state; "
+            f"`{rewind_command(root, job, 'latest')}` takes Spark back, to read them again; {CONTINUE}"
+        )
+    step: Step = "repeated" if job.batch_id == last.batch_id else "next"
+    if others := _other_lists(last, job):
+        back = rewind_command(root, job, f"epoch={last.batch_id - 1}")
+        raise BatchResetError(
+            f"{sides}, Spark begins batch {job.batch_id}, but its list of files has others as {others} than the state "
+            "has read: its checkpoint was restored, copied or damaged; "
+            + (
+                f"`{back}`, or to an older one, takes the state back, to read them all"
+                if last.batch_id
+                else "keep this root as it is, and start another, empty one with a new checkpointLocation"
+            )
+        )
+    if not _same_input(last, job, step):
+        raise BatchResetError(
+            f"{sides}, Spark begins batch {job.batch_id}, but its batch {last.batch_id} ended at other offsets than "
+            f"the one of the state: its checkpoint was restored, copied or changed; "
+            f"`{rewind_command(root, job, 'latest')}` brings it in step; {CONTINUE}"
+        )
+    return step
+
+
+def _same_input(last: Job, job: Job, step: Step) -> bool:
+    """Whether Spark's batch of the state's number ended where the state's did, as far as both are known."""
+    if last.spark is None or job.spark is None:
+        return True
+    ends = Offsets.parse(last.spark.offsets).sources
+    return same_offsets(ends, Offsets.parse(job.spark.offsets).sources if step == "repeated" else job.spark.before)
+
+
+def _other_lists(last: Job, job: Job) -> str:
+    """The entries of Spark's lists of files that are not those that the state has read."""
+    if last.spark is None or job.spark is None:
+        return ""
+    there = job.spark.lists
+    return ", ".join(name for name, digest in last.spark.lists.items() if there.get(name, digest) != digest)
+
+
+def rewind_command(root: str, job: Job, to: str) -> str:
+    """What to type to bring both sides in step."""
+    words = ["checkpointer", "rewind", root, to]
+    words += ["--spark-checkpoint", job.spark.location] if job.spark and job.spark.location else []
+    return shlex.join(words)

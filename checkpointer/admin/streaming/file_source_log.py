@@ -1,0 +1,92 @@
+"""Spark's lists of files: an offset of its file source is the number of an entry, in `sources/<source>/`.
+
+A number does not say which files. An entry that is lost, with a backup that is put back or in a power cut, is made anew
+of the files that are there then, under the same number. So a checkpoint records a digest of what its offsets stand for.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+from checkpointer.admin.streaming.offset_log import SOURCES, Offsets, parts
+from checkpointer.errors import InvalidStateError
+from checkpointer.runtime import on_cpu
+from checkpointer.storage.base import ObjectNotFoundError, Store
+from manifests.digest import sha256
+from manifests.model import Job
+
+_ENTRY = re.compile(r"([0-9]+)(\.compact)?")
+
+
+def last_entries(sources: Iterable[str], folders: Sequence[str] = ()) -> dict[str, int]:
+    """The entry up to which each file source is read, by its folder.
+
+    That is the name or number before the offset, else one of `folders`, which are in the order of the lines; without
+    them the number of the line.
+    """
+    found = {}
+    for number, line in enumerate(sources):
+        name, offset = parts(line)
+        if match := re.fullmatch(r'\{"logOffset":([0-9]+)\}', offset):
+            found[name or (folders[number] if number < len(folders) else str(number))] = int(match[1])
+    return found
+
+
+def digest(text: str, entry: int) -> str | None:
+    """SHA-256 of one entry's files, their paths and times; None where `text`, a file of the list, has none of it."""
+    files = []
+    for line in text.split("\n"):
+        if f'"batchId":{entry}' not in line:
+            continue  # of another entry: files of compacted lists have all that were ever read
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict) and found.get("batchId") == entry:
+            files.append(json.dumps([found.get("path"), found.get("timestamp")]))
+    return sha256("\n".join(sorted(files)).encode()) if files else None
+
+
+async def check_lists(store: Store, job: Job) -> None:
+    """Refuse lists of files in a `checkpointLocation` that are not those a batch has read."""
+    if job.spark is None:
+        return
+    recorded = job.spark.lists
+    entries = _newest(recorded) or last_entries(Offsets.parse(job.spark.offsets).sources)
+    for source, entry in entries.items():
+        folder = f"{SOURCES}{source}/"
+        names = [listed.path.removeprefix(folder) for listed in await store.list(folder)]
+        numbers = {int(match[1]): match[0] for name in names if (match := _ENTRY.fullmatch(name))}
+        reached = max(numbers, default=-1)
+        if reached < entry:
+            raise InvalidStateError(
+                f"{store.url}/{folder}: Spark's list of files ends with {reached}, the checkpoint was made of those up "
+                f"to {entry}: this is another list; put back the {SOURCES} of the query's own checkpoint"
+            )
+        known = recorded.get(f"{source}/{entry}")
+        compacted = min((n for n, name in numbers.items() if n >= entry and name.endswith(".compact")), default=reached)
+        path = f"{folder}{numbers.get(entry, numbers[compacted])}"
+        if known is not None and known != await _digest_of(store, path, entry):
+            raise InvalidStateError(
+                f"{store.url}/{path}: the files that Spark's list has as number {entry} are not those that batch "
+                f"{job.batch_id} has read: it lost them, and others took that number; go back to the batch before, "
+                "to read them"
+            )
+
+
+def _newest(recorded: Iterable[str]) -> dict[str, int]:
+    """The newest entry of each source, of names `<source>/<entry>`."""
+    found: dict[str, int] = {}
+    for name in recorded:
+        source, _, entry = name.partition("/")
+        found[source] = max(int(entry), found.get(source, -1))
+    return found
+
+
+async def _digest_of(store: Store, path: str, entry: int) -> str | None:
+    """Of an entry in a file of the list, which may be as large as all that was ever read."""
+    try:
+        data = (await store.get(path)).data
+    except ObjectNotFoundError:
+        return None
+    return await on_cpu(lambda: digest(bytes(data).decode(errors="replace"), entry))

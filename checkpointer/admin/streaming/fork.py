@@ -1,0 +1,245 @@
+"""A second query with the state and the progress of a first one, and an id of its own.
+
+    state copied → compare-and-swap _latest → Spark's checkpoint: sources/, metadata, offsets/, commits/
+
+Until the last file is there, a query that is started on the copy is refused, since its id is another one or its batches
+do not follow the state; the same call finishes the work. Nothing is written to the first query, which may run
+meanwhile.
+"""
+
+import json
+import logging
+import re
+import uuid
+from dataclasses import dataclass, replace
+
+from checkpointer.admin.export import create_root, refuse_used
+from checkpointer.admin.savepoints import find_target
+from checkpointer.admin.streaming.file_source_log import check_lists
+from checkpointer.admin.streaming.log_edit import put_new, remove
+from checkpointer.admin.streaming.log_plan import commit_of, recorded_offsets
+from checkpointer.admin.streaming.offset_log import (
+    COMMITS,
+    METADATA,
+    OFFSETS,
+    SOURCES,
+    Offsets,
+    SparkLog,
+    query_id_of,
+    read_file,
+    read_log,
+)
+from checkpointer.admin.streaming.rewind_record import read_records
+from checkpointer.admin.streaming.spark_location import To, Where, job_of, resolve
+from checkpointer.checkpoint.latest import read_head, reading
+from checkpointer.checkpoint.liveness import this_copier
+from checkpointer.checkpoint.writer import Session
+from checkpointer.display import cut, facts
+from checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
+from checkpointer.runtime.host import Progress
+from checkpointer.storage.base import ObjectNotFoundError, Store
+from manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress
+
+logger = logging.getLogger("checkpointer")
+
+TRIES = 5
+"""How often the files of a running query are copied anew where some came or went meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The copy: where it is, and what it goes on from."""
+
+    root: str
+    spark_checkpoint: str
+    query_id: str
+    id: CheckpointId
+    """Its first checkpoint."""
+    batch: int
+    """The batch that it ends with: the query goes on with the next one."""
+
+    def __repr__(self) -> str:
+        where = f"{cut(repr(self.root), 200)}: {self.id}, query {self.query_id} after batch {self.batch}"
+        return f"Fork({where}, in {cut(repr(self.spark_checkpoint), 200)})"
+
+    def _repr_html_(self) -> str:
+        return facts(
+            "Fork",
+            {
+                "root": self.root,
+                "checkpoint": self.id,
+                "query": self.query_id,
+                "batch": self.batch,
+                "checkpointLocation": self.spark_checkpoint,
+            },
+        )
+
+
+async def fork(
+    session: Session, what: To, target: Session, source_log: Where, target_log: Store, progress: Progress | None
+) -> Fork:
+    """See `Checkpointer.fork`. Closes the target."""
+    try:
+        return await _fork(session, what, target, source_log, target_log, progress)
+    finally:
+        await target.close()
+        await target_log.close()
+
+
+async def _fork(
+    session: Session, what: To, target: Session, source_log: Where, target_log: Store, progress: Progress | None
+) -> Fork:
+    if target_log.url in (target.store.url, session.store.url) or target.store.url == session.store.url:
+        raise IllegalArgumentError(
+            f"{target_log.url}: the two roots and Spark's checkpoint are folders of their own each"
+        )
+    wanted = await resolve(session, what)
+    ref, manifest = await reading(session.store, lambda head: find_target(session, head, wanted))
+    job = job_of(session, manifest)
+    spark = source_log.open(session.store.url, job)
+    try:
+        if spark.url in (target_log.url, target.store.url):
+            raise IllegalArgumentError(f"{spark.url}: is the checkpoint of the first query: give a new one")
+        log = await read_log(spark)
+        log.check_belongs(job)
+        log.check_stateless("forked")
+        if job.spark is None and await read_records(spark):
+            raise InvalidStateError(
+                f"{session.store.url}: {ref.id} did not record the offsets of its batch, and those of Spark may be of "
+                "another one since it was rewound: fork a checkpoint that was made since"
+            )
+        begun = await _begun(target, target_log, manifest)
+        whole = (
+            begun is not None and await read_file(target_log, f"{COMMITS}{job.batch_id}") is not None
+        )  # the last one
+        files = {} if whole else await _progress(spark, log, job)
+        if begun is None:
+            await _refuse_used_root(target)
+            await _refuse_used_log(target_log)
+            copy = _renamed(session, job, files, target_log)
+            first = await create_root(session, ref.id, replace(manifest, job=copy), target, progress)
+        else:
+            copy, first = begun
+        if not whole:
+            await _write_log(spark, target_log, copy, files)
+    finally:
+        await spark.close()
+    logger.info("%s: forked %s to %s, query %s", session.store.url, ref.id, target.store.url, copy.query_id)
+    return Fork(target.store.url, target_log.url, copy.query_id, first, job.batch_id)
+
+
+def _renamed(session: Session, job: Job, files: dict[str, bytes], target_log: Store) -> Job:
+    """The batch as the new query's own. It has no driver yet, but who copied it."""
+    query_id = str(uuid.UUID(hex=session.host.token(32), version=4))
+    before = files.get(f"{OFFSETS}{job.batch_id - 1}")
+    sources = () if before is None else Offsets.parse(before.decode()).sources
+    offsets, lists = files[f"{OFFSETS}{job.batch_id}"].decode(), job.spark.lists if job.spark else {}
+    spark = SparkProgress(target_log.url, offsets, sources, lists)
+    return replace(job, query_id=query_id, driver=this_copier(), spark=spark)
+
+
+async def _progress(spark: Store, log: SparkLog, job: Job) -> dict[str, bytes]:
+    """The two files of offsets that Spark needs to go on after the batch, and that the batch is committed."""
+    files = {}
+    for path, recorded in (await recorded_offsets(spark, log, job, {})).items():
+        data = await read_file(spark, path) if recorded is None else recorded
+        if data is None:
+            raise ConflictError(f"{spark.url}/{path}: Spark deleted it just now: call again")
+        files[path] = data
+    return files | {f"{COMMITS}{job.batch_id}": await commit_of(spark, log, job)}
+
+
+async def _begun(target: Session, target_log: Store, manifest: Manifest) -> tuple[Job, CheckpointId] | None:
+    """What an earlier call committed that may not have come to its end: the same content, for the same place."""
+    head = await read_head(target.store)
+    if head.committed is None or head.committed.id.sequence != 1:
+        return None
+    copy = (await target.read_base()).manifest
+    if copy is None or copy.job is None or copy.job.spark is None or _content(copy) != _content(manifest):
+        return None
+    if copy.job.spark.location != target_log.url:
+        return None
+    return copy.job, copy.id
+
+
+def _content(manifest: Manifest) -> object:
+    def seen(artifact: Artifact) -> tuple[object, ...]:
+        return artifact.kind, artifact.offset, artifact.length, artifact.digest
+
+    chains = {
+        (name, partition): tuple(map(seen, chain))
+        for name, operator in manifest.operators.items()
+        for partition, chain in operator.chains.items()
+    }
+    return manifest.epoch, manifest.positions, manifest.properties, chains
+
+
+async def _refuse_used_root(target: Session) -> None:
+    if (await read_head(target.store)).version is not None:
+        raise InvalidStateError(
+            f"{target.store.url}: holds a store already: give an empty root; a fork that was interrupted is "
+            "finished by naming the very checkpoint that it was made of, by id"
+        )
+    await refuse_used(target)
+
+
+async def _refuse_used_log(target_log: Store) -> None:
+    if (await target_log.list_page("")).entries:
+        raise InvalidStateError(f"{target_log.url}: is not empty: give a new checkpointLocation")
+
+
+async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str, bytes]) -> None:
+    """Spark's files, in the order in which they are of use: a query that is started before `metadata` is there gets
+    another id, and is refused. What such a one left goes first; what an earlier call wrote is the same, and stays."""
+    if await query_id_of(target_log) not in (None, copy.query_id):
+        raise InvalidStateError(
+            f"{target_log.url}: a query was started here before the copy was whole: keep what it holds by "
+            "giving another, new checkpointLocation and root; or empty both, then call again"
+        )
+    await remove(target_log, METADATA)
+    for folder in (COMMITS, OFFSETS):
+        for entry in await target_log.list(folder):
+            if entry.path not in files:
+                await remove(target_log, entry.path)
+    await _copy_sources(spark, target_log)
+    if copy.spark is not None:
+        await check_lists(target_log, copy)
+    for path, data in {METADATA: json.dumps({"id": copy.query_id}).encode(), **files}.items():
+        await _put(target_log, path, data)
+
+
+async def _copy_sources(spark: Store, target_log: Store) -> None:
+    """What the sources remember. Some of it is about batches to come, which they then need not look for again.
+
+    No listing of a running query is of one moment: they are copied until the same ones are there before and after.
+    """
+    copied: set[str] = set()
+    for _ in range(TRIES):
+        names = await _source_files(spark)
+        for path in await _source_files(target_log) - names:
+            await remove(target_log, path)
+        for path in sorted(names - copied):
+            try:
+                data = (await spark.get(path)).data
+            except ObjectNotFoundError:
+                continue
+            await _put(target_log, path, data)
+            copied.add(path)
+        if copied & names == await _source_files(spark):
+            return
+    raise ConflictError(f"{spark.url}/{SOURCES}: changes faster than it can be copied: stop the query, or call again")
+
+
+async def _put(target_log: Store, path: str, data: bytes) -> None:
+    """In the place of what a query that was started too soon may have written there."""
+    if not await put_new(target_log, path, data):
+        await remove(target_log, path)
+        if not await put_new(target_log, path, data):
+            raise ConflictError(
+                f"{target_log.url}/{path}: was written meanwhile: stop what runs there, then call again"
+            )
+
+
+async def _source_files(spark: Store) -> set[str]:
+    """Without checksums, and what Spark has not finished writing."""
+    return {e.path for e in await spark.list(SOURCES) if not re.match(r"[._]", e.path.rpartition("/")[2])}

@@ -1,0 +1,52 @@
+"""What a caller says of a streaming query: which checkpoint of its state, and where that of Spark is."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from checkpointer.admin.streaming.offset_log import open_log
+from checkpointer.checkpoint.resolve import find
+from checkpointer.checkpoint.writer import Session
+from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from checkpointer.storage import Fencing, options_near
+from checkpointer.storage.base import Store
+from manifests.model import CheckpointId, Job, Manifest
+
+To = CheckpointId | str | int
+"""What `overview.find` understands, an id, or an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Spark's checkpoint, as the caller gave it; by default where the query had it last."""
+
+    location: str | os.PathLike[str] | None
+    storage_options: Mapping[str, Any] | None = field(repr=False)
+    root_options: Mapping[str, Any] | None = field(repr=False)
+    """What opens the root; taken where Spark's checkpoint is on a store of the same kind."""
+    fencing: Fencing
+    """That of the root."""
+
+    def open(self, root: str, job: Job) -> Store:
+        location = self.location or (job.spark.location if job.spark else None)
+        if not location:
+            raise IllegalArgumentError(
+                f"{root}: its checkpoint does not say where that of Spark is: give spark_checkpoint"
+            )
+        return open_log(location, self.storage_options or options_near(location, root, self.root_options), self.fencing)
+
+
+async def resolve(session: Session, to: To) -> CheckpointId:
+    """The checkpoint that is meant. Raises `NotFoundError` or `IllegalArgumentError`."""
+    if isinstance(to, bool) or not isinstance(to, CheckpointId | str | int):
+        raise IllegalArgumentError(f"expected an id, an epoch or the name of a savepoint, got {to!r:.60}")
+    return await find(session, f"epoch={to}" if isinstance(to, int) else str(to))
+
+
+def job_of(session: Session, manifest: Manifest) -> Job:
+    if manifest.job is None:
+        raise InvalidStateError(
+            f"{session.store.url}: {manifest.id} was not written by a streaming query: `rollback` goes back without one"
+        )
+    return manifest.job

@@ -1,0 +1,381 @@
+"""Taking a query back and copying it, in many histories: by a model of what Spark does with its files.
+
+The state is what the query has read: up to the offset of its last batch. So a start is right where the state and the
+offsets that Spark would go on from are equal, whatever happened before. test_rewind_crashes.py has the interruptions.
+"""
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from checkpointer import AsyncCheckpointer, Checkpointer
+from checkpointer.admin.streaming import log_edit, rewind
+from checkpointer.admin.streaming.log_edit import put_new
+from checkpointer.admin.streaming.offset_log import open_log, read_log
+from checkpointer.checkpoint import objects
+from checkpointer.errors import (
+    CheckpointError,
+    IllegalArgumentError,
+    InvalidStateError,
+    NotFoundError,
+)
+from checkpointer.runtime import run_sync
+from checkpointer.testing.faults import CrashError
+from manifests.model import Job
+from tests.admin.streaming.spark_model import LAST, METADATA, QUERY, Query, history
+from tests.servers import Server
+
+TO = 1
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Query:
+    history(str(tmp_path / "root"))
+    return Query(str(tmp_path / "root"))
+
+
+def test_a_rewind_keeps_what_it_leaves_as_a_savepoint(query: Query) -> None:
+    client = Checkpointer(query.root)
+    left = client.read_latest()
+    done = client.rewind(to=TO)
+    assert [(s.name, s.id) for s in client.savepoints()] == [(done.savepoint, left)]
+    assert (done.left, done.new) == (left, client.read_latest())
+    again = client.rewind(to=TO)
+    assert not again.changes
+    assert len(client.savepoints()) == 1
+
+
+def test_each_way_to_name_a_checkpoint(query: Query) -> None:
+    ids = Checkpointer(query.root).list_checkpoints()
+    Checkpointer(query.root).savepoint("good", ids[TO])
+    manifest = Checkpointer(query.root).load_manifest(ids[TO])
+    for to in (TO, ids[TO], str(ids[TO]), "good", f"epoch={TO}", f"at={manifest.created.isoformat()}"):  # type: ignore[union-attr]
+        assert Checkpointer(query.root).rewind(to=to, dry_run=True).to == ids[TO]
+    for to, error in ((99, NotFoundError), ("bad", NotFoundError), ("at=noon", IllegalArgumentError)):
+        with pytest.raises(error):
+            Checkpointer(query.root).rewind(to=to)
+    with pytest.raises(NotFoundError, match="the oldest is of"):
+        Checkpointer(query.root).rewind(to="at=2001-01-01")
+    with pytest.raises(IllegalArgumentError):
+        Checkpointer(query.root).rewind(to=True)
+
+
+def test_of_two_rewinds_at_once_one_does_it_and_keeps_its_way_back(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = rewind.rollback
+
+    async def after_another(*args: object, **options: object) -> object:
+        monkeypatch.setattr(rewind, "rollback", original)
+        await AsyncCheckpointer(query.root).rewind(to=2)
+        return await original(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rewind, "rollback", after_another)
+    with pytest.raises(CheckpointError, match="stop it first"):
+        Checkpointer(query.root).rewind(to=TO)
+    assert Checkpointer(query.root).restore().epoch == 2  # type: ignore[union-attr]
+    assert Checkpointer(query.root).undo_rewind().batch == LAST
+    assert query.run() == LAST
+
+
+def test_a_checkpoint_made_before_offsets_were_recorded_goes_back_and_forth(tmp_path: Path) -> None:
+    query = Query(str(tmp_path / "root"))
+    query.recording = False
+    query.create()
+    for _ in range(LAST + 1):
+        query.run()
+    spark = query.spark
+    with pytest.raises(IllegalArgumentError, match="give spark_checkpoint"):
+        Checkpointer(query.root).rewind(to=TO)
+    made = Checkpointer(query.root).fork("latest", tmp_path / "copy", tmp_path / "copy-spark", spark_checkpoint=spark)
+    assert Query(str(tmp_path / "copy")).run() == made.batch + 1 == LAST + 1
+    done = Checkpointer(query.root).rewind(spark, to=TO)
+    assert query.run(step=3) == TO + 1
+    assert query.run(step=3) == TO + 2
+    with pytest.raises(InvalidStateError, match="only undo goes back there"):
+        Checkpointer(query.root).rewind(spark, to=str(done.savepoint))
+    assert Checkpointer(query.root).undo_rewind(spark).batch == LAST
+    assert query.run() == LAST + 1
+    with pytest.raises(InvalidStateError, match="made since"):
+        Checkpointer(query.root).fork("latest", f"{query.root}-2", f"{query.root}-2-spark", spark_checkpoint=spark)
+
+
+def test_an_undo_of_what_recorded_no_offsets_is_as_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows them by then, and its commit says them: a start before the files are back is refused."""
+    query = Query(str(tmp_path / "root"))
+    query.recording = False
+    query.create()
+    for _ in range(LAST + 1):
+        query.run()
+    Checkpointer(query.root).rewind(query.spark, to=LAST - 2)
+    query.recording = True
+    assert [query.run(), query.run(step=17)] == [LAST - 1, LAST]
+    with monkeypatch.context() as patched, pytest.raises(CrashError):
+        patched.setattr(rewind, "apply", _stop)
+        Checkpointer(query.root).undo_rewind(query.spark)
+    assert query.run() is None
+    Checkpointer(query.root).undo_rewind(query.spark)
+    assert [query.run(), query.run()] == [LAST + 1, LAST + 2]
+
+
+@pytest.mark.parametrize("path", ["commits/1", "offsets/2", "commits/0"])
+@pytest.mark.parametrize("damage", ["", "v1", 'v1\n{"nextBatch', "v1\n7\n", 'v1\n{}\n{"at":'])
+def test_a_damaged_file_that_spark_would_read_is_replaced(query: Query, path: str, damage: str) -> None:
+    """The commit of the last batch anew; what was planned next goes, and is planned again."""
+    (query.spark / path).write_text(damage)
+    (query.spark / path).with_name(f".{Path(path).name}.crc").unlink()
+    Checkpointer(query.root).rewind(to=TO)
+    for n in (TO, TO + 1):
+        for folder in ("commits", "offsets"):
+            if n in query.numbers(folder):
+                assert isinstance(json.loads(query.text(f"{folder}/{n}").split("\n")[1]), dict)
+    assert [query.run(), query.run()] == [TO + 1, TO + 2]
+    assert Checkpointer(query.root).undo_rewind().batch == LAST
+
+
+def test_an_undo_called_again_leaves_what_the_query_has_begun_since(query: Query) -> None:
+    query.run()
+    Checkpointer(query.root).rewind(to=TO)
+    Checkpointer(query.root).undo_rewind()
+    query.begin(step=13)  # planned, then killed; some sink may know this batch by now
+    planned = query.text(f"offsets/{LAST + 1}")
+    assert not Checkpointer(query.root).undo_rewind().changes
+    assert query.text(f"offsets/{LAST + 1}") == planned
+    assert query.run() == LAST + 1
+
+
+def test_an_undo_needs_no_savepoint_while_the_checkpoint_is_live(query: Query) -> None:
+    done = Checkpointer(query.root).rewind(to=TO)
+    Checkpointer(query.root).delete_savepoint(str(done.savepoint))
+    assert Checkpointer(query.root).undo_rewind().batch == LAST
+    assert query.run() == LAST
+
+
+def test_lines_of_batches_are_not_mixed(query: Query) -> None:
+    """Rewound, replayed in other batches, rewound to the first line, and back: each file follows the last."""
+    query.run()
+    done = Checkpointer(query.root).rewind(to=0)
+    assert [query.run(step=40) for _ in range(2)] == [1, 2]
+    replayed = query.read
+    aside = Checkpointer(query.root).rewind(to=str(done.savepoint))
+    assert Checkpointer(query.root).rewind(to=2).batch == 2
+    Checkpointer(query.root).undo_rewind()
+    Checkpointer(query.root).rewind(to=str(aside.savepoint))
+    assert query.read == replayed
+    for step in (10, 20, 10):
+        query.run(step=step)
+    assert query.read == replayed + 40
+
+
+@pytest.mark.parametrize("to", [TO + 1, TO + 2])
+def test_an_undo_to_where_both_did_not_fit_is_refused_as_it_was(query: Query, to: int) -> None:
+    """The state was of the first line of batches, Spark's progress of a second: no file of one joins the other's."""
+    query.run()
+    Checkpointer(query.root).rewind(to=TO)
+    assert [query.run(step=3) for _ in range(3)] == [TO + 1, TO + 2, TO + 3]
+    Checkpointer(query.root).rollback(Checkpointer(query.root).list_checkpoints()[to])
+    Checkpointer(query.root).rewind(to=TO)
+    Checkpointer(query.root).undo_rewind()
+    assert query.run() is None
+    Checkpointer(query.root).rewind(to="latest")
+    assert query.run() == to + 1
+
+
+def test_an_undo_of_a_rewind_that_was_interrupted_cuts_nothing_more(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.run()
+    query.begin()  # planned, not run
+    before = query.files()
+    with monkeypatch.context() as patched, pytest.raises(CrashError):
+        patched.setattr(rewind, "apply", _stop)
+        Checkpointer(query.root).rewind(query.spark, to=TO)
+    assert Checkpointer(query.root).restore().epoch == TO  # type: ignore[union-attr]
+    Checkpointer(query.root).undo_rewind()
+    assert query.files() == before
+
+
+async def _stop(*_: object) -> None:
+    raise CrashError("before the first file is cut")
+
+
+def test_a_fork_is_no_place_that_the_first_query_uses(query: Query, tmp_path: Path) -> None:
+    for places in (
+        (query.root, tmp_path / "b"),
+        (tmp_path / "a", query.spark),
+        (tmp_path / "a", tmp_path / "a"),
+        (tmp_path / "a", query.root),
+    ):
+        with pytest.raises(IllegalArgumentError):
+            Checkpointer(query.root).fork("latest", *places)
+    assert query.run() == LAST
+
+
+def test_a_moved_checkpoint_stays_where_it_is_now(query: Query) -> None:
+    moved = query.spark.with_name("moved")
+    query.spark.rename(moved)
+    query = Query(query.root, str(moved))
+    query.run()
+    query.run()
+    Checkpointer(query.root).rewind(to=TO)
+    assert Checkpointer(query.root).restore().job.spark.location == str(moved)  # type: ignore[union-attr]
+    assert Checkpointer(query.root).undo_rewind().batch == LAST + 1
+
+
+def test_a_damaged_file_of_offsets_is_written_anew_where_it_was_recorded(query: Query) -> None:
+    (query.spark / "offsets" / str(TO)).write_bytes(b"")
+    done = Checkpointer(query.root).rewind(to=TO)
+    assert f"offsets/{TO}" in done.written
+    assert query.run() == TO + 1
+
+
+def test_a_job_that_commits_meanwhile_stops_the_rewind(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = query.files()
+
+    async def commits_first(*args: object) -> None:
+        await original(*args)  # type: ignore[arg-type]
+        other = AsyncCheckpointer(query.root)
+        await other.restore()
+        async with other.begin(epoch=99):
+            pass
+
+    original = rewind.write_record
+    monkeypatch.setattr(rewind, "write_record", commits_first)
+    with pytest.raises(CheckpointError, match="stop it first"):
+        Checkpointer(query.root).rewind(to=TO)
+    assert query.files() == before
+    assert Checkpointer(query.root).savepoints() == []
+    restored = Checkpointer(query.root).restore()
+    assert restored is not None
+    assert restored.epoch == 99
+
+
+def test_spark_that_plans_a_batch_meanwhile_is_cut_too(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = log_edit.apply
+
+    async def plans_first(*args: object) -> None:
+        monkeypatch.setattr(rewind, "apply", original)
+        await original(*args)  # type: ignore[arg-type]
+        query.write("offsets/9", f'v1\n{METADATA}\n{{"at":1000}}')
+
+    monkeypatch.setattr(rewind, "apply", plans_first)
+    Checkpointer(query.root).rewind(to=TO)
+    assert query.numbers("offsets") == [*range(TO + 2)]
+    assert query.run() == TO + 1
+
+
+def test_a_checkpoint_without_sparks_offsets_needs_those_of_spark(query: Query) -> None:
+    with Checkpointer(query.root) as ck:
+        restored = ck.restore()
+        assert restored is not None
+        with ck._begin(LAST + 1, Job(QUERY, "run", LAST + 1)) as cp:
+            cp.save("sum", restored.keyed("sum"))
+    with pytest.raises(IllegalArgumentError, match="give spark_checkpoint"):
+        Checkpointer(query.root).rewind(to="latest")
+    with pytest.raises(InvalidStateError, match="did not record them"):
+        Checkpointer(query.root).rewind(query.spark, to="latest", stopped=True)
+
+
+def test_a_state_that_no_query_wrote_is_refused(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path / "root") as ck:
+        with ck.begin(epoch=0):
+            pass
+        with pytest.raises(InvalidStateError, match="was not written by a streaming query"):
+            ck.rewind(tmp_path, to="latest")
+        with pytest.raises(InvalidStateError, match="was not written by a streaming query"):
+            ck.fork("latest", tmp_path / "copy", tmp_path / "copy-spark")
+    with pytest.raises(NotFoundError, match="no checkpoint"):
+        Checkpointer(tmp_path / "none").rewind(tmp_path, to="latest")
+
+
+@pytest.mark.parametrize("path", ["metadata", "rewound/0001/record.json"])
+@pytest.mark.parametrize("damage", [b"", b"\xff\xfe", b"v1", b"[]", b"{" * 100_000])
+def test_damage_in_sparks_files_is_named_and_changes_nothing(query: Query, path: str, damage: bytes) -> None:
+    latest = Checkpointer(query.root).read_latest()
+    target = query.spark / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(damage)
+    with pytest.raises(CheckpointError) as caught:
+        Checkpointer(query.root).rewind(to=3)
+    assert path in str(caught.value) or path == "metadata"
+    assert Checkpointer(query.root).read_latest() == latest
+
+
+def test_the_awaitable_face_does_the_same(query: Query, tmp_path: Path) -> None:
+    import asyncio
+
+    async def both() -> None:
+        ck = AsyncCheckpointer(query.root)
+        made = await ck.fork("latest", tmp_path / "copy", tmp_path / "copy-spark")
+        assert made.batch == LAST
+        done = await ck.rewind(to=TO)
+        assert done.batch == TO
+        assert (await ck.undo_rewind()).batch == LAST
+        await ck.close()
+
+    asyncio.run(both())
+    assert query.run() == LAST
+
+
+def test_a_query_moves_from_one_store_to_another(
+    query: Query, tmp_path: Path, s3_server: Server, azure_server: Server
+) -> None:
+    """Each copy is made of the one before, and the last one goes on where the first one was."""
+    ck, read = Checkpointer(query.root), query.read
+    for server in (s3_server, azure_server):
+        place = f"{server.url}/{uuid.uuid4().hex}"
+        made = ck.fork("latest", f"{place}/state", f"{place}/spark", server.storage_options)
+        assert made.spark_checkpoint == f"{place}/spark"
+        ck = Checkpointer(f"{place}/state", server.storage_options)
+        assert ck.verify()
+        done = ck.rewind(to="latest")
+        assert not done.changes
+    moved = Query(str(tmp_path / "moved"))
+    ck.fork("latest", moved.root, moved.spark)
+    assert moved.read == read
+    assert moved.run() == LAST + 1
+    other = open_log(f"{place}/spark", azure_server.storage_options)
+    run_sync(objects.put(other, "offsets/9", b"v1\n{}\n1"))
+    assert not run_sync(put_new(other, "offsets/9", b"v1\n{}\n2"))
+    ck.rewind(to="latest")
+    assert ck.rewind(to="latest").cut == ()
+    assert run_sync(read_log(other)).offsets == (LAST - 1, LAST)
+
+
+def test_an_undo_puts_back_nothing_that_spark_cannot_start_from(query: Query) -> None:
+    """Of what would come back, Spark has deleted since the offsets of the batch before the newest one."""
+    Checkpointer(query.root).rollback(Checkpointer(query.root).list_checkpoints()[TO])
+    Checkpointer(query.root).rewind(to="latest")
+    for _ in range(3):
+        query.run(step=7)
+    for number in range(TO + 2):
+        for folder in ("offsets", "commits"):
+            (query.spark / folder / str(number)).unlink()
+            (query.spark / folder / f".{number}.crc").unlink()
+    (query.spark / "offsets" / str(TO + 2)).unlink()
+    (query.spark / "offsets" / f".{TO + 2}.crc").unlink()
+    (kept,) = query.spark.glob(f"rewound/0001/offsets/{TO + 2}")
+    kept.unlink()
+    assert Checkpointer(query.root).undo_rewind().batch == TO
+    while query.run() is None:
+        Checkpointer(query.root).rewind(to="latest")
+    assert query.read == query.offset(query.numbers("offsets")[-1])
+    assert query.total == query.read * (query.read - 1) // 2
+
+
+def test_a_refusal_names_two_ways_where_spark_went_back(query: Query) -> None:
+    """The checkpoint that Spark went back to may be retired by now; the other way always works."""
+    for folder in ("offsets", "commits"):
+        for number in query.numbers(folder):
+            if number > TO + 1:
+                (query.spark / folder / str(number)).unlink()
+                (query.spark / folder / f".{number}.crc").unlink()
+    assert query.run() is None
+    assert query.refusal is not None
+    assert f"epoch={TO + 1}" in query.refusal
+    assert f"rewind {query.root} latest --spark-checkpoint" in query.refusal
+    Checkpointer(query.root).rewind(to="latest")
+    assert query.run() == LAST + 1
+    assert query.total == query.read * (query.read - 1) // 2
