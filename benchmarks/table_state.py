@@ -32,7 +32,7 @@ from checkpointer.spark.read import version_of
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.opening import key_table
 from checkpointer.table.parquet import LEVEL
-from checkpointer.table.version import Reader
+from checkpointer.table.reader import Reader
 
 PARTITIONS = 8
 CHANGED = 100_000

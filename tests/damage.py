@@ -11,9 +11,9 @@ from checkpointer import Checkpointer, KeyedState
 from checkpointer.runtime import run_sync
 from checkpointer.sync_handles import Checkpoint, Restored
 from checkpointer.table.merge import in_order
+from checkpointer.table.reader import Version
 from checkpointer.table.schema import MERGE
-from checkpointer.table.version import Version
-from checkpointer.table.write import Writer, on_top
+from checkpointer.table.writer import Writer, on_top
 from manifests.model import Chain, CheckpointId
 from manifests.segments import INLINE
 from tests.table.tables import changes_of, rows_in, schema_of, snapshot_rows

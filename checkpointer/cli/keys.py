@@ -61,7 +61,7 @@ def _contents(snapshot: Snapshot, operator: Operator | None, name: str, partitio
 
 
 def _table_key(name: str, operator: Operator) -> Callable[[nouns.Record], Json]:
-    from checkpointer.table.version import Version  # pyarrow, only for tables
+    from checkpointer.table.reader import Version  # pyarrow, only for tables
 
     columns = Version.of(name, operator).schema.key
     return lambda record: {column: record["row"][column] for column in columns}

@@ -11,9 +11,9 @@ from checkpointer.spark.door import check_combine, check_key, check_num_partitio
 from checkpointer.spark.read import Root
 from checkpointer.storage import Fencing
 from checkpointer.sync import Checkpointer
+from checkpointer.table.reader import Version
 from checkpointer.table.schema import Combine, extended_schema, first_schema, needs_rescale
 from checkpointer.table.types import show_type
-from checkpointer.table.version import Version
 
 
 @dataclass(frozen=True, slots=True)

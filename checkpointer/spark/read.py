@@ -17,8 +17,8 @@ from checkpointer.spark.scan import lookup, scan
 from checkpointer.storage import Fencing
 from checkpointer.sync import Checkpointer
 from checkpointer.sync_handles import Restored
+from checkpointer.table.reader import Version
 from checkpointer.table.types import is_wider, plain_type
-from checkpointer.table.version import Version
 from manifests.model import CheckpointId
 
 Root = str | os.PathLike[str]

@@ -17,9 +17,9 @@ from checkpointer.spark.tasks import TaskRoot
 from checkpointer.sync import Checkpointer
 from checkpointer.table import wide
 from checkpointer.table.merge import in_order
+from checkpointer.table.reader import Reader, Version
 from checkpointer.table.schema import PARTITION
-from checkpointer.table.version import Reader, Version
-from checkpointer.table.write import split
+from checkpointer.table.writer import split
 from manifests.model import CheckpointId
 
 TASK_BYTES = 32 << 20

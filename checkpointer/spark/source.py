@@ -16,8 +16,8 @@ from checkpointer.spark.scan import batches_of, spread
 from checkpointer.storage import absolute
 from checkpointer.sync import Checkpointer
 from checkpointer.sync_handles import Restored
+from checkpointer.table.reader import Reader, Version
 from checkpointer.table.types import whole_variants
-from checkpointer.table.version import Reader, Version
 from manifests.model import CheckpointId
 
 OPTIONS = ("path", "operator", "view", "id", "epoch", "savepoint", "columns", "storage_options", "fencing")

@@ -34,6 +34,7 @@ from checkpointer.spark.tasks import TaskRoot
 from checkpointer.spark.write import RESULT, CompactTask, WriteTask, Written
 from checkpointer.sync import Checkpointer
 from checkpointer.table import kept, merge, wide
+from checkpointer.table.reader import Reader, Version
 from checkpointer.table.schema import (
     DELETE,
     MERGE,
@@ -45,8 +46,7 @@ from checkpointer.table.schema import (
     needs_rescale,
     next_schema,
 )
-from checkpointer.table.version import Reader, Version
-from checkpointer.table.write import Writer, on_top, rewrite, rewrites
+from checkpointer.table.writer import Writer, on_top, rewrite, rewrites
 from manifests.model import Artifact, Chain, CheckpointId
 
 PARTITIONS = 16

@@ -19,9 +19,9 @@ from checkpointer.runtime import run_sync
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.table import kept, merge, wide
 from checkpointer.table.hashing import check_partitions
+from checkpointer.table.reader import Reader, Version
 from checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
-from checkpointer.table.version import Reader, Version
-from checkpointer.table.write import Writer, is_small, rewrite, split
+from checkpointer.table.writer import Writer, is_small, rewrite, split
 from manifests import object_paths
 from manifests.model import Artifact, Chain, CheckpointId
 

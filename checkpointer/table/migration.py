@@ -12,10 +12,10 @@ from checkpointer.storage.overlay import OverlayStore
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.merge import check_unique, in_order, show_key
 from checkpointer.table.opening import partition_reader
+from checkpointer.table.reader import Version
 from checkpointer.table.schema import CHANGE, FIELD_ID, MERGE, OWN, PARTITION, TableSchema, migrated_schema
 from checkpointer.table.types import spark_type
-from checkpointer.table.version import Version
-from checkpointer.table.write import Writer, is_small, on_top
+from checkpointer.table.writer import Writer, is_small, on_top
 from manifests.model import Chain, CheckpointId, Operator
 
 COMBINE = b"combine"

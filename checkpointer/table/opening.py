@@ -11,7 +11,7 @@ from pyarrow import Table
 from checkpointer.checkpoint.restore import Snapshot, explaining
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.table.hashing import partitions_of
-from checkpointer.table.version import Reader, Version
+from checkpointer.table.reader import Reader, Version
 
 Keys = Sequence[Mapping[str, Any]]
 """Keys as rows: for each key column its value."""

@@ -16,7 +16,7 @@ from checkpointer.errors import IllegalArgumentError
 from checkpointer.runtime import run_sync
 from checkpointer.storage.local import files
 from checkpointer.table.opening import partition_reader
-from checkpointer.table.version import Version
+from checkpointer.table.reader import Version
 from manifests.msgpack_values import unpack
 from manifests.tagged_json import to_json
 

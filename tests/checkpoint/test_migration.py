@@ -16,12 +16,13 @@ from checkpointer.admin.stats import take_census
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.sync_handles import Checkpoint, Restored
-from checkpointer.table import migration, write
+from checkpointer.table import migration
+from checkpointer.table import writer as writer_module
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.merge import in_order
+from checkpointer.table.reader import PARTITIONER, Version
 from checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema, first_schema
-from checkpointer.table.version import PARTITIONER, Version
-from checkpointer.table.write import Writer, on_top
+from checkpointer.table.writer import Writer, on_top
 from checkpointer.testing.crashes import crash_points
 from manifests import object_paths, segments
 from manifests.model import Chain, Job, Operator
@@ -310,7 +311,7 @@ def test_small_partitions_share_an_object(world: World, client: Actor, monkeypat
     with client.begin():
         pass
     assert len(world.objects("artifacts/rows/") - before) == 1
-    monkeypatch.setattr(write, "SMALL_PARTITION", 10)
+    monkeypatch.setattr(writer_module, "SMALL_PARTITION", 10)
     monkeypatch.setattr(migration, "PACK", 1)
     before = world.objects("artifacts/rows/")
     restored(client, transform={"rows": double})

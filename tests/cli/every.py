@@ -12,9 +12,9 @@ from checkpointer.checkpoint.save import Draft
 from checkpointer.progress.eventhub import CheckpointStore
 from checkpointer.progress.kinesis import ShardLeases
 from checkpointer.runtime import run_sync
+from checkpointer.table.reader import Version
 from checkpointer.table.schema import TableSchema, first_schema
-from checkpointer.table.version import Version
-from checkpointer.table.write import Writer
+from checkpointer.table.writer import Writer
 from tests.admin.streaming.spark_model import Query, history
 from tests.damage import flip
 from tests.progress.test_eventhub_contract import checkpoint, claim

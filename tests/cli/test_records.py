@@ -13,7 +13,7 @@ import pytest
 
 from checkpointer import Checkpointer, KeyedState
 from checkpointer.table import parquet_file
-from checkpointer.table.version import Reader
+from checkpointer.table.reader import Reader
 from manifests.msgpack_values import unpack
 from tests.cli.conftest import Run
 from tests.cli.every import write

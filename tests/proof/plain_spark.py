@@ -22,9 +22,9 @@ from checkpointer.spark import write as write_module
 from checkpointer.spark.state import Line, State
 from checkpointer.sync_handles import Restored
 from checkpointer.table.hashing import partitions_of
+from checkpointer.table.reader import Reader, Version
 from checkpointer.table.schema import PARTITION, TableSchema
 from checkpointer.table.types import spark_type
-from checkpointer.table.version import Reader, Version
 from manifests.model import Job
 
 Part = pa.Table

@@ -19,11 +19,11 @@ from checkpointer.runtime import run_sync
 from checkpointer.spark import table as table_module
 from checkpointer.spark.state import State
 from checkpointer.spark.table import TableState
-from checkpointer.table import version as version_module
+from checkpointer.table import reader as version_module
 from checkpointer.table import wide
-from checkpointer.table import write as write_module
+from checkpointer.table import writer as write_module
 from checkpointer.table.merge import in_order
-from checkpointer.table.version import Reader, Version
+from checkpointer.table.reader import Reader, Version
 from tests.proof.plain_spark import PlainFrame, new_state
 from tests.proof.table_model import COMBINE, KEY, Drawn, Key, Row, TableModel
 

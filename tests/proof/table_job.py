@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from checkpointer.spark import table as table_module
-from checkpointer.table import write as write_module
+from checkpointer.table import writer as write_module
 from tests.proof.table_history import History
 
 BATCHES = 3

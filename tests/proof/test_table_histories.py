@@ -19,9 +19,9 @@ pytest.importorskip("pyspark")
 
 from checkpointer.runtime import run_sync
 from checkpointer.table import wide
-from checkpointer.table import write as write_module
-from checkpointer.table.version import Reader
-from checkpointer.table.write import Writer
+from checkpointer.table import writer as write_module
+from checkpointer.table.reader import Reader
+from checkpointer.table.writer import Writer
 from manifests.model import CheckpointId
 from tests.proof.effort import SUMMARY
 from tests.proof.plain_spark import plain_spark

@@ -22,8 +22,8 @@ from checkpointer.progress.kinesis.sequence import ExtendedSequenceNumber
 from checkpointer.storage import url
 from checkpointer.storage.base import Blob, Entry
 from checkpointer.table import parquet
+from checkpointer.table.reader import Reader, Version
 from checkpointer.table.schema import PARTITION, TableSchema
-from checkpointer.table.version import Reader, Version
 from manifests import keyed_records, msgpack_values, object_paths, positions_json, segments, tagged_json, zstd
 from manifests.digest import sha256
 from manifests.json_fields import Fields

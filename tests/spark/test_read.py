@@ -34,8 +34,8 @@ from checkpointer.spark import TableState, can_restore, diff, read_state
 from checkpointer.spark.frames import struct_of
 from checkpointer.spark.scan import TASK_BYTES, spread
 from checkpointer.table.hashing import partitions_of
+from checkpointer.table.reader import Reader, Version
 from checkpointer.table.schema import TableSchema
-from checkpointer.table.version import Reader, Version
 from manifests.model import CheckpointId
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -18,9 +18,9 @@ from checkpointer.storage import open_files
 from checkpointer.sync_handles import Checkpoint
 from checkpointer.table import export
 from checkpointer.table.merge import in_order
+from checkpointer.table.reader import Version
 from checkpointer.table.schema import DELETE, MERGE, TableSchema
-from checkpointer.table.version import Version
-from checkpointer.table.write import Writer, on_top
+from checkpointer.table.writer import Writer, on_top
 from manifests.model import Chain
 from manifests.tagged_json import to_json
 from tests.cli.conftest import Run, run

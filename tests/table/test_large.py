@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from checkpointer.errors import CorruptionError, InvalidStateError
 from checkpointer.runtime import run_sync
-from checkpointer.table import parquet, version, wide
-from checkpointer.table import write as write_module
+from checkpointer.table import parquet, wide
+from checkpointer.table import reader as reader_module
+from checkpointer.table import writer as write_module
 from checkpointer.table.merge import apply, consolidate, first_beyond, in_order
+from checkpointer.table.reader import Reader, Version
 from checkpointer.table.schema import MERGE, TableSchema
-from checkpointer.table.version import Reader, Version
-from checkpointer.table.write import COMPACT_BYTES, MAX_PARTITION, MOST_BYTES, SMALL_BYTES, rewrites
+from checkpointer.table.writer import COMPACT_BYTES, MAX_PARTITION, MOST_BYTES, SMALL_BYTES, rewrites
 from manifests.model import DELTA, SNAPSHOT, Artifact
 from tests.table.tables import (
     NAN,
@@ -87,8 +88,8 @@ def test_in_pieces_a_partition_has_the_rows_that_it_has_as_a_whole(
 ) -> None:
     schema, below, steps = history
     monkeypatch.setattr(wide, "NARROW_BYTES", narrow)
-    monkeypatch.setattr(version, "STREAM_BYTES", 0)
-    monkeypatch.setattr(version, "PIECE_GROUPS", 1)
+    monkeypatch.setattr(reader_module, "STREAM_BYTES", 0)
+    monkeypatch.setattr(reader_module, "PIECE_GROUPS", 1)
     monkeypatch.setattr(parquet, "ROW_GROUP", group)
     place, model = Place(schema), Model(schema, below)
     place.snapshot(0, below)
@@ -126,8 +127,8 @@ def test_what_is_not_above_a_key_is_what_comes_before_it_in_order(keys: list[Row
 
 
 def test_a_snapshot_that_is_not_in_order_is_refused_where_that_would_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version, "STREAM_BYTES", 0)
-    monkeypatch.setattr(version, "PIECE_GROUPS", 1)
+    monkeypatch.setattr(reader_module, "STREAM_BYTES", 0)
+    monkeypatch.setattr(reader_module, "PIECE_GROUPS", 1)
     monkeypatch.setattr(parquet, "ROW_GROUP", 2)
     place = Place(SIMPLE)
     rows = snapshot_rows(SIMPLE, [(1, 1), (2, 1), (2, 1), (0, 1)])

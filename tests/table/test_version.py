@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from checkpointer import Checkpointer
 from checkpointer.errors import CorruptionError, DigestMismatchError, IllegalArgumentError, NotFoundError
 from checkpointer.runtime import run_sync
-from checkpointer.table import parquet, version
-from checkpointer.table import write as write_module
+from checkpointer.table import parquet
+from checkpointer.table import reader as reader_module
+from checkpointer.table import writer as write_module
 from checkpointer.table.kept import ids_of
 from checkpointer.table.merge import consolidate, in_order
+from checkpointer.table.reader import PARTITIONER, Reader, Version, empty_base
 from checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema, next_schema
-from checkpointer.table.version import PARTITIONER, Reader, Version, empty_base
-from checkpointer.table.write import COMPACT_ROWS, SMALL_PARTITION, Writer, on_top, rewrite, rewrites, split
+from checkpointer.table.writer import COMPACT_ROWS, SMALL_PARTITION, Writer, on_top, rewrite, rewrites, split
 from manifests import object_paths
 from manifests.digest import sha256
 from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId, Operator
@@ -191,7 +192,7 @@ def test_of_a_pack_that_lacks_rows_no_key_is_looked_up() -> None:
 
 
 def test_large_packs_are_read_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version, "HUGE_PACK", 0)
+    monkeypatch.setattr(reader_module, "HUGE_PACK", 0)
     place, now, most = Place(SIMPLE), 0, 0
     expected = some_packs(place)
     reader = place.reader()
@@ -207,7 +208,7 @@ def test_large_packs_are_read_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     reader._fetch_pack = counted  # type: ignore[method-assign]
     assert rows_in(run_sync(reader.rows(0))) == sorted(expected[0], key=repr)
-    assert most == version.AT_ONCE == 2
+    assert most == reader_module.AT_ONCE == 2
 
 
 def test_of_shared_objects_each_partition_has_its_share() -> None:
@@ -241,7 +242,7 @@ def test_a_partition_does_not_grow_when_others_leave_its_pack(monkeypatch: pytes
 def wide(monkeypatch: pytest.MonkeyPatch) -> Place:
     """Two packs of eight partitions in many row groups, neither of them small."""
     monkeypatch.setattr(parquet, "ROW_GROUP", 50)
-    monkeypatch.setattr(version, "LARGE_PACK", 1)
+    monkeypatch.setattr(reader_module, "LARGE_PACK", 1)
     place = Place(SIMPLE)
     for turn in range(2):
         place.pack({p: [(MERGE, (n, p + turn)) for n in range(100)] for p in range(8)})
@@ -259,7 +260,7 @@ def test_of_a_large_pack_only_what_some_partitions_need_is_read(wide: Place, wan
 
 
 def test_a_large_pack_is_read_whole_where_most_of_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version, "LARGE_PACK", 1)
+    monkeypatch.setattr(reader_module, "LARGE_PACK", 1)
     place = Place(SIMPLE)
     place.pack({p: [(MERGE, (n, value(n + p))) for n in range(1000)] for p in range(8)})
     reader = place.reader()

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from checkpointer.runtime.host import SystemHost
 from checkpointer.storage.local.store import LocalStore
+from checkpointer.table.reader import Reader, Version
 from checkpointer.table.schema import CHANGE, MERGE, PARTITION
-from checkpointer.table.version import Reader, Version
-from checkpointer.table.write import Writer, on_top, rewrite
+from checkpointer.table.writer import Writer, on_top, rewrite
 from manifests.model import Chain, CheckpointId
 from tests.proof.load.gauges import MIB, answer, peak
 from tests.table.tables import schema_of

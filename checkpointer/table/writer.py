@@ -14,8 +14,8 @@ from checkpointer.runtime.host import Host
 from checkpointer.storage.base import Store
 from checkpointer.table import kept, parquet, wide
 from checkpointer.table.merge import in_order
+from checkpointer.table.reader import Reader, Version, empty_base
 from checkpointer.table.schema import CHANGE, DELETE, KEPT, PARTITION, TableSchema
-from checkpointer.table.version import Reader, Version, empty_base
 from manifests import object_paths
 from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId
 
