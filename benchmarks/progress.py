@@ -15,10 +15,10 @@ from azure.storage.blob import BlobServiceClient
 
 from benchmarks.measure import Finding, Note, Target, Times, alternate, timed
 from benchmarks.stores import azure_server
-from checkpointer.progress.client import Root
-from checkpointer.progress.eventhub import CheckpointStore
-from checkpointer.progress.group import Group
-from checkpointer.progress.leases import Leases
+from checkpointer.consumers.eventhub import CheckpointStore
+from checkpointer.consumers.group import Group
+from checkpointer.consumers.leases import Leases
+from checkpointer.consumers.store_context import Root
 from checkpointer.runtime import run_sync
 from checkpointer.storage.request_counts import Traffic, counted
 from tests.servers import Server, ServerUnavailableError

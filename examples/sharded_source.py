@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpointer import Checkpointer, KeyedState
-from checkpointer.errors import ConflictError
-from checkpointer.progress.kinesis import (
+from checkpointer.consumers.kinesis import (
     ExtendedSequenceNumber,
     InitializationInput,
     LeaseLostInput,
@@ -35,6 +34,7 @@ from checkpointer.progress.kinesis import (
     ShutdownRequestedInput,
     Worker,
 )
+from checkpointer.errors import ConflictError
 
 SHARDS = [f"shard-{number}" for number in range(6)]
 RECORDS = 1000

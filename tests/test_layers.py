@@ -144,7 +144,7 @@ LAYERS = (
     Layer(
         "progress",
         "Positions of stream consumers share the stores, and nothing of checkpoints.",
-        ("checkpointer.progress",),
+        ("checkpointer.consumers",),
         ("format", "errors", "runtime", "store"),
         ("azure", "yaml"),
     ),

@@ -7,8 +7,8 @@ from checkpointer.cli.root import require_store
 from checkpointer.cli.screen import complain, print_error, print_json, print_table, to_text
 from checkpointer.cli.table import Column
 from checkpointer.cli.verb import FAILED, Opened, verb
+from checkpointer.consumers.inspect import Partition, Survey, survey
 from checkpointer.display import age, moment
-from checkpointer.progress.survey import Partition, Survey, survey
 
 _COLUMNS = (
     Column("INTERFACE"),

@@ -9,15 +9,15 @@ import pyarrow as pa
 
 from checkpointer import Checkpointer, KeyedState
 from checkpointer.checkpoint.save import Draft
-from checkpointer.progress.eventhub import CheckpointStore
-from checkpointer.progress.kinesis import ShardLeases
+from checkpointer.consumers.eventhub import CheckpointStore
+from checkpointer.consumers.kinesis import ShardLeases
 from checkpointer.runtime import run_sync
 from checkpointer.table.reader import Version
 from checkpointer.table.schema import TableSchema, first_schema
 from checkpointer.table.writer import Writer
 from tests.admin.streaming.spark_model import Query, history
+from tests.consumers.test_eventhub_contract import checkpoint, claim
 from tests.damage import flip
-from tests.progress.test_eventhub_contract import checkpoint, claim
 
 OPERATOR = "größe-" + "o" * 30 + "-総計-" + "p" * 57
 SAVEPOINT = "before-the-migration-of-all-orders-to-another-region-in-" + "2026"

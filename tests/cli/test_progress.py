@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer.progress.eventhub import CheckpointStore
-from checkpointer.progress.kinesis import ShardLeases
+from checkpointer.consumers.eventhub import CheckpointStore
+from checkpointer.consumers.kinesis import ShardLeases
 from manifests.positions_json import Position, encode_position
 from tests.cli.conftest import Run
-from tests.progress.test_eventhub_contract import HERE, checkpoint, claim
+from tests.consumers.test_eventhub_contract import HERE, checkpoint, claim
 
 GROUP = [HERE[0], HERE[1], "$default"]
 FOLDER = f"progress/eventhub/{HERE[0]}/{HERE[1]}/%24default"

@@ -13,8 +13,8 @@ import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
 from checkpointer.admin.streaming.spark_location import Where
-from checkpointer.progress.eventhub import CheckpointStore
-from checkpointer.progress.journal import Journal
+from checkpointer.consumers.eventhub import CheckpointStore
+from checkpointer.consumers.journal import Journal
 from checkpointer.spark.source import Request
 
 ROOTS = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from checkpointer import Checkpointer, KeyedState
-from checkpointer.progress.kinesis import LeaseLostInput, ProcessRecordsInput, ShardLeases, Worker
+from checkpointer.consumers.kinesis import LeaseLostInput, ProcessRecordsInput, ShardLeases, Worker
 from examples import sharded_source
 from examples.sharded_source import Clicks
 

@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 import msgpack
 import pytest
 
+from checkpointer.consumers.journal import yaml_format
 from checkpointer.errors import MalformedError
-from checkpointer.progress import journal_format
 from manifests import msgpack_values, zones
 from manifests.keyed_records import decode, encode
 from manifests.msgpack_values import pack, unpack
@@ -71,9 +71,9 @@ def test_what_a_handler_raises_while_a_zone_is_read_passes(
 def test_what_a_handler_raises_within_a_journal_passes(
     raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_format, "_load", lambda data: signal.raise_signal(signal.SIGUSR1))
+    monkeypatch.setattr(yaml_format, "_load", lambda data: signal.raise_signal(signal.SIGUSR1))
     with pytest.raises(raised, match="of the handler"):
-        journal_format.decode("journal", JOURNAL)
+        yaml_format.decode("journal", JOURNAL)
 
 
 @pytest.mark.parametrize("name", ["Europe", "posix", "x" * 300, "a/" * 100 + "b", "\0", "", "/etc/passwd", "No/Where"])

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from checkpointer.consumers.eventhub import core as eventhub
+from checkpointer.consumers.eventprocessorhost import checkpoint as eph
+from checkpointer.consumers.journal import yaml_format
+from checkpointer.consumers.kinesis import state as kinesis
+from checkpointer.consumers.kinesis.sequence import TRIM_HORIZON
 from checkpointer.errors import CheckpointError
-from checkpointer.progress import journal_format
-from checkpointer.progress.eventhub import core as eventhub
-from checkpointer.progress.eventprocessorhost import checkpoint as eph
-from checkpointer.progress.kinesis import state as kinesis
-from checkpointer.progress.kinesis.sequence import TRIM_HORIZON
 from checkpointer.storage import url
 from checkpointer.table import parquet
 from manifests import manifest_json, msgpack_values, positions_json
@@ -164,10 +164,10 @@ TABLE: tuple[Decoder, ...] = (
     ),
     Decoder(
         "journal",
-        lambda data: journal_format.decode(wrapped.NAME, data),
+        lambda data: yaml_format.decode(wrapped.NAME, data),
         seeds.journals(),
         seeds.YAML_MARKS,
-        encode=lambda content: journal_format.encode(content, AT, NONCE),
+        encode=lambda content: yaml_format.encode(content, AT, NONCE),
         seal=wrapped.reseal_journal,
         memory=2_000,
     ),

@@ -9,12 +9,12 @@ from typing import Any
 
 from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
 from checkpointer.admin.retention.plan import Plan
+from checkpointer.consumers.eventhub import CheckpointStore
+from checkpointer.consumers.eventhub import aio as eventhub_aio
+from checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
+from checkpointer.consumers.journal import Journal
+from checkpointer.consumers.kinesis import ShardLeases
 from checkpointer.errors import CheckpointError
-from checkpointer.progress.eventhub import CheckpointStore
-from checkpointer.progress.eventhub import aio as eventhub_aio
-from checkpointer.progress.eventprocessorhost import CheckpointInfo, CheckpointManager
-from checkpointer.progress.journal import Journal
-from checkpointer.progress.kinesis import ShardLeases
 from checkpointer.report import page
 from checkpointer.report.gather import make_report
 from checkpointer.spark import stateful

@@ -18,9 +18,9 @@ import zstandard
 
 from checkpointer.admin.retention.plan import Plan, PlannedCheckpoint, PlanRow, Spool
 from checkpointer.admin.retention.reachability import DELETE, KEEP
-from checkpointer.progress import journal_format
-from checkpointer.progress.kinesis import state as kinesis
-from checkpointer.progress.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
+from checkpointer.consumers.journal import yaml_format
+from checkpointer.consumers.kinesis import state as kinesis
+from checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
 from checkpointer.table import parquet
 from checkpointer.table.merge import in_order
 from checkpointer.table.schema import MERGE
@@ -189,13 +189,13 @@ KINESIS = tuple(
 
 def journals() -> tuple[bytes, ...]:
     states = [
-        journal_format.EventLogState("Application", 42, AT),
-        journal_format.EventLogState("Sécurité: 'a'\x01", 2**64 - 1, AT, {"bookmark": {"deep": [1, 2.5, None]}}),
+        yaml_format.EventLogState("Application", 42, AT),
+        yaml_format.EventLogState("Sécurité: 'a'\x01", 2**64 - 1, AT, {"bookmark": {"deep": [1, 2.5, None]}}),
     ]
-    content = journal_format.Content({state.name: state for state in states}, {"colour": "blue"})
+    content = yaml_format.Content({state.name: state for state in states}, {"colour": "blue"})
     foreign = f"update_time: {_AT_TEXT}\nevent_logs:\n- name: System\n  record_number: 7\n  timestamp: {_AT_TEXT}\n"
     return (
-        journal_format.encode(content, AT, "n" * 16),
+        yaml_format.encode(content, AT, "n" * 16),
         foreign.encode(),
         b"update_time: 2024-01-02 03:04:05\nevent_logs: []\n",
     )

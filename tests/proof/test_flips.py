@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from checkpointer.consumers.journal import yaml_format
 from checkpointer.errors import CheckpointError
-from checkpointer.progress import journal_format
 from manifests import object_paths
 from tests.proof import seeds
 from tests.proof.whole import Whole
@@ -109,12 +109,12 @@ def test_objects_cut_short_made_longer_emptied_or_exchanged_are_found(
 def test_a_flipped_bit_of_a_journal_is_refused_or_changes_nothing(effort: Effort, figures: Counter[str]) -> None:
     """The seal is a comment: where the flip makes it another comment, the rest is as it was."""
     data = seeds.journals()[0]
-    before = journal_format.decode("journal", data)
+    before = yaml_format.decode("journal", data)
     bits = range(8 * len(data))
     for position in random.Random(6).sample(bits, effort(200, len(bits))):
         at, bit = divmod(position, 8)
         try:
-            after = journal_format.decode("journal", data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+            after = yaml_format.decode("journal", data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
         except CheckpointError:
             figures["damage found in the journal"] += 1
         else:

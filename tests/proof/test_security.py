@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from checkpointer.consumers.journal import Journal, yaml_format
 from checkpointer.errors import CorruptionError
-from checkpointer.progress import journal_format
-from checkpointer.progress.journal import Journal
 from checkpointer.spark.frames import struct_of
 from checkpointer.table.schema import TableSchema
 from manifests import object_paths
@@ -119,16 +118,16 @@ def strange(loader: type[yaml.SafeLoader]) -> set[object]:
 
 
 def test_the_loader_of_journals_knows_no_types_but_those_of_yaml() -> None:
-    assert issubclass(journal_format._Loader, yaml.SafeLoader)
-    assert all(tag is None or tag.startswith("tag:yaml.org,2002:") for tag in journal_format._Loader.yaml_constructors)
-    assert not any("python" in str(tag) for tag in journal_format._Loader.yaml_constructors)
-    assert strange(journal_format._Loader) == set()
+    assert issubclass(yaml_format._Loader, yaml.SafeLoader)
+    assert all(tag is None or tag.startswith("tag:yaml.org,2002:") for tag in yaml_format._Loader.yaml_constructors)
+    assert not any("python" in str(tag) for tag in yaml_format._Loader.yaml_constructors)
+    assert strange(yaml_format._Loader) == set()
     for mark in ("value", "merge"):  # tags that SafeLoader constructs nothing of
-        assert {*constructed(journal_format._Loader, f"tag:yaml.org,2002:{mark}")} == {str}
+        assert {*constructed(yaml_format._Loader, f"tag:yaml.org,2002:{mark}")} == {str}
 
 
 def test_a_loader_of_more_types_is_found() -> None:
-    class Ours(journal_format._Loader):
+    class Ours(yaml_format._Loader):
         pass
 
     Ours.add_constructor("tag:yaml.org,2002:path", lambda loader, node: Path("."))

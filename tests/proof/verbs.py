@@ -14,11 +14,11 @@ import pytest
 from checkpointer import Checkpointer, RetentionPolicy
 from checkpointer.admin.retention.plan import Plan
 from checkpointer.cli.app import checkpointer
+from checkpointer.consumers.eventhub import CheckpointStore
+from checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
+from checkpointer.consumers.journal import Journal
+from checkpointer.consumers.kinesis import ShardLeases
 from checkpointer.errors import CheckpointError
-from checkpointer.progress.eventhub import CheckpointStore
-from checkpointer.progress.eventprocessorhost import CheckpointInfo, CheckpointManager
-from checkpointer.progress.journal import Journal
-from checkpointer.progress.kinesis import ShardLeases
 from checkpointer.spark.frames import struct_of
 from checkpointer.spark.read import version_of
 from checkpointer.spark.source import Request, TableReader

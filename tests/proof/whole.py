@@ -9,9 +9,9 @@ from typing import Any
 from checkpointer import Checkpointer
 from checkpointer.checkpoint.restore import Snapshot
 from checkpointer.checkpoint.verify import Verification
+from checkpointer.consumers.eventhub import CheckpointStore
+from checkpointer.consumers.inspect import survey
 from checkpointer.errors import CheckpointError
-from checkpointer.progress.eventhub import CheckpointStore
-from checkpointer.progress.survey import survey
 from checkpointer.runtime import run_sync
 from checkpointer.storage.memory import MemoryStore
 from checkpointer.sync_handles import Restored

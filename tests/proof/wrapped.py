@@ -16,9 +16,9 @@ import zstandard
 from checkpointer.admin.retention.plan import Plan
 from checkpointer.admin.streaming import file_source_log, log_plan, offset_log, rewind_record
 from checkpointer.admin.streaming.offset_log import SparkLog
+from checkpointer.consumers.journal import yaml_format
+from checkpointer.consumers.kinesis.sequence import ExtendedSequenceNumber
 from checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
-from checkpointer.progress import journal_format
-from checkpointer.progress.kinesis.sequence import ExtendedSequenceNumber
 from checkpointer.storage import url
 from checkpointer.storage.base import Blob, Entry
 from checkpointer.table import parquet
@@ -79,7 +79,7 @@ def as_json(data: bytes) -> bytes:
 
 def reseal_journal(data: bytes) -> bytes:
     _, line, body = data.partition(b"\n")
-    return journal_format._SEAL % sha256(body).encode() + body if line else data
+    return yaml_format._SEAL % sha256(body).encode() + body if line else data
 
 
 def as_text(data: bytes) -> str:

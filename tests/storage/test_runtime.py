@@ -254,7 +254,7 @@ def test_the_package_can_be_imported_while_the_interpreter_ends() -> None:
     program = """if True:
         import atexit, concurrent.futures.thread  # which itself refuses to be imported at the end
         def last():
-            import checkpointer.progress.journal
+            import checkpointer.consumers.journal
             from checkpointer import runtime
             assert runtime._unfinished.exiting, "nobody would wait for what is handed over now"
             print("imported")

@@ -1,0 +1,104 @@
+"""Everything that a root holds of its consumers' progress, for people: one listing, and a read for each object."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from checkpointer.consumers.eventhub import core as eventhub
+from checkpointer.consumers.eventprocessorhost import checkpoint as eph
+from checkpointer.consumers.kinesis import state as kinesis
+from checkpointer.consumers.kinesis.sequence import TRIM_HORIZON
+from checkpointer.errors import CorruptionError, MalformedError
+from checkpointer.storage.base import ObjectNotFoundError, Store
+from manifests import object_paths
+from manifests.positions_json import (
+    MAX_MARKER,
+    MAX_OWNERSHIP,
+    MAX_POSITION,
+    Marker,
+    Ownership,
+    Position,
+    Row,
+    decode_marker,
+    decode_ownership,
+    decode_position,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition of a group: who has it, and how far it is. What was never recorded is None."""
+
+    group: tuple[str, ...]
+    name: str
+    row: Row | None
+    position: Position | None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All partitions, by group and name, and what could not be read of them."""
+
+    partitions: tuple[Partition, ...]
+    damage: tuple[str, ...]
+
+
+async def survey(store: Store) -> Survey:
+    names = [
+        name for entry in await store.list(object_paths.PROGRESS) if (name := object_paths.parse_progress(entry.path))
+    ]
+    damage: list[str] = []
+    found = await asyncio.gather(*(_read(store, name, damage) for name in names))
+    rows: dict[tuple[tuple[str, ...], str], Row] = {}
+    positions: dict[tuple[tuple[str, ...], str], Position] = {}
+    for name, value in zip(names, found, strict=True):
+        if isinstance(value, Ownership):
+            rows |= {(name.group, row.partition): row for row in value.rows.values()}
+        elif isinstance(value, Position):
+            positions[name.group, value.partition] = value
+    keys = sorted(rows.keys() | positions.keys(), key=lambda key: (key[0], len(key[1]), key[1]))  # 9 before 10
+    partitions = [Partition(*key, row=rows.get(key), position=positions.get(key)) for key in keys]
+    return Survey(tuple(partitions), tuple(sorted(damage)))
+
+
+_FORMS: dict[str, tuple[Callable[[str, bytes], Ownership | Position | Marker], int]] = {
+    "ownership": (decode_ownership, MAX_OWNERSHIP),
+    "position": (decode_position, MAX_POSITION),
+    "store": (decode_marker, MAX_MARKER),
+}
+
+_CHECKS: dict[str, Callable[[str, Position], object]] = {
+    "eventhub": eventhub.decode,
+    "eventprocessorhost": lambda name, position: eph.decode(name, position.partition, position.value),
+    "kinesis": lambda name, position: kinesis.decode(position.partition, position.value, TRIM_HORIZON),
+}
+"""By interface: its reading of a position, which refuses what its consumers would refuse."""
+
+
+def _check(name: object_paths.ProgressName, position: Position) -> None:
+    interface = name.group[0]
+    partition = position.partition.lower() if interface == "eventhub" else position.partition
+    if name.path.rpartition("/")[2] != f"{object_paths.encode_part(partition)}.json":
+        raise MalformedError(
+            f"{name.path}: is the position of partition {partition!r:.60}, which stands elsewhere: remove this copy"
+        )
+    _CHECKS[interface](name.path, position)
+
+
+async def _read(
+    store: Store, name: object_paths.ProgressName, damage: list[str]
+) -> Ownership | Position | Marker | None:
+    decode, limit = _FORMS[name.kind]
+    try:
+        found = decode(name.path, (await store.get(name.path, limit=limit)).data)
+        if isinstance(found, Position):
+            _check(name, found)
+        return found
+    except ObjectNotFoundError:
+        return None  # deleted since it was listed
+    except CorruptionError as error:
+        damage.append(str(error) if name.path in str(error) else f"{name.path}: {error}")
+        return None

@@ -1,0 +1,50 @@
+"""Checkpoints and leases for consumers of Kinesis streams, by the contract of the Kinesis Client Library.
+
+    leases = ShardLeases("s3://bucket/jobs/orders", "orders")
+    leases.create(shard_ids)
+    Worker(leases, fetch, Processor).run()
+
+`fetch` reads from the stream; everything about positions and ownership is here, on any store of this library.
+"""
+
+from checkpointer.consumers.kinesis.checkpointer import PreparedCheckpointer, RecordCheckpointer
+from checkpointer.consumers.kinesis.leases import ShardLeases
+from checkpointer.consumers.kinesis.processor import (
+    InitializationInput,
+    LeaseLostInput,
+    ProcessRecordsInput,
+    RecordProcessor,
+    ShardEndedInput,
+    ShutdownRequestedInput,
+)
+from checkpointer.consumers.kinesis.sequence import (
+    AT_TIMESTAMP,
+    LATEST,
+    SHARD_END,
+    TRIM_HORIZON,
+    ExtendedSequenceNumber,
+)
+from checkpointer.consumers.kinesis.shards import Balance
+from checkpointer.consumers.kinesis.worker import Fetch, Worker
+from manifests.positions_json import Row
+
+__all__ = [
+    "AT_TIMESTAMP",
+    "LATEST",
+    "SHARD_END",
+    "TRIM_HORIZON",
+    "Balance",
+    "ExtendedSequenceNumber",
+    "Fetch",
+    "InitializationInput",
+    "LeaseLostInput",
+    "PreparedCheckpointer",
+    "ProcessRecordsInput",
+    "RecordCheckpointer",
+    "RecordProcessor",
+    "Row",
+    "ShardEndedInput",
+    "ShardLeases",
+    "ShutdownRequestedInput",
+    "Worker",
+]

@@ -1,0 +1,34 @@
+"""Workers of one application in one process, each behind a faulty store of its own, with one clock that tests set."""
+
+from typing import Any
+
+from checkpointer.consumers.cas_object import Space
+from checkpointer.consumers.kinesis import RecordCheckpointer, ShardLeases
+from checkpointer.consumers.kinesis.shards import Shards
+from checkpointer.storage.base import Store
+from checkpointer.testing.faults import Faults
+from checkpointer.testing.store import FaultyStore
+from tests.consumers.world import TestHost
+
+
+class Node(ShardLeases):
+    """The leases of one worker."""
+
+    def __init__(self, store: Store, worker: str, host: TestHost, **options: Any) -> None:
+        self.faults, self._host = Faults(), host
+        super().__init__(store.url, "app", worker, **options)
+
+    def _make(self, space: Space) -> Shards:
+        return super()._make(Space(FaultyStore(space.store, self.faults), self._host))
+
+    def must(self, shard: str, *, force: bool = False) -> RecordCheckpointer:
+        """The checkpointer of a shard that can be taken."""
+        self.create([shard])
+        checkpointer = self.take(shard, force=force)
+        assert checkpointer is not None
+        return checkpointer
+
+
+def records(first: int, last: int) -> list[dict[str, Any]]:
+    """Records with these numbers, and all between them."""
+    return [{"SequenceNumber": str(number), "Data": b"%d" % number} for number in range(first, last + 1)]

@@ -1,0 +1,62 @@
+"""An event log is refused where it might not fit into the file, whoever persists it at the same time."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from checkpointer.consumers import journal as module
+from checkpointer.consumers.journal import Journal
+from checkpointer.errors import IllegalArgumentError
+from tests.consumers.journals import AT
+
+
+class Limit(int):
+    """A limit that calls a function when a size is first compared with it, as another thread could come then."""
+
+    meanwhile: Callable[[], Any] | None = None
+
+    def __lt__(self, size: int) -> bool:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return int(self) < size
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return Journal(f"memory://{uuid.uuid4().hex}/journal.yml", 1000, 3600)
+
+
+def test_a_log_that_two_threads_persist_at_once_is_refused_to_both(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+
+    def persist() -> None:
+        with pytest.raises(IllegalArgumentError, match="might not fit"):
+            journal.persist("log", 1, AT)
+        refused.append("log")
+
+    limit = Limit(journal._size + 100)
+    limit.meanwhile = persist
+    monkeypatch.setattr(module, "LIMIT", limit)
+    persist()
+    assert refused == ["log", "log"]
+
+
+def test_the_room_of_a_log_stays_taken_when_another_thread_is_refused_it(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One takes the room; the other was compared while a third log was tried, which was too much."""
+    room = 200 + 10 * len("log")
+    monkeypatch.setattr(module, "LIMIT", journal._size + room)
+    journal._make_room(module.check_state("log", 1, AT, {}))
+    monkeypatch.setattr(module, "LIMIT", 0)
+    with pytest.raises(IllegalArgumentError, match="might not fit"):
+        journal._make_room(module.check_state("log", 2, AT, {}))
+    monkeypatch.setattr(module, "LIMIT", journal._size + room)
+    journal._make_room(module.check_state("log", 3, AT, {}))
+    with pytest.raises(IllegalArgumentError, match="might not fit"):
+        journal._make_room(module.check_state("log 2", 1, AT, {}))
