@@ -16,8 +16,8 @@ from benchmarks.measure import Finding, Plot, Target, Times, alternate, grows, t
 from benchmarks.stores import backend, folder
 from checkpointer import Checkpointer
 from checkpointer.checkpoint.metrics import CommitMetrics, Metrics
+from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.storage.memory import forget
-from checkpointer.sync_handles import Restored
 
 STILL = 0.1
 """Power of what must not grow with the history: over a thousandfold, it doubles."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpointer import Checkpointer
-from checkpointer.client import Client
+from checkpointer.client.base import Client
 from checkpointer.runtime import run_sync
 from checkpointer.storage import Store, open_store
 from tests.servers import Server, start_azurite, start_minio

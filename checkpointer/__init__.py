@@ -12,8 +12,8 @@ if sys.version_info < (3, 11):  # noqa: UP036  # a zip of this package is instal
 from checkpointer import errors
 from checkpointer.admin.retention.plan import Plan
 from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.aio import AsyncCheckpointer
+from checkpointer.client._async import AsyncCheckpointer
+from checkpointer.client._sync import Checkpointer
 from checkpointer.keyed.state import KeyedState
-from checkpointer.sync import Checkpointer
 
 __all__ = ["AsyncCheckpointer", "Checkpointer", "KeyedState", "Plan", "RetentionPolicy", "errors"]

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from checkpointer import Checkpointer, KeyedState
+from checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from checkpointer.runtime import run_sync
-from checkpointer.sync_handles import Checkpoint, Restored
 from checkpointer.table.merge import in_order
 from checkpointer.table.reader import Version
 from checkpointer.table.schema import MERGE

@@ -11,12 +11,12 @@ from checkpointer.checkpoint.history import read_history
 from checkpointer.checkpoint.latest import Head, read_head
 from checkpointer.checkpoint.restore import Snapshot
 from checkpointer.checkpoint.writer import Session
+from checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from checkpointer.runtime.host import Host
 from checkpointer.storage.base import Store
 from checkpointer.storage.local.store import LocalStore
 from checkpointer.storage.memory import MemoryStore
 from checkpointer.storage.retrying import RetryingStore
-from checkpointer.sync_handles import Checkpoint, Restored
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
 from manifests.model import CheckpointId, Pointer, Ref

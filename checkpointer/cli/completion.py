@@ -10,8 +10,8 @@ import click
 from checkpointer.admin import savepoints
 from checkpointer.checkpoint.resolve import LATEST, read_listed, read_overview
 from checkpointer.checkpoint.writer import Session
+from checkpointer.client._sync import Checkpointer
 from checkpointer.runtime import run_sync
-from checkpointer.sync import Checkpointer
 
 PATIENCE = 3.0
 """Seconds that a shell waits for a store."""

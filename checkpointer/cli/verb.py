@@ -19,11 +19,11 @@ from checkpointer.checkpoint.writer import Session
 from checkpointer.cli import completion
 from checkpointer.cli.root import require_store
 from checkpointer.cli.screen import visible
+from checkpointer.client._sync import Checkpointer
 from checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError, StoreNotFoundError
 from checkpointer.runtime import run_sync
 from checkpointer.storage.scrubbing import scrub
 from checkpointer.storage.url import parse
-from checkpointer.sync import Checkpointer
 
 T = TypeVar("T")
 

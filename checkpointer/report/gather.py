@@ -15,7 +15,7 @@ from checkpointer.checkpoint.latest import Head, read_head
 from checkpointer.checkpoint.resolve import State, state_of
 from checkpointer.checkpoint.verify import Check, Verification, check_share
 from checkpointer.checkpoint.writer import Session
-from checkpointer.client import Client
+from checkpointer.client.base import Client
 from checkpointer.errors import CheckpointError, CorruptionError
 from checkpointer.report.model import (
     CheckpointRow,

@@ -6,7 +6,7 @@ from typing import Any
 
 from checkpointer.admin.retention.garbage_collect import clean
 from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.client import Client
+from checkpointer.client.base import Client
 from checkpointer.errors import CheckpointError
 from checkpointer.runtime import run_sync
 from manifests.model import CheckpointId

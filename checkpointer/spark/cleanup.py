@@ -17,14 +17,14 @@ from checkpointer.admin.retention.garbage_collect import BULK, Cleaned, check_po
 from checkpointer.admin.retention.plan import Judge, Plan, PlanRow, Total
 from checkpointer.admin.retention.policy import RetentionPolicy
 from checkpointer.admin.retention.reachability import DELETE, LATER
-from checkpointer.client import Client
+from checkpointer.client._sync import Checkpointer
+from checkpointer.client.base import Client
 from checkpointer.errors import StoreRefusedError
 from checkpointer.runtime import run_sync
 from checkpointer.spark.door import check_session
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.storage import Fencing
 from checkpointer.storage.base import Leftover, Store
-from checkpointer.sync import Checkpointer
 from manifests import object_paths
 
 SHARES = 64

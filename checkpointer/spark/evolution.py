@@ -6,11 +6,11 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from checkpointer.client._sync import Checkpointer
 from checkpointer.errors import CheckpointError, IllegalArgumentError
 from checkpointer.spark.door import check_combine, check_key, check_num_partitions, check_schema
 from checkpointer.spark.read import Root
 from checkpointer.storage import Fencing
-from checkpointer.sync import Checkpointer
 from checkpointer.table.reader import Version
 from checkpointer.table.schema import Combine, extended_schema, first_schema, needs_rescale
 from checkpointer.table.types import show_type

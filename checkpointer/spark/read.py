@@ -8,15 +8,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from checkpointer.client import as_target
+from checkpointer.client._sync import Checkpointer
+from checkpointer.client._sync_checkpoint import Restored
+from checkpointer.client.base import as_target
 from checkpointer.errors import IllegalArgumentError, OperatorNotFoundError, StoreNotFoundError
 from checkpointer.spark.door import check_frame, check_session
 from checkpointer.spark.frames import quote
 from checkpointer.spark.interpreter import use_driver_python
 from checkpointer.spark.scan import lookup, scan
 from checkpointer.storage import Fencing
-from checkpointer.sync import Checkpointer
-from checkpointer.sync_handles import Restored
 from checkpointer.table.reader import Version
 from checkpointer.table.types import is_wider, plain_type
 from manifests.model import CheckpointId

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from checkpointer.admin.retention.policy import RetentionPolicy
 from checkpointer.admin.streaming.alignment import CONTINUE, Step, compare
 from checkpointer.checkpoint.metrics import MetricsCallback
+from checkpointer.client._sync import Checkpointer
 from checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
 from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
 from checkpointer.spark.cleaner import Cleaner
@@ -24,7 +25,6 @@ from checkpointer.spark.progress import QueryProgress
 from checkpointer.spark.state import Callback, Line, State
 from checkpointer.spark.tasks import prove_tasks
 from checkpointer.storage import Fencing
-from checkpointer.sync import Checkpointer
 from manifests.model import Job
 
 logger = logging.getLogger("checkpointer")

@@ -9,13 +9,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from checkpointer.client._sync import Checkpointer
+from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, RetiredError
 from checkpointer.spark.frames import struct_of
 from checkpointer.spark.read import restore, version_of
 from checkpointer.spark.scan import batches_of, spread
 from checkpointer.storage import absolute
-from checkpointer.sync import Checkpointer
-from checkpointer.sync_handles import Restored
 from checkpointer.table.reader import Reader, Version
 from checkpointer.table.types import whole_variants
 from manifests.model import CheckpointId

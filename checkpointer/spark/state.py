@@ -9,6 +9,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from checkpointer.client._sync import Checkpointer
+from checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.keyed.state import PARTITIONS, KeyedState
 from checkpointer.runtime import run_sync
@@ -19,8 +21,6 @@ from checkpointer.spark.operations import Operations
 from checkpointer.spark.partitions import Write, partitioning, write_partitions
 from checkpointer.spark.progress import QueryProgress
 from checkpointer.spark.table import TableState
-from checkpointer.sync import Checkpointer
-from checkpointer.sync_handles import Checkpoint, Restored
 from checkpointer.table.schema import Combine
 from manifests import object_paths
 from manifests.model import CheckpointId, Job, Json

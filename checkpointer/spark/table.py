@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from checkpointer.checkpoint.migrated import how_to_keep
 from checkpointer.checkpoint.save import Draft
+from checkpointer.client._sync import Checkpointer
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.not_picklable import NotPicklable
@@ -32,7 +33,6 @@ from checkpointer.spark.frames import Work, fields_of, has_unique_keys, keys_of,
 from checkpointer.spark.scan import each, lookup, scan, spread
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.spark.write import RESULT, CompactTask, WriteTask, Written
-from checkpointer.sync import Checkpointer
 from checkpointer.table import kept, merge, wide
 from checkpointer.table.reader import Reader, Version
 from checkpointer.table.schema import (

@@ -11,10 +11,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from checkpointer.checkpoint.placement import this_place
+from checkpointer.client._sync import Checkpointer
+from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.errors import InvalidStateError
 from checkpointer.spark.interpreter import settle_interpreter, use_driver_python
-from checkpointer.sync import Checkpointer
-from checkpointer.sync_handles import Restored
 from manifests import object_paths
 
 logger = logging.getLogger("checkpointer")

@@ -9,7 +9,7 @@ import os
 from typing import Any
 from unittest import mock
 
-from checkpointer import client
+from checkpointer.client import base
 from checkpointer.storage import Store, open_store
 from checkpointer.storage.local import files
 from examples.flights.events import emit, told
@@ -38,7 +38,7 @@ def install(point: str, batch: int) -> None:
     def open_stopping(*args: Any, **options: Any) -> StoppingStore:
         return StoppingStore(open_store(*args, **options), point, batch)
 
-    mock.patch.object(client, "open_store", open_stopping).start()
+    mock.patch.object(base, "open_store", open_stopping).start()
 
 
 class StoppingStore:

@@ -9,8 +9,8 @@ import pytest
 
 import checkpointer
 from checkpointer import KeyedState
+from checkpointer.client._sync_checkpoint import Checkpoint
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.sync_handles import Checkpoint
 from tests.world import World
 
 SOURCES = sorted(Path(checkpointer.__file__).parent.rglob("*.py"))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
 from checkpointer.admin.stats import take_census
+from checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
-from checkpointer.sync_handles import Checkpoint, Restored
 from checkpointer.table import migration
 from checkpointer.table import writer as writer_module
 from checkpointer.table.hashing import partitions_of

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import pytest
 
+from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.errors import (
     CheckpointError,
     ConflictError,
@@ -19,7 +20,6 @@ from checkpointer.errors import (
     NotFoundError,
     OutcomeUnknownError,
 )
-from checkpointer.sync_handles import Restored
 from checkpointer.testing.requests import CrashError
 from tests.proof.checker import Checker
 from tests.proof.histories import History, Operation, digest, seen

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from checkpointer import Checkpointer, KeyedState
+from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.errors import (
     CheckpointNotFoundError,
     IllegalArgumentError,
     InvalidStateError,
     SavepointNotFoundError,
 )
-from checkpointer.sync_handles import Restored
 from manifests import object_paths
 from manifests.model import DELTA, SNAPSHOT
 from manifests.segments import INLINE

@@ -9,6 +9,7 @@ import pytest
 
 from checkpointer import RetentionPolicy
 from checkpointer.checkpoint import writer as writer_module
+from checkpointer.client._sync_checkpoint import Prepared
 from checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -21,7 +22,6 @@ from checkpointer.errors import (
     StoreRefusedError,
 )
 from checkpointer.storage.compare_and_swap import SENDS
-from checkpointer.sync_handles import Prepared
 from manifests.model import Job, Manifest
 from tests.world import Actor, World, attempt, got, latest, line, put
 

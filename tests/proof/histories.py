@@ -15,8 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.errors import CheckpointError, FencedError, NotFoundError, OutcomeUnknownError, OutrunError
-from checkpointer.sync_handles import Restored
 from manifests.model import Ref
 
 CLEANUPS = ("clean", "retire")

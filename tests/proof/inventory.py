@@ -33,8 +33,8 @@ _OWN_TEXT = "reads what it encoded itself, a moment before"
 _NONE = "decodes nothing"
 
 REASONS = {
-    "checkpointer.aio.AsyncCheckpointer.load_artifact": _HANDS_ON,
-    "checkpointer.aio.AsyncCheckpointer.load_manifest": _HANDS_ON,
+    "checkpointer.client._async.AsyncCheckpointer.load_artifact": _HANDS_ON,
+    "checkpointer.client._async.AsyncCheckpointer.load_manifest": _HANDS_ON,
     "checkpointer.cli.cleanup._load": _HANDS_ON,
     "checkpointer.cli.keys.compare": _OWN_TEXT,
     "checkpointer.cli.verb.parse_options": _OF_THE_CALLER,
@@ -58,8 +58,8 @@ REASONS = {
     "checkpointer.spark.tasks._client": _OF_THE_JOB,
     "checkpointer.spark.write.Written.load": _OF_THE_JOB,
     "checkpointer.storage.connection.load": _NONE,
-    "checkpointer.sync.Checkpointer.load_artifact": _HANDS_ON,
-    "checkpointer.sync.Checkpointer.load_manifest": _HANDS_ON,
+    "checkpointer.client._sync.Checkpointer.load_artifact": _HANDS_ON,
+    "checkpointer.client._sync.Checkpointer.load_manifest": _HANDS_ON,
 }
 """Those of them that need no fuzzing, each with why."""
 

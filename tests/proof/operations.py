@@ -9,11 +9,11 @@ from typing import Any, cast
 
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
 from checkpointer.checkpoint.writer import Session
+from checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from checkpointer.errors import CorruptionError, InvalidStateError
 from checkpointer.spark.table import TableState
 from checkpointer.storage.base import Blob
 from checkpointer.storage.memory import MemoryStore
-from checkpointer.sync_handles import Checkpoint, Restored
 from manifests import object_paths
 from manifests.model import CheckpointId, Manifest
 from tests import damage

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from checkpointer import Checkpointer
+from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.runtime import run_sync
 from checkpointer.spark import table as table_module
 from checkpointer.spark import write as write_module
 from checkpointer.spark.state import Line, State
-from checkpointer.sync_handles import Restored
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.reader import Reader, Version
 from checkpointer.table.schema import PARTITION, TableSchema

@@ -22,6 +22,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from checkpointer import Checkpointer
+from checkpointer.client.opentelemetry import opentelemetry_metrics
 from checkpointer.errors import CheckpointError
 from checkpointer.runtime import run_sync
 from checkpointer.spark.frames import struct_of
@@ -29,7 +30,6 @@ from checkpointer.spark.read import version_of
 from checkpointer.spark.source import Request, TableReader
 from checkpointer.spark.tasks import TaskRoot
 from checkpointer.storage import open_store
-from checkpointer.telemetry import opentelemetry_metrics
 from tests.proof.life import Life
 from tests.servers import Server
 from tests.storage.fake import FakeServer, says, serving

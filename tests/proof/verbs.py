@@ -14,6 +14,7 @@ import pytest
 from checkpointer import Checkpointer, RetentionPolicy
 from checkpointer.admin.retention.plan import Plan
 from checkpointer.cli.app import checkpointer
+from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.consumers.eventhub import CheckpointStore
 from checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
 from checkpointer.consumers.journal import Journal
@@ -22,7 +23,6 @@ from checkpointer.errors import CheckpointError
 from checkpointer.spark.frames import struct_of
 from checkpointer.spark.read import version_of
 from checkpointer.spark.source import Request, TableReader
-from checkpointer.sync_handles import Restored
 
 FIRST, SECOND, COMMITTED = "0000000001-0c5442af", "0000000002-f4bb65ce", "0000000004-9e2b5704"
 GROUP = ("namespace", "hub", "group")

@@ -9,12 +9,12 @@ from typing import Any
 from checkpointer import Checkpointer
 from checkpointer.checkpoint.restore import Snapshot
 from checkpointer.checkpoint.verify import Verification
+from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.consumers.eventhub import CheckpointStore
 from checkpointer.consumers.inspect import survey
 from checkpointer.errors import CheckpointError
 from checkpointer.runtime import run_sync
 from checkpointer.storage.memory import MemoryStore
-from checkpointer.sync_handles import Restored
 from manifests import object_paths
 from manifests.positions_json import Marker, encode_marker
 from tests.damage import fill

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
+from checkpointer.client._sync_checkpoint import Checkpoint
 from checkpointer.errors import ConflictError, CorruptionError, IllegalArgumentError, InvalidStateError
 from checkpointer.storage import open_files
-from checkpointer.sync_handles import Checkpoint
 from checkpointer.table import export
 from checkpointer.table.merge import in_order
 from checkpointer.table.reader import Version

@@ -12,8 +12,8 @@ from typing import Any
 
 from checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from checkpointer.checkpoint.writer import Session
+from checkpointer.client._sync_checkpoint import Checkpoint, Prepared, Restored
 from checkpointer.errors import CheckpointError, ConflictError, InvalidStateError, OutcomeUnknownError, RetryableError
-from checkpointer.sync_handles import Checkpoint, Prepared, Restored
 from tests.proof.histories import Diary, History, Operation, digest, seen
 from tests.proof.kills.ledger import ADDED, ANEW, REFUSED, UNKNOWN, Ledger
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpointer import KeyedState, RetentionPolicy
-from checkpointer.sync_handles import Checkpoint, Restored
+from checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from manifests.keyed_records import partition_of
 from tests.proof.load.gauges import answer, peak
 from tests.world import Actor, World

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy, notebook
+from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
+from checkpointer.client import html
+from checkpointer.client.html import manifest_html
 from checkpointer.errors import CheckpointError
-from checkpointer.notebook import manifest_html
 from manifests.segments import INLINE
 from tests.world import World, line, put
 
@@ -44,12 +45,12 @@ def test_an_empty_root_and_damage_are_told(folder: World) -> None:
 
 
 def test_a_store_that_does_not_answer_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notebook, "SECONDS", 0.01)
+    monkeypatch.setattr(html, "SECONDS", 0.01)
 
     async def never(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(notebook, "read_overview", never)
+    monkeypatch.setattr(html, "read_overview", never)
     assert "did not answer" in world.actor()._repr_html_()
 
 

@@ -5,12 +5,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from checkpointer.checkpoint import prepared, restore, save
-from checkpointer.client import Client, as_bytes
+from checkpointer.client.base import Client, as_bytes
+from checkpointer.client.restored import OperatorView, RestoredView
 from checkpointer.errors import CheckpointError, InvalidStateError
 from checkpointer.keyed.state import KeyedState
 from checkpointer.runtime import bridge
 from checkpointer.runtime.not_picklable import NotPicklable
-from checkpointer.views import OperatorView, RestoredView
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json
 
 if TYPE_CHECKING:

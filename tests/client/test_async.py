@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, aio_handles, runtime, sync_handles
+from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
+from checkpointer.client import _async_checkpoint, _sync_checkpoint
 from checkpointer.errors import (
     CheckpointError,
     DependencyError,
@@ -56,10 +57,10 @@ async def alatest(client: AsyncCheckpointer) -> bytes:
     ("one", "other"),
     [
         (Checkpointer, AsyncCheckpointer),
-        (sync_handles.Checkpoint, aio_handles.AsyncCheckpoint),
-        (sync_handles.Prepared, aio_handles.AsyncPrepared),
-        (sync_handles.Restored, aio_handles.AsyncRestored),
-        (sync_handles.RestoredOperator, aio_handles.AsyncRestoredOperator),
+        (_sync_checkpoint.Checkpoint, _async_checkpoint.AsyncCheckpoint),
+        (_sync_checkpoint.Prepared, _async_checkpoint.AsyncPrepared),
+        (_sync_checkpoint.Restored, _async_checkpoint.AsyncRestored),
+        (_sync_checkpoint.RestoredOperator, _async_checkpoint.AsyncRestoredOperator),
     ],
 )
 def test_both_interfaces_have_the_same_verbs_with_the_same_arguments(one: type, other: type) -> None:

@@ -6,8 +6,8 @@ from datetime import datetime
 from checkpointer.admin.checkpoint_sizes import partition_bytes
 from checkpointer.checkpoint.restore import Snapshot
 from checkpointer.checkpoint.verify import Finding
+from checkpointer.client.html import manifest_html
 from checkpointer.display import count, cut, note, size, some, table
-from checkpointer.notebook import manifest_html
 from checkpointer.runtime.not_picklable import NotPicklable
 from manifests.model import Artifact, CheckpointId, Job, Json, Manifest
 

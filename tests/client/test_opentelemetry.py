@@ -11,8 +11,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from checkpointer import Checkpointer
 from checkpointer.checkpoint.metrics import CommitMetrics, OperatorMetrics, Requests, RestoreMetrics
+from checkpointer.client.opentelemetry import opentelemetry_metrics
 from checkpointer.errors import IllegalArgumentError
-from checkpointer.telemetry import opentelemetry_metrics
 from manifests.model import CheckpointId
 
 COMMIT = CommitMetrics(

@@ -1,4 +1,7 @@
-"""The synchronous checkpointer: every verb blocks its caller, from any thread, and runs on the library's event loop."""
+"""The asynchronous checkpointer: the same verbs, awaitable from any running event loop.
+
+Cancelling a verb stops the waiting, not the work: a commit that was under way still ends, one way or the other.
+"""
 
 import os
 from collections.abc import Collection, Coroutine, Iterable, Mapping
@@ -16,18 +19,18 @@ from checkpointer.admin.savepoints import Savepoint
 from checkpointer.admin.streaming import fork, rewind
 from checkpointer.admin.streaming.fork import Fork
 from checkpointer.admin.streaming.rewind import Rewind
-from checkpointer.checkpoint import low_level, restore, save
+from checkpointer.checkpoint import low_level, restore
 from checkpointer.checkpoint.migration import Transform
 from checkpointer.checkpoint.restore import OnCorruption
 from checkpointer.checkpoint.verify import Verification, verify_store
-from checkpointer.client import Client, as_bytes, as_id, as_migration, as_target, fixed
-from checkpointer.notebook import checkpoints_html
-from checkpointer.runtime import run_sync
+from checkpointer.client._async_checkpoint import AsyncCheckpoint, AsyncRestored
+from checkpointer.client.base import Client, as_bytes, as_id, as_migration, as_target, fixed
+from checkpointer.display import note
+from checkpointer.runtime import bridge
 from checkpointer.runtime.host import Progress
 from checkpointer.storage import Fencing, open_files, options_near
 from checkpointer.storage.connection import require
-from checkpointer.sync_handles import Checkpoint, Restored
-from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Manifest
+from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Kind, Manifest
 
 if TYPE_CHECKING:
     from checkpointer.table.export import Exported
@@ -35,20 +38,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Checkpointer(Client):
+class AsyncCheckpointer(Client):
     """State snapshots of one job under one root. See `Client.__init__` for the arguments."""
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return run_sync(self._settled(work))
+    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return await bridge(self._settled(work))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the newest checkpoints, or why they cannot be read. Leaves what was restored alone."""
-        return checkpoints_html(self._session, repr(self))
+        """What a notebook shows. Reads nothing: the event loop that runs the notebook would stand still meanwhile."""
+        return note(f"{self!r}: `await list_checkpoints()` lists its checkpoints, a Checkpointer shows them here")
 
     # ---- what people use ----------------------------------------------------------------------------------------
 
-    def begin(self, epoch: int | None = None, *, background: bool = False) -> Checkpoint:
-        """Begin a checkpoint on top of what was restored; use it as a context manager.
+    def begin(self, epoch: int | None = None, *, background: bool = False) -> "AsyncCheckpoint":
+        """Begin a checkpoint on top of what was restored: `async with a.begin(…) as cp`, or `cp = await a.begin(…)`.
 
         `epoch` is the caller's number for it, such as Spark's batch id; without one it is a change to the same batch,
         and keeps the epoch, and the query's job, of the checkpoint before.
@@ -57,15 +60,9 @@ class Checkpointer(Client):
         as soon as everything is captured; what becomes of the commit is raised by the next call, or by `close()`.
         A process that ends before finishes it first, or logs what was lost.
         """
-        return self._begin(epoch, None, background)
+        return AsyncCheckpoint(self, epoch, background)
 
-    def _begin(self, epoch: int | None, job: Job | None, background: bool = False) -> Checkpoint:
-        meter = self._session.reports.meter()
-        with meter.blocking():
-            draft = self._run(save.begin(self._session, epoch, job, meter))
-        return Checkpoint(self, draft, background)
-
-    def restore(
+    async def restore(
         self,
         id: CheckpointId | str | None = None,  # noqa: A002  # the field's name, and the contract's
         *,
@@ -75,7 +72,7 @@ class Checkpointer(Client):
         rename: Mapping[str, str] | None = None,
         drop: Iterable[str] | None = None,
         transform: Mapping[str, Transform] | None = None,
-    ) -> Restored | None:
+    ) -> AsyncRestored | None:
         """The committed checkpoint, or a live one by id, epoch or savepoint. None on an empty root.
 
         With `on_corruption="previous"` every byte of the latest is verified first; where it is damaged, the newest
@@ -91,48 +88,48 @@ class Checkpointer(Client):
         """
         wanted, migrate = None if id is None else as_id(id), as_migration(rename, drop, transform)
         found = restore.restore(self._session, wanted, epoch, savepoint, on_corruption, migrate)
-        snapshot = run_sync(self._session.reports.restoring(self._settled(found)))
-        return None if snapshot is None else Restored(snapshot)
+        snapshot = await bridge(self._session.reports.restoring(self._settled(found)), shield=False)
+        return None if snapshot is None else AsyncRestored(snapshot)
 
-    def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
+    async def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
         """Keep the committed checkpoint, or another live one, under a name that can be used once."""
-        return self._run(savepoints.savepoint(self._session, name, None if id is None else as_id(id)))
+        return await self._run(savepoints.savepoint(self._session, name, None if id is None else as_id(id)))
 
-    def savepoints(self) -> list[Savepoint]:
+    async def savepoints(self) -> list[Savepoint]:
         """Every savepoint, oldest first."""
-        return self._run(savepoints.savepoints(self._session))
+        return await self._run(savepoints.savepoints(self._session))
 
-    def delete_savepoint(self, name: str) -> None:
+    async def delete_savepoint(self, name: str) -> None:
         """Take a savepoint's name away."""
-        self._run(savepoints.delete_savepoint(self._session, name))
+        await self._run(savepoints.delete_savepoint(self._session, name))
 
-    def plan(self, policy: RetentionPolicy | None = None) -> Plan:
+    async def plan(self, policy: RetentionPolicy | None = None) -> Plan:
         """What cleanup would do: every object of the store, with its size, who names it, and what becomes of it.
 
         Without a policy nothing is retired. Only reads.
         """
-        return self._run(garbage_collect.make_plan(self._session, policy))
+        return await self._run(garbage_collect.make_plan(self._session, policy))
 
-    def apply(self, plan: Plan, *, progress: Progress | None = None) -> Cleaned:
+    async def apply(self, plan: Plan, *, progress: Progress | None = None) -> Cleaned:
         """Do what a plan says; or raise `OutrunError`, having done nothing, where that came to be needed since."""
-        return self._run(garbage_collect.apply_plan(self._session, plan, progress))
+        return await self._run(garbage_collect.apply_plan(self._session, plan, progress))
 
-    def clean(self, policy: RetentionPolicy | None = None, *, progress: Progress | None = None) -> Cleaned:
+    async def clean(self, policy: RetentionPolicy | None = None, *, progress: Progress | None = None) -> Cleaned:
         """Retire what the policy does not keep, and delete what nothing needs: `plan` and `apply` in one.
 
         Safe beside a running job, readers, and other cleanups; fences nobody. Without a policy it only deletes garbage.
         """
-        return self._run(garbage_collect.clean(self._session, policy, progress))
+        return await self._run(garbage_collect.clean(self._session, policy, progress))
 
-    def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
+    async def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
         """Commit an older checkpoint's content, by id or savepoint name, on top of the history. Returns the new id.
 
         Every object of that checkpoint is read and compared first, one request for each. Where one is damaged,
         `CorruptionError` names it and nothing is changed. `progress` is told bytes.
         """
-        return self._run(savepoints.rollback(self._session, as_target(to), progress=progress))
+        return await self._run(savepoints.rollback(self._session, as_target(to), progress=progress))
 
-    def export(
+    async def export(
         self,
         what: CheckpointId | str | None,
         to_root: str | os.PathLike[str],
@@ -153,9 +150,9 @@ class Checkpointer(Client):
         """
         target = self._connect(to_root, storage_options, fencing)
         wanted = None if what is None else as_target(what)
-        return self._run(export.export(self._session, wanted, target, progress))
+        return await self._run(export.export(self._session, wanted, target, progress))
 
-    def export_parquet(
+    async def export_parquet(
         self,
         what: CheckpointId | str | None,
         to_folder: str | os.PathLike[str],
@@ -183,9 +180,9 @@ class Checkpointer(Client):
 
         target = open_files(to_folder, storage_options, fencing)
         wanted = None if what is None else as_target(what)
-        return self._run(export_parquet(self._session, wanted, target, operators, progress))
+        return await self._run(export_parquet(self._session, wanted, target, operators, progress))
 
-    def rewind(
+    async def rewind(
         self,
         spark_checkpoint: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -217,9 +214,11 @@ class Checkpointer(Client):
             CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
         """
         where = self._where(spark_checkpoint, storage_options)
-        return self._run(rewind.rewind(self._session, to, where, rewind.Options(stopped, dry_run, progress=progress)))
+        return await self._run(
+            rewind.rewind(self._session, to, where, rewind.Options(stopped, dry_run, progress=progress))
+        )
 
-    def undo_rewind(
+    async def undo_rewind(
         self,
         spark_checkpoint: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -234,9 +233,9 @@ class Checkpointer(Client):
         finished; if there is nothing to finish, nothing is done. See `rewind`.
         """
         where = self._where(spark_checkpoint, storage_options)
-        return self._run(rewind.undo(self._session, where, rewind.Options(stopped, dry_run, progress=progress)))
+        return await self._run(rewind.undo(self._session, where, rewind.Options(stopped, dry_run, progress=progress)))
 
-    def fork(
+    async def fork(
         self,
         what: CheckpointId | str | int,
         to_root: str | os.PathLike[str],
@@ -268,9 +267,9 @@ class Checkpointer(Client):
         target = self._connect(to_root, storage_options, fencing)
         options = options_near(to_spark_checkpoint, target.store.url, storage_options)
         log = open_files(to_spark_checkpoint, options, fencing)
-        return self._run(fork.fork(self._session, what, target, where, log, progress))
+        return await self._run(fork.fork(self._session, what, target, where, log, progress))
 
-    def repair_candidates(
+    async def repair_candidates(
         self,
         spark_checkpoint: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -281,17 +280,17 @@ class Checkpointer(Client):
             spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
             storage_options: Those of `spark_checkpoint`.
         """
-        return self._run(repair_candidates.candidates(self._session, fixed(spark_checkpoint), storage_options))
+        return await self._run(repair_candidates.candidates(self._session, fixed(spark_checkpoint), storage_options))
 
-    def repair_plan(self, to: CheckpointId | str, *, progress: Progress | None = None) -> RepairPlan:
+    async def repair_plan(self, to: CheckpointId | str, *, progress: Progress | None = None) -> RepairPlan:
         """Say what `repair` would keep of one of `repair_candidates()`, and what would be missing. Only reads.
 
         It names each partition that is damaged, how many records it held, and what older state of it there is.
         `progress` is told bytes.
         """
-        return self._run(repair.plan_repair(self._session, as_id(to), progress))
+        return await self._run(repair.plan_repair(self._session, as_id(to), progress))
 
-    def repair(
+    async def repair(
         self,
         to: CheckpointId | str,
         *,
@@ -310,7 +309,7 @@ class Checkpointer(Client):
                 checkpoint is then a mix of batches: these partitions lack what the batches since then did.
             progress: Told bytes while objects are compared.
         """
-        return self._run(
+        return await self._run(
             repair.repair(
                 self._session,
                 as_id(to),
@@ -320,56 +319,69 @@ class Checkpointer(Client):
             )
         )
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Wait for a commit in the background, raise what became of it, and release connections."""
-        run_sync(self._session.close())
+        await bridge(self._session.close())
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     # ---- the nine verbs -----------------------------------------------------------------------------------------
 
-    def new_id(self) -> CheckpointId:
+    async def new_id(self) -> CheckpointId:
         """The id of the next attempt on top of what was restored. Each call draws another."""
-        return self._run(self._session.new_id())
+        return await self._run(self._session.new_id())
 
-    def save_manifest(self, manifest: Manifest) -> None:
+    async def save_manifest(self, manifest: Manifest) -> None:
         """Write a manifest once. It becomes a checkpoint by `update_latest`."""
-        self._run(low_level.save_manifest(self._session, manifest))
+        await self._run(low_level.save_manifest(self._session, manifest))
 
-    def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
+    async def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
         """A manifest by id, whether it was committed or not."""
-        return self._run(restore.load_manifest(self._session, as_id(id)))
+        return await self._run(restore.load_manifest(self._session, as_id(id)))
 
-    def save_snapshot(self, id: CheckpointId | str, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
+    async def save_snapshot(
+        self,
+        id: CheckpointId | str,  # noqa: A002
+        operator: str,
+        partition: int,
+        data: bytes,
+    ) -> Artifact:
         """Write bytes as given, as a snapshot of one partition, under an attempt's id."""
-        work = low_level.save_artifact(self._session, as_id(id), operator, partition, SNAPSHOT, as_bytes(data))
-        return run_sync(work)
+        return await self._save(SNAPSHOT, as_id(id), operator, partition, data)
 
-    def save_delta(self, id: CheckpointId | str, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
+    async def save_delta(
+        self,
+        id: CheckpointId | str,  # noqa: A002
+        operator: str,
+        partition: int,
+        data: bytes,
+    ) -> Artifact:
         """Write bytes as given, as a delta of one partition, under an attempt's id."""
-        work = low_level.save_artifact(self._session, as_id(id), operator, partition, DELTA, as_bytes(data))
-        return run_sync(work)
+        return await self._save(DELTA, as_id(id), operator, partition, data)
 
-    def load_artifact(self, artifact: Artifact | str) -> bytes:
+    async def _save(self, kind: Kind, id: CheckpointId, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
+        return await bridge(low_level.save_artifact(self._session, id, operator, partition, kind, as_bytes(data)))
+
+    async def load_artifact(self, artifact: Artifact | str) -> bytes:
         """The stored bytes of an artifact, or of the object at a path, verified."""
-        return run_sync(restore.load_artifact(self._session, artifact))
+        return await bridge(restore.load_artifact(self._session, artifact))
 
-    def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
+    async def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
         """Commit a saved manifest; an older live id is a rollback. Returns the id that is committed now.
 
         Asks for each object that was written under this id: all that a manifest names must be there before.
         """
-        return self._run(savepoints.update_latest(self._session, as_id(id)))
+        return await self._run(savepoints.update_latest(self._session, as_id(id)))
 
-    def read_latest(self) -> CheckpointId | None:
+    async def read_latest(self) -> CheckpointId | None:
         """The committed checkpoint's id, as it is now."""
-        return self._run(restore.read_latest(self._session))
+        return await self._run(restore.read_latest(self._session))
 
-    def verify(
+    async def verify(
         self,
         id: CheckpointId | str | None = None,  # noqa: A002
         *,
@@ -382,12 +394,14 @@ class Checkpointer(Client):
         All live checkpoints, or one; all operators, or one; every object, or a random `share` of them. Only reads.
         `progress` is told bytes: those compared, and those to compare.
         """
-        return self._run(verify_store(self._session, None if id is None else as_id(id), operator, share, progress))
+        return await self._run(
+            verify_store(self._session, None if id is None else as_id(id), operator, share, progress)
+        )
 
-    def list_checkpoints(self) -> list[CheckpointId]:
+    async def list_checkpoints(self) -> list[CheckpointId]:
         """Every live checkpoint, oldest first."""
-        return self._run(savepoints.list_checkpoints(self._session))
+        return await self._run(savepoints.list_checkpoints(self._session))
 
-    def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
+    async def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
         """Delete a checkpoint and every object that nothing else names."""
-        self._run(delete_checkpoint(self._session, as_id(id)))
+        await self._run(delete_checkpoint(self._session, as_id(id)))

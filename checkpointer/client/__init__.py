@@ -1,0 +1,1 @@
+"""The public classes: one awaitable face, one blocking face."""
