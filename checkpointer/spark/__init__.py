@@ -11,12 +11,12 @@ except ImportError as error:
     ) from error
 
 from checkpointer.spark.batch import Token
+from checkpointer.spark.can_restore import Compatibility, can_restore
 from checkpointer.spark.cleanup import clean, frame_of, plan_cleanup
-from checkpointer.spark.evolution import Compatibility, can_restore
-from checkpointer.spark.partitions import Delta, Snapshot
+from checkpointer.spark.raw_partitions import Delta, Snapshot
 from checkpointer.spark.read import diff, read_state
-from checkpointer.spark.sink import stateful
 from checkpointer.spark.state import State
+from checkpointer.spark.stateful import stateful
 from checkpointer.spark.table import TableState
 from checkpointer.table.schema import Combine
 

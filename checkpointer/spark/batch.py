@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from checkpointer.checkpoint.liveness import ask, this_driver
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.spark.door import check_session
+from checkpointer.spark.arguments import check_session
 from manifests.model import Job
 
 _QUERY_ID = "sql.streaming.queryId"

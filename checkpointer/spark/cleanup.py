@@ -21,8 +21,8 @@ from checkpointer.client._sync import Checkpointer
 from checkpointer.client.base import Client
 from checkpointer.errors import StoreRefusedError
 from checkpointer.runtime import run_sync
-from checkpointer.spark.door import check_session
-from checkpointer.spark.tasks import TaskRoot
+from checkpointer.spark.arguments import check_session
+from checkpointer.spark.task_client import TaskRoot
 from checkpointer.storage import Fencing
 from checkpointer.storage.base import Leftover, Store
 from manifests import object_paths

@@ -70,7 +70,7 @@ def _is_local(context: Any) -> bool:
 def _register(spark: Any, known: set[str]) -> None:
     session = str(spark._jsparkSession.sessionUUID())
     if session not in known:
-        from checkpointer.spark.source import CheckpointerSource  # it reads tables, and so needs this module
+        from checkpointer.spark.datasource import CheckpointerSource  # it reads tables, and so needs this module
 
         spark.dataSource.register(CheckpointerSource)
         known.add(session)

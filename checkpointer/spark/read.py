@@ -12,8 +12,8 @@ from checkpointer.client._sync import Checkpointer
 from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.client.base import as_target
 from checkpointer.errors import IllegalArgumentError, OperatorNotFoundError, StoreNotFoundError
-from checkpointer.spark.door import check_frame, check_session
-from checkpointer.spark.frames import quote
+from checkpointer.spark.arguments import check_frame, check_session
+from checkpointer.spark.dataframes import quote
 from checkpointer.spark.interpreter import use_driver_python
 from checkpointer.spark.scan import lookup, scan
 from checkpointer.storage import Fencing

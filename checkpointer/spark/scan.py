@@ -12,9 +12,9 @@ from checkpointer.checkpoint.restore import explaining
 from checkpointer.checkpoint.writer import Session
 from checkpointer.client._sync import Checkpointer
 from checkpointer.runtime import run_sync
-from checkpointer.spark.door import check_names
-from checkpointer.spark.frames import keys_of, map_batches, rows_of, struct_of
-from checkpointer.spark.tasks import TaskRoot
+from checkpointer.spark.arguments import check_names
+from checkpointer.spark.dataframes import keys_of, map_batches, rows_of, struct_of
+from checkpointer.spark.task_client import TaskRoot
 from checkpointer.table import wide
 from checkpointer.table.merge import in_order
 from checkpointer.table.reader import Reader, Version

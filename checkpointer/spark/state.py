@@ -17,9 +17,9 @@ from checkpointer.runtime import run_sync
 from checkpointer.runtime.not_picklable import NotPicklable
 from checkpointer.spark import maps
 from checkpointer.spark.batch import Token
+from checkpointer.spark.batch_offsets import QueryProgress
 from checkpointer.spark.operations import Operations
-from checkpointer.spark.partitions import Write, partitioning, write_partitions
-from checkpointer.spark.progress import QueryProgress
+from checkpointer.spark.raw_partitions import Write, partitioning, write_partitions
 from checkpointer.spark.table import TableState
 from checkpointer.table.schema import Combine
 from manifests import object_paths

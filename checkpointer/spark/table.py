@@ -21,7 +21,7 @@ from checkpointer.client._sync import Checkpointer
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.not_picklable import NotPicklable
-from checkpointer.spark.door import (
+from checkpointer.spark.arguments import (
     check_combine,
     check_frame,
     check_key,
@@ -29,10 +29,10 @@ from checkpointer.spark.door import (
     check_num_partitions,
     check_schema,
 )
-from checkpointer.spark.frames import Work, fields_of, has_unique_keys, keys_of, map_batches, rows_of
+from checkpointer.spark.dataframes import Work, fields_of, has_unique_keys, keys_of, map_batches, rows_of
 from checkpointer.spark.scan import each, lookup, scan, spread
-from checkpointer.spark.tasks import TaskRoot
-from checkpointer.spark.write import RESULT, CompactTask, WriteTask, Written
+from checkpointer.spark.task_client import TaskRoot
+from checkpointer.spark.write_tasks import RESULT, CompactTask, WriteTask, Written
 from checkpointer.table import kept, merge, wide
 from checkpointer.table.reader import Reader, Version
 from checkpointer.table.schema import (

@@ -15,7 +15,7 @@ from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
 from checkpointer.admin.streaming.spark_location import Where
 from checkpointer.consumers.eventhub import CheckpointStore
 from checkpointer.consumers.journal import Journal
-from checkpointer.spark.source import Request
+from checkpointer.spark.datasource import Request
 
 ROOTS = {
     "relative": lambda home: "state/totals",

@@ -19,7 +19,7 @@ from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.runtime import run_sync
 from checkpointer.spark import table as table_module
-from checkpointer.spark import write as write_module
+from checkpointer.spark import write_tasks as write_module
 from checkpointer.spark.state import Line, State
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.reader import Reader, Version

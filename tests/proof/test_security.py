@@ -18,7 +18,7 @@ import yaml
 
 from checkpointer.consumers.journal import Journal, yaml_format
 from checkpointer.errors import CorruptionError
-from checkpointer.spark.frames import struct_of
+from checkpointer.spark.dataframes import struct_of
 from checkpointer.table.schema import TableSchema
 from manifests import object_paths
 from manifests.digest import sha256
@@ -37,8 +37,11 @@ NAMES |= {"register_extension_type", "read_pickle", "deserialize", "CloudPickleS
 WORDS = {"allow_pickle", "shell", "object_hook", "trust_remote_code"}
 
 EXCEPTIONS = {
-    "checkpointer.spark.tasks": ({"pickle"}, "the driver's client, sent to tasks of its own job as Spark sends them"),
-    "checkpointer.spark.write": (
+    "checkpointer.spark.task_client": (
+        {"pickle"},
+        "the driver's client, sent to tasks of its own job as Spark sends them",
+    ),
+    "checkpointer.spark.write_tasks": (
         {"pickle"},
         "what a task wrote, sent back to its own driver by Spark",
     ),

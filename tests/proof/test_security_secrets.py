@@ -25,10 +25,10 @@ from checkpointer import Checkpointer
 from checkpointer.client.opentelemetry import opentelemetry_metrics
 from checkpointer.errors import CheckpointError
 from checkpointer.runtime import run_sync
-from checkpointer.spark.frames import struct_of
+from checkpointer.spark.dataframes import struct_of
+from checkpointer.spark.datasource import Request, TableReader
 from checkpointer.spark.read import version_of
-from checkpointer.spark.source import Request, TableReader
-from checkpointer.spark.tasks import TaskRoot
+from checkpointer.spark.task_client import TaskRoot
 from checkpointer.storage import open_store
 from tests.proof.life import Life
 from tests.servers import Server

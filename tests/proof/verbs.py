@@ -20,9 +20,9 @@ from checkpointer.consumers.eventprocessorhost import CheckpointInfo, Checkpoint
 from checkpointer.consumers.journal import Journal
 from checkpointer.consumers.kinesis import ShardLeases
 from checkpointer.errors import CheckpointError
-from checkpointer.spark.frames import struct_of
+from checkpointer.spark.dataframes import struct_of
+from checkpointer.spark.datasource import Request, TableReader
 from checkpointer.spark.read import version_of
-from checkpointer.spark.source import Request, TableReader
 
 FIRST, SECOND, COMMITTED = "0000000001-0c5442af", "0000000002-f4bb65ce", "0000000004-9e2b5704"
 GROUP = ("namespace", "hub", "group")

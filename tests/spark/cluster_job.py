@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import checkpointer
 from checkpointer.spark import Snapshot, State, read_state, stateful, table
-from checkpointer.spark.write import WriteTask, Written
+from checkpointer.spark.write_tasks import WriteTask, Written
 
 SETTINGS = {
     "retry": {"spark.task.maxFailures": "4"},
@@ -48,16 +48,16 @@ def executor_process() -> int:
 
 
 def fail_after_writing() -> None:
-    from checkpointer.spark import partitions
+    from checkpointer.spark import raw_partitions
 
-    save = partitions._Task._save
+    save = raw_partitions._Task._save
 
     def planted(self: Any, *args: Any) -> Any:
-        partitions._Task._save = save  # type: ignore[method-assign]
+        raw_partitions._Task._save = save  # type: ignore[method-assign]
         save(self, *args)
         raise RuntimeError("planted: written, then failed")
 
-    partitions._Task._save = planted  # type: ignore[method-assign]
+    raw_partitions._Task._save = planted  # type: ignore[method-assign]
 
 
 def writer(scenario: str, folder: Path) -> Any:

@@ -27,7 +27,7 @@ from checkpointer.spark import (
     read_state,
     stateful,
 )
-from checkpointer.spark.door import check_frame, check_key, check_names
+from checkpointer.spark.arguments import check_frame, check_key, check_names
 from checkpointer.spark.failure import AGAIN, describe
 from tests.cli.conftest import golden
 from tests.spark.conftest import Job

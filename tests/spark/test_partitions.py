@@ -100,9 +100,9 @@ def test_what_is_returned_must_be_a_snapshot_a_delta_or_none(job: Job) -> None:
 
 
 def test_a_folder_is_refused_where_executors_run_on_other_machines(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    from checkpointer.spark import tasks
+    from checkpointer.spark import task_client
 
-    monkeypatch.setattr(tasks, "executor_hosts", lambda spark: {"10.1.2.3"})
+    monkeypatch.setattr(task_client, "executor_hosts", lambda spark: {"10.1.2.3"})
 
     @stateful(job.root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:

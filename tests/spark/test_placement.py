@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from checkpointer import Checkpointer
 from checkpointer.spark import Snapshot, State, read_state, stateful
-from checkpointer.spark.tasks import TaskRoot
+from checkpointer.spark.task_client import TaskRoot
 from tests.spark.conftest import Job
 
 PROGRAM = """

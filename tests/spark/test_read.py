@@ -31,7 +31,7 @@ from checkpointer.errors import (
 )
 from checkpointer.runtime import run_sync
 from checkpointer.spark import TableState, can_restore, diff, read_state
-from checkpointer.spark.frames import struct_of
+from checkpointer.spark.dataframes import struct_of
 from checkpointer.spark.scan import TASK_BYTES, spread
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.reader import Reader, Version

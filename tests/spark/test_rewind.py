@@ -14,7 +14,7 @@ from checkpointer import Checkpointer
 from checkpointer.checkpoint import liveness
 from checkpointer.errors import InvalidStateError, NotFoundError
 from checkpointer.spark import State, batch, stateful
-from checkpointer.spark.progress import QueryProgress
+from checkpointer.spark.batch_offsets import QueryProgress
 from tests.spark.conftest import Job
 from tests.spark.test_sink import failure, summing, totals
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
-from checkpointer.spark.tasks import TaskRoot
+from checkpointer.spark.task_client import TaskRoot
 from checkpointer.table import kept, merge, wide
 from checkpointer.table.hashing import check_partitions
 from checkpointer.table.reader import Reader, Version

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from checkpointer.client._sync import Checkpointer
 from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, RetiredError
-from checkpointer.spark.frames import struct_of
+from checkpointer.spark.dataframes import struct_of
 from checkpointer.spark.read import restore, version_of
 from checkpointer.spark.scan import batches_of, spread
 from checkpointer.storage import absolute

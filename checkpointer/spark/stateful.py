@@ -19,11 +19,11 @@ from checkpointer.checkpoint.metrics import MetricsCallback
 from checkpointer.client._sync import Checkpointer
 from checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
 from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
+from checkpointer.spark.batch_offsets import QueryProgress
 from checkpointer.spark.cleaner import Cleaner
 from checkpointer.spark.failure import describe
-from checkpointer.spark.progress import QueryProgress
 from checkpointer.spark.state import Callback, Line, State
-from checkpointer.spark.tasks import prove_tasks
+from checkpointer.spark.task_client import prove_tasks
 from checkpointer.storage import Fencing
 from manifests.model import Job
 

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark p
 from checkpointer.client._sync import Checkpointer
 from checkpointer.client.base import as_bytes
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.spark.door import check_frame, check_names, check_num_partitions
-from checkpointer.spark.tasks import TaskRoot
+from checkpointer.spark.arguments import check_frame, check_names, check_num_partitions
+from checkpointer.spark.task_client import TaskRoot
 from manifests import object_paths
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Kind
 

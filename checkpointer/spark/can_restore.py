@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from checkpointer.client._sync import Checkpointer
 from checkpointer.errors import CheckpointError, IllegalArgumentError
-from checkpointer.spark.door import check_combine, check_key, check_num_partitions, check_schema
+from checkpointer.spark.arguments import check_combine, check_key, check_num_partitions, check_schema
 from checkpointer.spark.read import Root
 from checkpointer.storage import Fencing
 from checkpointer.table.reader import Version
