@@ -159,7 +159,7 @@ LAYERS = (
     Layer(
         "report",
         "A page about a store is made from what a client can read; nothing but the command line depends on it.",
-        ("checkpointer.report",),
+        ("checkpointer.cli.report_page",),
         ("format", "errors", "display", "runtime", "store", "core", "faces"),
         ("jinja2",),
     ),

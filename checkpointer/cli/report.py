@@ -42,8 +42,8 @@ def command(store: Opened, output: str | None, share: float | None, **policy: An
     biggest partitions; what cleanup would free, by the given rules. The page is one file that needs nothing else. What
     cannot be read is on it as a finding. Only reads.
     """
-    from checkpointer.report import page
-    from checkpointer.report.gather import make_report
+    from checkpointer.cli.report_page import page
+    from checkpointer.cli.report_page.gather import make_report
 
     target = _target(output, store.json)
     with progress("verifying", "bytes") as told:

@@ -1,8 +1,8 @@
 """Make JSON of a report."""
 
 from checkpointer.cli import documents, nouns
+from checkpointer.cli.report_page.model import CheckpointRow, Committed, OperatorRow, Position, Report
 from checkpointer.display import moment
-from checkpointer.report.model import CheckpointRow, Committed, OperatorRow, Position, Report
 
 
 def report(found: Report) -> nouns.Report:

@@ -47,7 +47,7 @@ REASONS = {
     "checkpointer.consumers.cas_object.Document._decode": _HANDS_ON,
     "checkpointer.consumers.journal.file.JournalFile._decode": _HANDS_ON,
     "checkpointer.consumers.kinesis.checkpointer.RecordCheckpointer._decode": _HANDS_ON,
-    "checkpointer.report.gather._load_chains": _HANDS_ON,
+    "checkpointer.cli.report_page.gather._load_chains": _HANDS_ON,
     "checkpointer.checkpoint.restore.Snapshot._decode": _HANDS_ON,
     "checkpointer.checkpoint.restore.load_artifact": _HANDS_ON,
     "checkpointer.checkpoint.restore.load_manifest": _HANDS_ON,

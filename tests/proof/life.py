@@ -9,14 +9,14 @@ from typing import Any
 
 from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
 from checkpointer.admin.retention.plan import Plan
+from checkpointer.cli.report_page import page
+from checkpointer.cli.report_page.gather import make_report
 from checkpointer.consumers.eventhub import CheckpointStore
 from checkpointer.consumers.eventhub import aio as eventhub_aio
 from checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
 from checkpointer.consumers.journal import Journal
 from checkpointer.consumers.kinesis import ShardLeases
 from checkpointer.errors import CheckpointError
-from checkpointer.report import page
-from checkpointer.report.gather import make_report
 from checkpointer.spark import stateful
 from tests.damage import fill
 from tests.proof.verbs import GROUP, Said, command, partition_of

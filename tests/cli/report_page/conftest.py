@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from checkpointer import Checkpointer
-from checkpointer.report.gather import make_report
-from checkpointer.report.model import Report
+from checkpointer.cli.report_page.gather import make_report
+from checkpointer.cli.report_page.model import Report
 
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 SCRIPT = "</script></style><script>document.title='owned'</script>"

@@ -15,9 +15,7 @@ from checkpointer.checkpoint.latest import Head, read_head
 from checkpointer.checkpoint.resolve import State, state_of
 from checkpointer.checkpoint.verify import Check, Verification, check_share
 from checkpointer.checkpoint.writer import Session
-from checkpointer.client.base import Client
-from checkpointer.errors import CheckpointError, CorruptionError
-from checkpointer.report.model import (
+from checkpointer.cli.report_page.model import (
     CheckpointRow,
     Cleanup,
     CleanupRow,
@@ -27,6 +25,8 @@ from checkpointer.report.model import (
     Report,
     SavepointRow,
 )
+from checkpointer.client.base import Client
+from checkpointer.errors import CheckpointError, CorruptionError
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.host import Progress
 from checkpointer.storage.base import ObjectNotFoundError

@@ -9,12 +9,12 @@ import pytest
 from checkpointer import Checkpointer, RetentionPolicy, runtime
 from checkpointer.checkpoint.latest import read_head
 from checkpointer.cli import report_document
+from checkpointer.cli.report_page import gather, page
 from checkpointer.errors import IllegalArgumentError, StoreRefusedError
-from checkpointer.report import gather, page
 from checkpointer.testing.requests import Request
 from manifests import object_paths
+from tests.cli.report_page.conftest import report_on
 from tests.damage import fill, flip
-from tests.report.conftest import report_on
 from tests.world import World, line, live_objects, put
 
 

@@ -7,8 +7,8 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from checkpointer import display
-from checkpointer.report import charts
-from checkpointer.report.model import Report
+from checkpointer.cli.report_page import charts
+from checkpointer.cli.report_page.model import Report
 from manifests.model import Json
 
 MOST_ROWS = 50
@@ -85,7 +85,7 @@ def next_step(report: Report) -> tuple[str, str | None] | None:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("checkpointer", "report"),
+        loader=PackageLoader("checkpointer.cli", "report_page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

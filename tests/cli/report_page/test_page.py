@@ -9,11 +9,11 @@ import pytest
 
 from checkpointer.checkpoint.verify import Finding
 from checkpointer.cli import report_document
+from checkpointer.cli.report_page import charts, page
+from checkpointer.cli.report_page.model import OperatorRow, Report
 from checkpointer.display import duration
-from checkpointer.report import charts, page
-from checkpointer.report.model import OperatorRow, Report
 from manifests.model import CheckpointId, Cost
-from tests.report.conftest import HOSTILE, SCRIPT, report_on
+from tests.cli.report_page.conftest import HOSTILE, SCRIPT, report_on
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Page
 
-from checkpointer.report import page as pages
+from checkpointer.cli.report_page import page as pages
 from tests.browser import started
+from tests.cli.report_page.conftest import report_on
 from tests.damage import flip
-from tests.report.conftest import report_on
 from tests.servers import ServerUnavailableError
 
 Scheme = Literal["light", "dark"]
