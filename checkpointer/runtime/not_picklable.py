@@ -2,7 +2,7 @@
 
 from typing import ClassVar, NoReturn, SupportsIndex
 
-from checkpointer.errors import IllegalArgumentError
+from manifests.errors import IllegalArgumentError
 
 
 class NotPicklable:

@@ -13,6 +13,7 @@ except ImportError as error:
 from checkpointer.spark.batch import Token
 from checkpointer.spark.can_restore import Compatibility, can_restore
 from checkpointer.spark.cleanup import clean, frame_of, plan_cleanup
+from checkpointer.spark.datasource import CheckpointerSource
 from checkpointer.spark.raw_partitions import Delta, Snapshot
 from checkpointer.spark.read import diff, read_state
 from checkpointer.spark.state import State
@@ -21,6 +22,7 @@ from checkpointer.spark.table import TableState
 from checkpointer.table.schema import Combine
 
 __all__ = [
+    "CheckpointerSource",
     "Combine",
     "Compatibility",
     "Delta",

@@ -13,6 +13,7 @@ from checkpointer.client._sync import Checkpointer
 from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, RetiredError
 from checkpointer.spark.dataframes import struct_of
+from checkpointer.spark.interpreter import offer
 from checkpointer.spark.read import restore, version_of
 from checkpointer.spark.scan import batches_of, spread
 from checkpointer.storage import absolute
@@ -261,5 +262,6 @@ VIEWS: dict[str, tuple[str, Callable[[Request], Iterator[tuple[Any, ...]]]]] = {
     "positions": ("checkpoint string, epoch bigint, source string, position string", _positions),
 }
 
+offer(CheckpointerSource)
 
 __all__ = ["CheckpointerSource"]

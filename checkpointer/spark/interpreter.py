@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from checkpointer.errors import InvalidStateError
 
@@ -27,8 +28,16 @@ _NOT_CHOSEN = "python3"
 _chosen: "WeakKeyDictionary[SparkContext, set[str]]" = WeakKeyDictionary()
 """Contexts whose interpreter was chosen here, and the sessions of each in which the data source is registered."""
 
+_sources: list[type[DataSource]] = []
+"""Data sources of this package. Their modules offer them: they stand above this one, and so cannot be imported here."""
+
 _fit: "WeakKeyDictionary[SparkContext, set[str | None]]" = WeakKeyDictionary()
 """Contexts whose tasks can import what they need, with these packages of stores."""
+
+
+def offer(source: type[DataSource]) -> None:
+    """Have a data source registered in each session whose interpreter is chosen here."""
+    _sources.append(source)
 
 
 def use_driver_python(spark: SparkSession) -> None:
@@ -70,9 +79,8 @@ def _is_local(context: Any) -> bool:
 def _register(spark: Any, known: set[str]) -> None:
     session = str(spark._jsparkSession.sessionUUID())
     if session not in known:
-        from checkpointer.spark.datasource import CheckpointerSource  # it reads tables, and so needs this module
-
-        spark.dataSource.register(CheckpointerSource)
+        for source in _sources:
+            spark.dataSource.register(source)
         known.add(session)
 
 
@@ -131,4 +139,4 @@ def _why(context: Any, text: str) -> str | None:
     return "cannot import pyspark" if "No module named 'pyspark'" in text else None
 
 
-__all__ = ["settle_interpreter", "use_driver_python"]
+__all__ = ["offer", "settle_interpreter", "use_driver_python"]
