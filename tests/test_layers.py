@@ -238,12 +238,37 @@ def test_the_table_goes_from_low_to_high() -> None:
         seen.add(layer.name)
 
 
-def test_modules_do_not_import_each_other_in_a_circle() -> None:
+@pytest.mark.parametrize("top", [True, False], ids=["at the top", "in functions too"])
+def test_modules_do_not_import_each_other_in_a_circle(top: bool) -> None:
     graph = {
-        module: {name for name in map(own_name, imports(parse(module), top=True)) if name in FILES and name != module}
+        module: {name for name in map(own_name, imports(parse(module), top=top)) if name in FILES and name != module}
         for module in FILES
     }
     assert len([*TopologicalSorter(graph).static_order()]) == len(FILES)
+
+
+def room(module: str) -> str:
+    """Return the package of a module: `manifests`, or what stands directly below `checkpointer`."""
+    return ".".join(module.split(".")[: 1 if module.startswith("manifests") else 2])
+
+
+def test_the_house_has_few_rooms_on_few_floors() -> None:
+    graph: dict[str, set[str]] = {room(module): set() for module in FILES}
+    for module in FILES:
+        graph[room(module)] |= {
+            room(name) for name in map(own_name, imports(parse(module))) if name in FILES and room(name) != room(module)
+        }
+    floors: dict[str, int] = {}
+    for name in TopologicalSorter(graph).static_order():  # raises where rooms close a circle
+        floors[name] = 1 + max((floors[below] for below in graph[name]), default=0)
+    assert len(floors) <= 22
+    assert max(floors.values()) <= 9, floors
+
+
+def test_little_stands_directly_in_the_package() -> None:
+    folders = [path for path in (ROOT / "checkpointer").iterdir() if path.is_dir() and path.name != "__pycache__"]
+    assert len(folders) <= 11, folders
+    assert len([*(ROOT / "checkpointer").glob("*.py")]) <= 6
 
 
 def test_importing_the_package_brings_no_cloud_and_no_spark() -> None:
