@@ -24,6 +24,7 @@ prove: servers ## run the long proofs, for hours, or some (PROOFS=files), and wr
 	@CHECKPOINTER_REQUIRE_SERVERS=1 CHECKPOINTER_PROVE=docs/proof.md scripts/run python -m pytest -o faulthandler_timeout=10800 $(PROOFS)
 
 lint: .venv/.dev ## check formatting, style and types
+	.venv/bin/python scripts/unasync --check
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
@@ -31,7 +32,8 @@ lint: .venv/.dev ## check formatting, style and types
 audit: .venv/.dev ## ask whether a dependency is known to be vulnerable
 	@.venv/bin/python scripts/audit
 
-format: .venv/.dev ## format the sources
+format: .venv/.dev ## format the sources, and generate the blocking faces
+	.venv/bin/python scripts/unasync
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 

@@ -4,8 +4,8 @@ Cancelling a verb stops the waiting, not the work: a commit that was under way s
 """
 
 import os
-from collections.abc import Collection, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 from checkpointer.admin import export, repair, repair_candidates, savepoints
 from checkpointer.admin.losses import RepairPlan
@@ -24,34 +24,25 @@ from checkpointer.checkpoint.migration import Transform
 from checkpointer.checkpoint.restore import OnCorruption
 from checkpointer.checkpoint.verify import Verification, verify_store
 from checkpointer.client._async_checkpoint import AsyncCheckpoint, AsyncRestored
-from checkpointer.client.base import Client, as_bytes, as_id, as_migration, as_target, fixed
-from checkpointer.display import note
+from checkpointer.client.base import as_bytes, as_id, as_migration, as_target, fixed
+from checkpointer.client.seam import AsyncFace
 from checkpointer.runtime import bridge
 from checkpointer.runtime.host import Progress
 from checkpointer.storage import Fencing, open_files, options_near
 from checkpointer.storage.connection import require
-from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Kind, Manifest
+from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Kind, Manifest
 
 if TYPE_CHECKING:
     from checkpointer.table.export import Exported
 
-T = TypeVar("T")
 
-
-class AsyncCheckpointer(Client):
+class AsyncCheckpointer(AsyncFace):
     """State snapshots of one job under one root. See `Client.__init__` for the arguments."""
-
-    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return await bridge(self._settled(work))
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows. Reads nothing: the event loop that runs the notebook would stand still meanwhile."""
-        return note(f"{self!r}: `await list_checkpoints()` lists its checkpoints, a Checkpointer shows them here")
 
     # ---- what people use ----------------------------------------------------------------------------------------
 
-    def begin(self, epoch: int | None = None, *, background: bool = False) -> "AsyncCheckpoint":
-        """Begin a checkpoint on top of what was restored: `async with a.begin(…) as cp`, or `cp = await a.begin(…)`.
+    def begin(self, epoch: int | None = None, *, background: bool = False) -> AsyncCheckpoint:
+        """Begin a checkpoint on top of what was restored: `async with ck.begin(…) as cp`, or `cp = await ck.begin(…)`.
 
         `epoch` is the caller's number for it, such as Spark's batch id; without one it is a change to the same batch,
         and keeps the epoch, and the query's job, of the checkpoint before.
@@ -60,7 +51,10 @@ class AsyncCheckpointer(Client):
         as soon as everything is captured; what becomes of the commit is raised by the next call, or by `close()`.
         A process that ends before finishes it first, or logs what was lost.
         """
-        return AsyncCheckpoint(self, epoch, background)
+        return self._begin(epoch, None, background)
+
+    def _begin(self, epoch: int | None, job: Job | None, background: bool = False) -> AsyncCheckpoint:
+        return AsyncCheckpoint(self, epoch, job, background)._started()
 
     async def restore(
         self,
@@ -88,7 +82,7 @@ class AsyncCheckpointer(Client):
         """
         wanted, migrate = None if id is None else as_id(id), as_migration(rename, drop, transform)
         found = restore.restore(self._session, wanted, epoch, savepoint, on_corruption, migrate)
-        snapshot = await bridge(self._session.reports.restoring(self._settled(found)), shield=False)
+        snapshot = await self._restoring(found)
         return None if snapshot is None else AsyncRestored(snapshot)
 
     async def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002

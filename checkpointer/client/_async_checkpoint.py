@@ -1,23 +1,24 @@
 """What the asynchronous checkpointer hands out: a checkpoint being made, a prepared one, a restored one."""
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from checkpointer.checkpoint import prepared, restore, save
 from checkpointer.client.base import Client, as_bytes
 from checkpointer.client.restored import OperatorView, RestoredView
+from checkpointer.client.seam import AsyncStart
 from checkpointer.errors import CheckpointError, InvalidStateError
 from checkpointer.keyed.state import KeyedState
 from checkpointer.runtime import bridge
 from checkpointer.runtime.not_picklable import NotPicklable
-from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json
+from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json
 
 if TYPE_CHECKING:
     from checkpointer.table.opening import Table
 
 
-class AsyncCheckpoint(NotPicklable):
+class AsyncCheckpoint(AsyncStart, NotPicklable):
     """A checkpoint being made. What is not mentioned stays as it was in the parent."""
 
     _instead = (
@@ -25,9 +26,10 @@ class AsyncCheckpoint(NotPicklable):
         "save_delta(id, …) there, and attach() here what they return"
     )
 
-    def __init__(self, client: Client, epoch: int | None, background: bool) -> None:
+    def __init__(self, client: Client, epoch: int | None, job: Job | None, background: bool) -> None:
         self._client = client
         self._epoch = epoch
+        self._job = job
         self._background = background
         self._begun: save.Draft | None = None
 
@@ -35,12 +37,9 @@ class AsyncCheckpoint(NotPicklable):
         session = self._client._session
         meter = session.reports.meter()
         with meter.blocking():
-            work = self._client._settled(save.begin(session, self._epoch, None, meter))
+            work = self._client._settled(save.begin(session, self._epoch, self._job, meter))
             self._begun = await bridge(work)
         return self
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self._begin().__await__()
 
     @property
     def _draft(self) -> save.Draft:
@@ -49,7 +48,7 @@ class AsyncCheckpoint(NotPicklable):
         return self._begun
 
     def __repr__(self) -> str:
-        return f"AsyncCheckpoint({self._begun.id if self._begun else 'not begun'}, epoch {self.epoch})"
+        return f"{type(self).__name__}({self._begun.id if self._begun else 'not begun'}, epoch {self.epoch})"
 
     @property
     def id(self) -> CheckpointId:
@@ -58,7 +57,7 @@ class AsyncCheckpoint(NotPicklable):
 
     @property
     def epoch(self) -> int | None:
-        """The epoch given to `begin`; once it began without one, that of the checkpoint before."""
+        """The epoch given to `begin`, Spark's batch id; once begun without one, that of the checkpoint before."""
         return self._epoch if self._begun is None else self._begun.epoch
 
     @property
@@ -97,7 +96,7 @@ class AsyncCheckpoint(NotPicklable):
             await bridge(self._draft.add(operator, partition, DELTA, as_bytes(data)))
 
     async def save(self, operator: str, state: KeyedState) -> None:
-        """What changed in a keyed state. It is captured before anything is awaited, and written meanwhile."""
+        """What changed in a keyed state. All of it is captured at once, and written meanwhile."""
         with self._draft.meter.blocking():
             await bridge(self._draft.save(operator, self._draft.capture(operator, state)))
 
@@ -138,19 +137,18 @@ class AsyncCheckpoint(NotPicklable):
         if error is not None:
             await self._give_up(error)
         elif self._draft.open:
-            if self._background:
-                try:
+            try:
+                if self._background:
                     with self._draft.meter.blocking():
                         self._draft.freeze()
-                        await bridge(
-                            self._client._session.in_background(self._draft.commit(), f"the commit of {self.id}")
-                        )
-                except CheckpointError as failed:
-                    if self._draft.open:  # it did not even begin
-                        await self._give_up(failed)
-                    raise
-            else:
-                await self.commit()
+                        work = self._draft.commit()
+                        await bridge(self._client._session.in_background(work, f"the commit of {self.id}"))
+                else:
+                    await self.commit()
+            except BaseException as failed:
+                if self._draft.open:  # it did not even begin
+                    await self._give_up(failed)
+                raise
 
     async def _give_up(self, error: BaseException) -> None:
         try:
@@ -185,7 +183,7 @@ class AsyncPrepared(NotPicklable):
         await bridge(self._core.abort())
 
     def __repr__(self) -> str:
-        return f"AsyncPrepared({self.id})"
+        return f"{type(self).__name__}({self.id})"
 
 
 class AsyncRestored(RestoredView):

@@ -1,0 +1,67 @@
+"""What differs between the two faces, and why. `scripts/unasync` makes all else of the blocking one.
+
+It replaces `Async` by `Sync` in the names of this module, so each class here has its counterpart.
+"""
+
+from collections.abc import Coroutine, Generator
+from typing import Any, Self, TypeVar
+
+from checkpointer.checkpoint.restore import Snapshot
+from checkpointer.client.base import Client
+from checkpointer.client.html import checkpoints_html
+from checkpointer.display import note
+from checkpointer.runtime import bridge, run_sync
+
+T = TypeVar("T")
+
+
+class AsyncFace(Client):
+    """A client whose verbs are awaited."""
+
+    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return await bridge(self._settled(work))
+
+    async def _restoring(self, work: Coroutine[Any, Any, Snapshot | None]) -> Snapshot | None:
+        """Cancel the work with whoever waits for it: a restore that ended later would change what `begin` stands on."""
+        return await bridge(self._session.reports.restoring(self._settled(work)), shield=False)
+
+    def _repr_html_(self) -> str:
+        """Name the call to make. Reading here would make the event loop of the notebook stand still."""
+        return note(f"{self!r}: `await list_checkpoints()` lists its checkpoints, a Checkpointer shows them here")
+
+
+class SyncFace(Client):
+    """A client whose verbs block."""
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return run_sync(self._settled(work))
+
+    def _restoring(self, work: Coroutine[Any, Any, Snapshot | None]) -> Snapshot | None:
+        return run_sync(self._session.reports.restoring(self._settled(work)))
+
+    def _repr_html_(self) -> str:
+        """Show the newest checkpoints in a notebook, or why they cannot be read. Leaves what was restored alone."""
+        return checkpoints_html(self._session, repr(self))
+
+
+class AsyncStart:
+    """A checkpoint that begins when it is awaited, or when its block is entered: making it cannot await anything."""
+
+    async def _begin(self) -> Self:
+        raise NotImplementedError
+
+    def _started(self) -> Self:
+        return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._begin().__await__()
+
+
+class SyncStart:
+    """A checkpoint that begins when it is made."""
+
+    def _begin(self) -> Self:
+        raise NotImplementedError
+
+    def _started(self) -> Self:
+        return self._begin()
