@@ -33,7 +33,6 @@ Every error is built from one message and survives pickling, since Spark sends e
 from typing import ClassVar
 
 from manifests.errors import (
-    BAD_INPUT,
     CheckpointError,
     CorruptionError,
     DigestMismatchError,
@@ -134,7 +133,6 @@ class OutcomeUnknownError(CheckpointError):
 
 
 __all__ = [
-    "BAD_INPUT",
     "BatchGapError",
     "BatchResetError",
     "CheckpointError",

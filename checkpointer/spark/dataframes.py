@@ -11,10 +11,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 from pyspark.sql.types import StructField, StructType
 
-from checkpointer.errors import BAD_INPUT, IllegalArgumentError, MalformedError
+from checkpointer.errors import IllegalArgumentError, MalformedError
 from checkpointer.table.schema import PARTITION, TableSchema
 from checkpointer.table.schema import Column as TableColumn
 from checkpointer.table.types import is_float, is_wider, plain_type, show_type
+from manifests.errors import BAD_INPUT
 from manifests.model import Json
 
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

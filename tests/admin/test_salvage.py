@@ -360,7 +360,7 @@ PLANTED = (
     Planted(
         "the parent is taken for the older state",
         salvage._Look._before,
-        "layout.owner(path)",
+        "object_paths.owner(path)",
         "max(self._found.manifests)",
     ),
     Planted(

@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 import yaml
 
-from checkpointer.errors import BAD_INPUT, IllegalArgumentError, InvalidStateError, MalformedError
+from checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from manifests.digest import check_digest, sha256
+from manifests.errors import BAD_INPUT
 from manifests.json_fields import format_time
 from manifests.shown import show
 
