@@ -42,8 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
-IN_PARTS = "test_nothing_breaks_in_random_histories"
-"""One test that takes minutes, in parts that need nothing of each other."""
+IN_PARTS = ("test_nothing_breaks_in_random_histories", "tests/admin/streaming/test_rewind_crashes.py")
+"""Tests that take minutes, and need nothing of each other."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -52,7 +52,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
     class ByFileOrPart(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid if IN_PARTS in nodeid else super()._split_scope(nodeid)
+            return nodeid if any(part in nodeid for part in IN_PARTS) else super()._split_scope(nodeid)
 
     return ByFileOrPart(config, log) if config.getoption("dist") == "loadfile" else None
 

@@ -58,8 +58,13 @@ PLANTED = (
 )
 
 
+FIRST = {"other offsets are not noticed": 128, "what is left is not kept": 22}
+"""Where the search begins: histories before do not meet the bug. After a change it may be met anywhere."""
+
+
 @pytest.mark.parametrize("planted", PLANTED, ids=[planted.name for planted in PLANTED])
 def test_a_query_without_one_of_its_rules_is_found(folder: Path, planted: Planted) -> None:
+    first = FIRST.get(planted.name, 0)
     with planted(), pytest.raises((AssertionError, CheckpointError, FileNotFoundError)):
-        for seed in range(400):
+        for seed in (*range(first, 400), *range(first)):
             play(seed, folder, Counter())
