@@ -161,7 +161,7 @@ async def _of_name(session: Session, head: Head, name: str) -> Ref:
     if name in entries:
         return entries[name]
     close = get_close_matches(name, entries, n=1, cutoff=0.4)
-    known = ", ".join(map(repr, sorted(entries)[:_SHOWN])) or "none"
+    known = some(map(repr, sorted(entries)), _SHOWN) or "none"
     hint = f"did you mean {close[0]!r}?" if close else f"the savepoints are {known}"
     raise SavepointNotFoundError(f"{session.store.url}: {name!r:.80} is no id and no savepoint: {hint}")
 

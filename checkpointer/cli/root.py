@@ -18,12 +18,21 @@ _LOOKED_AT = 2000
 
 
 async def require_store(store: Store, options: Mapping[str, Any] | None) -> None:
-    """Raise `StoreNotFoundError` where the root has no `_latest`. What else is wrong with it is the verb's business."""
-    with suppress(CorruptionError):
-        if not await _has_pointer(store):
-            there, meant = await _around(store, options)
-            hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
-            raise StoreNotFoundError(f"no store at {store.url}: {there}{hint}")
+    """Raise where the root has no `_latest`. What else is wrong with it is the verb's business.
+
+    Raises:
+        StoreNotFoundError: Nothing is there.
+        CorruptionError: Manifests are there, so `_latest` was lost.
+    """
+    try:
+        found = await _has_pointer(store)
+    except CorruptionError:
+        return
+    if not found:
+        there, meant = await _around(store, options)
+        hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
+        error = CorruptionError if there == _LOST else StoreNotFoundError
+        raise error(f"no store at {store.url}: {there}{hint}")
 
 
 async def _has_pointer(store: Store) -> bool:
@@ -49,7 +58,7 @@ def _describe(folder: Path) -> str:
     with suppress(OSError):
         if not folder.exists():
             return "there is no such folder"
-        if (folder / object_paths.MANIFESTS).is_dir():
+        if next((folder / object_paths.MANIFESTS).glob("*"), None) is not None:
             return _LOST
         if not any(folder.iterdir()):
             return "the folder is empty"

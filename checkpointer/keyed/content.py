@@ -4,7 +4,7 @@
 a copy: it comes to the same end where a part of it was done before.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -17,6 +17,12 @@ from manifests.msgpack_values import UnsupportedValueError, pack, unpack
 
 PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 """Types whose values cannot change and hold nothing that can."""
+
+Step = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A change of one partition: the operation, and its arguments, of which the first is the number of the partition."""
+
+ATTEMPTS = 100
+"""Times that a change which is made of several is begun again where a signal handler raised in the middle."""
 
 MISSING: Any = object()
 """Found in the place of a value where there is none."""
@@ -79,6 +85,24 @@ class Content:
         part.assign(values)
         return part.crowded
 
+    def several(self, steps: Sequence[Step]) -> set[int]:
+        """Make changes as one. Return the partitions in which it is time to put values to rest.
+
+        What a signal handler raises in the middle is raised when all of them are made.
+        """
+        raised: BaseException | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                for operation, arguments in steps:
+                    operation(self, *arguments)
+                break
+            except BaseException as error:
+                raised = raised or error
+        if raised is not None:
+            raise raised
+        numbers = {arguments[0] for _, arguments in steps}
+        return {number for number in numbers if self.parts[number].crowded}
+
     def put_to_rest(self, number: int) -> None:
         self.parts[number].put_to_rest()
 
@@ -134,6 +158,10 @@ class Content:
 
     def listed(self, number: int) -> dict[Any, bytes]:
         return self.parts[number].listed()
+
+    def keys(self, number: int) -> list[Any]:
+        """Return the keys of a partition as they are now."""
+        return list(self.parts[number].listed())
 
     def count(self) -> int:
         return sum(len(part.listed()) for part in self.parts)
@@ -194,6 +222,7 @@ CHANGES = frozenset(
         Content.rest,
         Content.rest_all,
         Content.assign,
+        Content.several,
         Content.setdefault,
         Content.delete,
         Content.pop,

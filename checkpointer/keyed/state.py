@@ -13,7 +13,7 @@ from typing import Any
 
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.keyed.changes import Capture
-from checkpointer.keyed.content import MISSING, PLAIN, Content, fill, place_anew
+from checkpointer.keyed.content import MISSING, PLAIN, Content, Step, fill, place_anew
 from checkpointer.keyed.partition import Partition
 from checkpointer.keyed.reentry import Exclusive, Guard
 from checkpointer.runtime.not_picklable import NotPicklable
@@ -50,7 +50,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     """A mutable mapping whose changes are saved as deltas.
 
     Like a dict, it may be used by several threads, and by whoever interrupts them, such as a signal handler: each
-    operation, a save among them, is whole or not there. Several together are not: `state[k] += 1` reads, then sets.
+    operation, a save and an `update` from a dict or list among them, is whole or not there. Several together are not:
+    `state[k] += 1` reads, then sets; going through `items()` or `values()` reads key by key. `to_dict()` is one moment.
     What interrupts an operation must not wait for another thread that uses the state: that thread cannot go on before
     the operation does, and raises `InvalidStateError` after a minute.
 
@@ -197,57 +198,90 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return found[0]  # type: ignore[no-any-return]
 
     def update(self, other: Any = (), /, **more: Any) -> None:
-        """As of a dict."""
+        """As of a dict. What a dict, list or tuple has, and what is given by name, is set in one change each."""
         if self._owner.guard is not None:  # also where there is nothing to set
             self._owner.guard(Content.assign)
-        if type(other) in _COLLECTED:  # to other threads, all of it is one change
-            self._owner.whole(self._set_all, other.items() if type(other) is dict else other)
-            other = ()
-        super().update(other, **more)  # one by one: what makes the pairs may look at those before
+        if type(other) in _COLLECTED:
+            self._set_whole(other.items() if type(other) is dict else other)
+        else:
+            super().update(other)  # one by one: what makes the pairs may look at those before
+        self._set_whole(more.items())
 
-    def _set_all(self, pairs: Iterable[tuple[Any, Any]]) -> None:
-        """Set what cannot depend on what is set meanwhile, many together."""
+    def _set_whole(self, pairs: Iterable[Any]) -> None:
+        """Set pairs in one change, which nobody sees half."""
+        left = iter(pairs)
+        self._make(step for some in iter(lambda: [*islice(left, TOGETHER)], []) for step in self._steps(some))
+
+    def _set_all(self, pairs: Iterable[Any]) -> None:
+        """Set pairs that somebody may make one after the other, in many changes."""
         left = iter(pairs)
         while self._set_some(left):
             pass
 
-    def _set_some(self, pairs: Iterator[tuple[Any, Any]]) -> bool:
-        """Set the next ones. Whether there may be more."""
-        some: list[tuple[Any, Any]] = []
+    def _set_some(self, pairs: Iterator[Any]) -> bool:
+        """Set the next pairs. Whether there may be more."""
+        some: list[Any] = []
         try:
             some.extend(islice(pairs, TOGETHER))
             return len(some) == TOGETHER
         finally:  # as in a dict, those before an error are set
-            self._set(some)
+            self._make(self._steps(some))
 
-    def _set(self, pairs: list[tuple[Any, Any]]) -> None:
-        """Set one after the other; keys and values as most are, all in one go."""
+    def _make(self, steps: Iterable[Step]) -> None:
+        """Make changes as one. Those before a pair or key that is none are made, as in a dict."""
+        made: list[Step] = []
+        failure = None
         try:
-            keys, values = [key for key, _ in pairs], [value for _, value in pairs]
-        except (TypeError, ValueError):  # one that is no pair: those before it are set
-            keys, values = [], []
+            made.extend(steps)
+        except (TypeError, ValueError) as error:
+            failure = error
+        crowded = self._owner.change(Content.several, made)
+        made.clear()  # values that nobody else holds can be put to rest
+        for number in crowded:
+            self._owner.change(Content.put_to_rest, number)
+        if failure is not None:
+            raise failure
+
+    def _steps(self, pairs: list[Any]) -> Iterator[Step]:
+        """Yield the changes that set pairs, and empty the list: keys and values as most are, many in one."""
+        keys, values = [], []
+        failure = None
+        try:
+            for key, value in pairs:
+                keys.append(key)
+                values.append(value)
+        except (TypeError, ValueError) as error:  # one that is no pair
+            failure = error
+        pairs.clear()
         kinds = set(map(type, values))
         numbers = partitions_of(keys, self._partitions) if kinds <= PLAIN or kinds.isdisjoint(PLAIN) else None
         packed = _packed(values) if numbers is not None and kinds <= PLAIN else None
         if numbers is None or (packed is None and kinds <= PLAIN):
-            for key, value in pairs:
-                self[key] = value
-            return
-        if packed is not None:
-            resting: defaultdict[int, dict[Any, bytes]] = defaultdict(dict)
-            for number, key, data in zip(numbers, keys, packed, strict=True):
-                resting[number][key] = data
-            for number, some in resting.items():
-                self._owner.change(Content.rest_all, number, some)
-            return
-        each: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
-        for number, key, value in zip(numbers, keys, values, strict=True):
-            each[number][key] = value
-        pairs.clear()  # and what else holds values that nobody else may hold: such as it are put to rest
-        values.clear()
-        value = None
-        for number, changeable in each.items():
-            self._assign(number, changeable)
+            for key, value in zip(keys, values, strict=True):
+                yield self._step(key, value)
+        else:
+            operation = Content.assign if packed is None else Content.rest_all
+            each: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
+            for number, key, data in zip(numbers, keys, values if packed is None else packed, strict=True):
+                each[number][key] = data
+            for number, some in each.items():
+                yield operation, (number, some)
+        if failure is not None:
+            raise failure
+
+    def _step(self, key: Any, value: Any) -> Step:
+        """Return the change that sets one key."""
+        if type(key) in HOLDERS:
+            key = in_known_zones(key)
+        number = partition_of(key, self._partitions)
+        if type(key) not in PLAIN:
+            _check_key(key)
+        if type(value) in PLAIN:
+            try:
+                return Content.rest, (number, key, pack(value))
+            except UnsupportedValueError:  # a live object, which is refused when it is saved
+                pass
+        return Content.assign, (number, {key: value})
 
     def __delitem__(self, key: Any) -> None:
         if type(key) in HOLDERS:
@@ -276,7 +310,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     def __iter__(self) -> Iterator[Any]:
         owner = self._owner
         for number in range(self._partitions):
-            for key in owner.change(Content.listed, number):
+            for key in owner.change(Content.keys, number):
                 if owner.guard is not None:
                     owner.guard(Content.listed)
                 yield key

@@ -1,4 +1,8 @@
-"""A job's maps outside of its batches: what is written there would reach no checkpoint, so it is refused."""
+"""A job's maps outside of its batches: a change that is made through the map there is refused, whatever kept it.
+
+A list or dict that a batch took out of the map is the user's own object. Nobody can refuse a change of it: one that is
+made between batches goes into the next checkpoint, one that is made after the last batch goes into none.
+"""
 
 from collections.abc import Callable
 from typing import Any

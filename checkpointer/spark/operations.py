@@ -43,6 +43,10 @@ class Operations:
                 self._active -= 1
                 self._changed.notify_all()
 
+    def check(self) -> None:
+        """Raise `InvalidStateError` once the batch has ended."""
+        self._refuse_if(self._ended)
+
     def end(self) -> None:
         """Take no more operations, and wait for those that have begun."""
         with self._changed:

@@ -81,8 +81,8 @@ class State(NotPicklable):
     """
 
     _instead = (
-        "it lives on the driver. Send plain values, such as dict(state.map(name)); for what tasks read or write there "
-        "are state.table(…).lookup(keys) and upsert(rows), joins with table.read(), and state.write_partitions(…)"
+        "it lives on the driver. Send plain values, such as state.map(name).to_dict(); for what tasks read or write "
+        "there are state.table(…).lookup(keys) and upsert(rows), joins with table.read(), and state.write_partitions(…)"
     )
 
     def __init__(self, spark: SparkSession, line: Line, job: Job, checkpoint: Checkpoint) -> None:
@@ -113,11 +113,13 @@ class State(NotPicklable):
     @property
     def positions(self) -> dict[str, Json]:
         """Source positions to be recorded with the checkpoint, those of the last one to begin with. JSON values."""
+        self._operations.check()
         return self._checkpoint.positions
 
     @property
     def properties(self) -> dict[str, Json]:
         """Properties to be recorded with the checkpoint, those of the last one to begin with. JSON values."""
+        self._operations.check()
         return self._checkpoint.properties
 
     @_operation

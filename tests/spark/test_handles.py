@@ -244,3 +244,24 @@ def test_raw_operators_count_too(job: Job, caplog: pytest.LogCaptureFixture) -> 
     (said,) = warnings(caplog)
     assert "has 'raw'" in said
     assert "began empty" not in said
+
+
+def test_positions_and_properties_of_a_batch_that_ended_are_refused(job: Job) -> None:
+    states: list[State] = []
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        states.append(state)
+        state.positions["source"] = batch_id
+        state.properties["seen"] = batch_id
+
+    for number in range(2):
+        job.feed((str(number), number))
+        job.run(update)
+    for name in ("positions", "properties"):
+        with pytest.raises(InvalidStateError, match="batch 0 has ended"):
+            getattr(states[0], name)
+    with Checkpointer(job.root) as ck:
+        restored = ck.restore()
+        assert restored is not None
+        assert (restored.manifest.positions, restored.manifest.properties) == ({"source": 1}, {"seen": 1})  # type: ignore[union-attr]

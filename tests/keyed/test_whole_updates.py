@@ -1,0 +1,152 @@
+"""An update from a dict or list is one change: no handler, thread or exception sees or leaves half of it."""
+
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from checkpointer import KeyedState
+from tests.world import World
+
+KEYS = range(1500)
+TIMES = 40
+
+
+@pytest.fixture
+def alarm() -> Iterator[Any]:
+    """Call a function from a signal handler, after a time that is another at each call."""
+    before = signal.getsignal(signal.SIGALRM)
+    calls = 0
+
+    def soon(handler: Any) -> None:
+        nonlocal calls
+        calls += 1
+        signal.signal(signal.SIGALRM, lambda *_: handler())
+        signal.setitimer(signal.ITIMER_REAL, 0.0002 * (calls % 10 + 1))
+
+    yield soon
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def states() -> Iterator[tuple[str, dict[Any, Any], dict[Any, Any]]]:
+    yield "numbers", dict.fromkeys(KEYS, 0), dict.fromkeys(KEYS, 1)
+    yield "lists", {key: [0] for key in KEYS}, {key: [1] for key in KEYS}
+    yield "both", dict.fromkeys(KEYS, 0), {key: 1 if key % 2 else [1] for key in KEYS}
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [*states()], ids=lambda value: value if isinstance(value, str) else "")
+def test_a_handler_that_saves_never_saves_half_an_update(
+    world: World, alarm: Any, name: str, old: dict[Any, Any], new: dict[Any, Any]
+) -> None:
+    client, state, saved = world.actor(), KeyedState(old), []
+
+    def save() -> None:
+        with client.begin() as cp:
+            cp.save("s", state)
+        saved.append(client.restore().keyed("s").to_dict())
+
+    for _ in range(TIMES):
+        alarm(save)
+        state.update(new)
+        state.update(old)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    assert saved
+    assert all(seen in (old, new) for seen in saved)
+
+
+def test_an_exception_of_a_handler_leaves_all_of_an_update_or_nothing(alarm: Any) -> None:
+    found: Counter[int] = Counter()
+
+    def give_up() -> None:
+        raise TimeoutError
+
+    raised = 0
+    for _ in range(TIMES):
+        state = KeyedState(dict.fromkeys(KEYS, 0))
+        try:
+            alarm(give_up)
+            for _ in range(100):  # it is lost where it comes in the middle of a callback of the garbage collector
+                state.update(dict.fromkeys(KEYS, 1))
+                state.update(dict.fromkeys(KEYS, 0))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except TimeoutError:
+            raised += 1
+        found[sum(state.to_dict().values())] += 1
+    assert raised > TIMES / 2
+    assert set(found) <= {0, len(KEYS)}
+
+
+def test_other_threads_see_no_half_of_an_update() -> None:
+    state, first, last = KeyedState(dict.fromkeys(KEYS, 0)), KEYS[0], KEYS[-1]
+    stop, halves, reads = threading.Event(), 0, 0
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            state.update(dict.fromkeys(KEYS, number))
+
+    pause = sys.getswitchinterval()
+    writer = threading.Thread(target=write)
+    try:
+        sys.setswitchinterval(1e-5)
+        writer.start()
+        while reads < 20_000:
+            reads += 1
+            early, late = state[first], state[last]  # what is read later is never older
+            halves += early > late
+    finally:
+        sys.setswitchinterval(pause)
+        stop.set()
+        writer.join()
+    assert halves == 0
+
+
+def test_iterating_beside_a_thread_that_changes_the_map_gives_each_key_once() -> None:
+    state, stop = KeyedState(dict.fromkeys(KEYS, 0)), threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            for key in (3, 700, 1400):
+                state.pop(key, None)
+                state[key] = 1
+                state[-key] = 1
+                del state[-key]
+
+    pause = sys.getswitchinterval()
+    writer = threading.Thread(target=write)
+    try:
+        sys.setswitchinterval(1e-6)
+        writer.start()
+        for _ in range(100):
+            keys = list(state)
+            assert len(keys) == len(set(keys))
+            assert {*KEYS} - {3, 700, 1400} <= {*keys}
+    finally:
+        sys.setswitchinterval(pause)
+        stop.set()
+        writer.join()
+
+
+def test_pairs_may_be_iterators_and_those_before_a_wrong_one_are_set() -> None:
+    assert KeyedState([map(str, (1, 2))]) == {"1": "2"}  # type: ignore[list-item]
+    state = KeyedState()
+    state.update([iter(("a", 1)), ("b", 2)])
+    assert state == {"a": 1, "b": 2}
+    with pytest.raises(ValueError, match="unpack"):
+        state.update([("c", 3), ("d", 4, 5), ("e", 6)])
+    with pytest.raises(TypeError):
+        state.update([("f", 7), 8])
+    assert state == {"a": 1, "b": 2, "c": 3, "f": 7}
+
+
+def test_the_last_value_of_a_key_in_one_update_counts_whatever_its_kind() -> None:
+    state = KeyedState()
+    state.update([("a", 1), ("a", [1]), ("b", [1]), ("b", 2), (1, "one"), (1.0, ["float"]), (True, "true")])
+    assert state == {"a": [1], "b": 2, 1: "true"}
+    assert [type(key) for key in state if key == 1] == [int]
