@@ -1,9 +1,9 @@
 """Repair: giving a root whose `_latest` is missing, damaged, or leads nowhere a committed checkpoint again.
 
-Nothing is decided here: somebody chose one of the candidates (`repair_candidates.py`). It is copied under a new id above
-every sequence in the store, with all its objects, since whatever lies at or below may be swept by somebody who saw it
-dead. Before the swap nothing has changed. Where a candidate is damaged, `salvage.py` finds what of it is whole; that is
-committed only for a caller who accepts the loss.
+Nothing is decided here: somebody chose one of the candidates (`repair_candidates.py`). It is copied under a new id
+above every sequence in the store, with all its objects, since whatever lies at or below may be swept by somebody who
+saw it dead. Before the swap nothing has changed. Where a candidate is damaged, `salvage.py` finds what of it is whole;
+that is committed only for a caller who accepts the loss.
 """
 
 import logging

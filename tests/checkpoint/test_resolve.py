@@ -266,6 +266,46 @@ def test_every_verb_of_the_command_line_refuses_alike(told: Checkpointer, tmp_pa
         assert (done.status, done.out, done.err) == (2, "", f"checkpointer: {said}\n")
 
 
+@pytest.mark.parametrize("form", [form for form in FORMS if "name" not in form and "savepoint" not in form])
+def test_delete_of_the_command_line_reads_every_form(told: Checkpointer, run: Run, form: str) -> None:
+    """One that a savepoint keeps is not deleted, so that these forms have no place here."""
+    one = known(told)
+    told.delete_savepoint("good")
+    done = run("delete", told.root, FORMS[form](one, made(told, one)), "--yes", "--json")
+    assert done.json == {"deleted": str(one)}
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "a time"])
+def test_repair_reads_every_form_but_a_time(told: Checkpointer, tmp_path: Path, run: Run, form: str) -> None:
+    one = known(told)
+    wanted = FORMS[form](one, "")
+    (tmp_path / "root" / "_latest").unlink()
+    assert told.repair_plan(wanted).id == one
+    assert run("repair", told.root, "--to", wanted, "--yes", "--json").json["content_of"] == str(one)
+    assert first(Checkpointer(told.root)) == str(BATCH)
+
+
+@pytest.mark.parametrize("form", ["the short beginning of an id", "an epoch", "a bare name"])
+def test_repair_of_python_commits_what_is_meant(told: Checkpointer, tmp_path: Path, form: str) -> None:
+    wanted = FORMS[form](known(told), "")
+    (tmp_path / "root" / "_latest").unlink()
+    with Checkpointer(told.root) as ck:
+        ck.repair(wanted)
+        assert first(ck) == str(BATCH)
+
+
+def test_repair_refuses_as_every_verb_does(told: Checkpointer, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "root" / "_latest").unlink()
+    for text, said in {**REFUSED, "at=2030-01-01": "at=2030-01-01T00:00:00Z: nothing proves which candidate"}.items():
+        for work in (told.repair_plan, told.repair):
+            with pytest.raises(IllegalArgumentError) as refused:
+                work(text)  # type: ignore[operator]
+            assert str(refused.value).startswith(said)
+        done = run("repair", told.root, "--to", text, "--yes")
+        assert (done.status, said in done.err) == (2, True)
+    assert not (tmp_path / "root" / "_latest").exists()
+
+
 @pytest.mark.parametrize("wanted", [True, 1.5, b"0000000002", None])
 def test_what_is_no_text_is_refused_by_name(told: Checkpointer, wanted: Any) -> None:
     with pytest.raises(IllegalArgumentError, match="expected latest, an id or the beginning of one, epoch=41, "):
