@@ -9,10 +9,10 @@ digests and the chains they make are what they were. What a crash leaves behind 
 import logging
 from dataclasses import replace
 
-from checkpointer.admin.savepoints import find_target
 from checkpointer.checkpoint import objects
 from checkpointer.checkpoint.comparison import Comparison
 from checkpointer.checkpoint.latest import Head, read_head, reading
+from checkpointer.checkpoint.resolve import CheckpointSelector, read_live
 from checkpointer.checkpoint.restore import explaining
 from checkpointer.checkpoint.upload import IN_FLIGHT, Flight
 from checkpointer.checkpoint.writer import Base, Session
@@ -106,9 +106,9 @@ def _renamed(operator: Operator, moved: dict[str, str]) -> Operator:
 
 
 async def export(
-    session: Session, what: CheckpointId | str | None, target: Session, progress: Progress | None
+    session: Session, what: CheckpointSelector, target: Session, progress: Progress | None
 ) -> CheckpointId:
-    """Copy a live checkpoint, the committed one by default, to an empty root, as its first commit.
+    """Copy a live checkpoint to an empty root, as its first commit.
 
     Nothing is written to the source, and nobody is fenced. Raises `RetiredError` where the checkpoint was retired
     meanwhile, `InvalidStateError` where the target is in use. The session of the target is closed.
@@ -120,14 +120,10 @@ async def export(
 
 
 async def _export(
-    session: Session, what: CheckpointId | str | None, target: Session, progress: Progress | None
+    session: Session, what: CheckpointSelector, target: Session, progress: Progress | None
 ) -> CheckpointId:
     await refuse_used(target)
-
-    async def load(head: Head) -> tuple[Ref, Manifest]:
-        return await find_target(session, head, what)
-
-    ref, manifest = await reading(session.store, load)
+    ref, manifest = await reading(session.store, lambda head: read_live(session, head, what))
     return await create_root(session, ref.id, manifest, target, progress)
 
 

@@ -1,15 +1,16 @@
 """Repair: giving a root whose `_latest` is missing, damaged, or leads nowhere a committed checkpoint again.
 
-Nothing is decided here: somebody chose one of the candidates (`candidates.py`). It is copied under a new id above
-every sequence in the store, with all its objects, since whatever lies at or below may be swept by somebody who saw it
-dead. Before the swap nothing has changed. Where a candidate is damaged, `salvage.py` finds what of it is whole; that is
-committed only for a caller who accepts the loss.
+Nothing is decided here: somebody chose one of the candidates (`repair_candidates.py`). It is copied under a new id
+above every sequence in the store, with all its objects, since whatever lies at or below may be swept by somebody who
+saw it dead. Before the swap nothing has changed. Where a candidate is damaged, `salvage.py` finds what of it is whole;
+that is committed only for a caller who accepts the loss.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from checkpointer.admin.choose_candidate import choose_candidate
 from checkpointer.admin.export import Copier
 from checkpointer.admin.losses import RepairPlan
 from checkpointer.admin.repair_candidates import survey
@@ -18,6 +19,7 @@ from checkpointer.checkpoint import objects
 from checkpointer.checkpoint.history import is_live, newest_above, read_history
 from checkpointer.checkpoint.intact import Intact, find_intact
 from checkpointer.checkpoint.latest import Head, read_damaged, read_head, reading
+from checkpointer.checkpoint.resolve import CheckpointSelector
 from checkpointer.checkpoint.writer import Base, Session
 from checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
 from checkpointer.runtime.host import Progress
@@ -27,14 +29,14 @@ from manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Poi
 logger = logging.getLogger("checkpointer")
 
 
-async def plan_repair(session: Session, to: CheckpointId, progress: Progress | None = None) -> RepairPlan:
+async def plan_repair(session: Session, to: CheckpointSelector, progress: Progress | None = None) -> RepairPlan:
     """Say what `repair` would keep of a candidate, and what would be missing. Only reads."""
     return (await _examine(session, to, progress)).salvage.plan
 
 
 async def repair(
     session: Session,
-    to: CheckpointId,
+    wanted: CheckpointSelector,
     *,
     accept_loss: bool = False,
     older_partitions: bool = False,
@@ -49,8 +51,9 @@ async def repair(
         raise IllegalArgumentError("older_partitions=True: makes a mix of batches, which goes with accept_loss=True")
     url = session.store.url
     async with session.lock:
-        seen = await _examine(session, to, progress)
+        seen = await _examine(session, wanted, progress)
         head, plan = seen.head, seen.salvage.plan
+        to = plan.id
         if not plan and not accept_loss:
             other = f"rollback(to=…), or `checkpointer rollback`: {seen.intact} is intact; or " if seen.intact else ""
             raise CorruptionError(
@@ -106,10 +109,11 @@ class _Examined:
     """A live checkpoint that needs no repair, where there is one."""
 
 
-async def _examine(session: Session, to: CheckpointId, progress: Progress | None) -> _Examined:
+async def _examine(session: Session, wanted: CheckpointSelector, progress: Progress | None) -> _Examined:
     """Look at all that a repair needs to know. Raises where there is nothing to repair."""
     head, latest = await read_damaged(session.store)
     found = await survey(session, latest)
+    to = choose_candidate(found.candidates, session.store.url, wanted)
     sound = None
     if head.pointer is not None and not await _is_old(session, head):
         sound = await _find_sound(session)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.history import find_savepoint, is_live, read_entries, read_history, refuse_lost
+from checkpointer.checkpoint.history import is_live, read_entries, read_history, refuse_lost
 from checkpointer.checkpoint.latest import Head, advance, read_head, reading
 from checkpointer.checkpoint.metering import Meter, written
 from checkpointer.checkpoint.prepared import refuse_prepared
 from checkpointer.checkpoint.require_intact import refuse_damaged
-from checkpointer.checkpoint.resolve import means_two_things
+from checkpointer.checkpoint.resolve import CheckpointSelector, means_two_things, read_live, resolve_live
 from checkpointer.checkpoint.writer import Base, Session
 from checkpointer.display import cut, moment, table
 from checkpointer.errors import (
@@ -80,12 +80,12 @@ async def savepoints(session: Session) -> list[Savepoint]:
     return Savepoints(sorted(found, key=lambda savepoint: (savepoint.id, savepoint.name)))
 
 
-async def savepoint(session: Session, name: str, checkpoint: CheckpointId | None) -> Savepoint:
-    """Keep a live checkpoint, the committed one unless another is given, under a name that is used once."""
+async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> Savepoint:
+    """Keep a live checkpoint under a name that is used once."""
     object_paths.encode_name("savepoint", name)
     if means_two_things(name):
         raise IllegalArgumentError(
-            f"savepoint {name!r}: reads like the id or the sequence of a checkpoint, or like `latest`, `prepared` or "
+            f"savepoint {name!r}: reads like the id of a checkpoint, or a number, or like `latest`, `prepared` or "
             "`epoch=41`, and would mean two things: choose another name, such as one that begins with a letter"
         )
     nonce, created = session.host.token(32), session.host.now()
@@ -100,11 +100,9 @@ async def savepoint(session: Session, name: str, checkpoint: CheckpointId | None
         if taken is not None:
             raise IllegalArgumentError(f"savepoint {name!r}: the name is taken, by {taken.ref.id}: choose another")
         if kept is None:
-            kept = head.committed if checkpoint is None else await is_live(session.store, head, checkpoint)
+            kept = await resolve_live(session, head, wanted)
         elif await is_live(session.store, head, kept.id) != kept:
             raise RetiredError(f"{session.store.url}: {kept.id} was retired before it became savepoint {name!r}")
-        if kept is None:
-            raise CheckpointNotFoundError(f"{session.store.url}: no checkpoint {checkpoint or 'at all'} to keep")
         return await recatalogue(session, head, (*entries, CatalogEntry(kept, name, created, nonce)))
 
     await advance(session.store, await read_head(session.store), step)
@@ -145,14 +143,14 @@ async def recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry,
 
 async def rollback(
     session: Session,
-    to: CheckpointId | str,
+    to: CheckpointSelector,
     new: CheckpointId | None = None,
     job: Job | None = None,
     *,
     verified: Ref | None = None,
     progress: Progress | None = None,
 ) -> CheckpointId:
-    """Commit an older live checkpoint's or a savepoint's content on top of the history. Drops a prepared one.
+    """Commit an older live checkpoint's content on top of the history. Drops a prepared one.
 
     Every object of it is read and compared first: `CorruptionError` where one is damaged. `new` is the id of the
     attempt, where it was drawn already on what is committed; `job` what it says of the job, where that is not what the
@@ -165,7 +163,7 @@ async def rollback(
 
 async def _rollback(
     session: Session,
-    to: CheckpointId | str,
+    to: CheckpointSelector,
     meter: Meter,
     new: CheckpointId | None,
     job: Job | None,
@@ -174,7 +172,7 @@ async def _rollback(
 ) -> CheckpointId:
     async with session.lock:
         session.check_may_write()
-        target, old = await reading(session.store, lambda head: find_target(session, head, to))
+        target, old = await reading(session.store, lambda head: read_live(session, head, to))
         if target != verified:
             await refuse_damaged(session, target, old, progress)
         # Only now: comparing may take long, and a job that commits meanwhile is no reason to give up.
@@ -206,23 +204,6 @@ async def _rollback(
         return ref.id
 
 
-async def find_target(session: Session, head: Head, to: CheckpointId | str | None) -> tuple[Ref, Manifest]:
-    """A live checkpoint by id or savepoint name, the committed one by default."""
-    if to is None:
-        ref = head.committed
-        if ref is None:
-            raise CheckpointNotFoundError(f"{session.store.url}: nothing is committed")
-    elif isinstance(to, CheckpointId):
-        ref = await is_live(session.store, head, to)
-        if ref is None:
-            raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {to}")
-    else:
-        ref = await find_savepoint(session.store, head, to)
-        if ref is None:
-            raise SavepointNotFoundError(f"{session.store.url}: no savepoint {to!r:.80}")
-    return ref, await objects.read_manifest(session.store, session.host, ref)
-
-
 async def update_latest(session: Session, checkpoint: CheckpointId) -> CheckpointId:
     """Commit a manifest that was saved under an id of this attempt. A live, older id is a rollback."""
     base = await session.base()
@@ -236,7 +217,7 @@ async def update_latest(session: Session, checkpoint: CheckpointId) -> Checkpoin
         if now is not None and now.id == checkpoint:
             return checkpoint
     if checkpoint.sequence <= base.head.sequence:
-        return await rollback(session, checkpoint)
+        return await rollback(session, CheckpointSelector.parse(checkpoint))
     meter = session.reports.meter()
     with meter.blocking():
         return await _commit_saved(session, base, checkpoint, meter)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from checkpointer.admin import checkpoint_sizes
 from checkpointer.admin.checkpoint_sizes import Spread
 from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.resolve import Overview, batched, read_overview
+from checkpointer.checkpoint.listing import Overview, batched, read_overview
 from checkpointer.checkpoint.writer import Session
 from checkpointer.runtime.host import Progress, tell
 from manifests import object_paths

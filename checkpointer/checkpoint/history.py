@@ -159,11 +159,6 @@ async def read_entries(store: Store, head: Head) -> tuple[CatalogEntry, ...]:
     return () if catalog is None else catalog.entries
 
 
-async def find_savepoint(store: Store, head: Head, name: str) -> Ref | None:
-    """The checkpoint that a savepoint keeps."""
-    return next((entry.ref for entry in await read_entries(store, head) if entry.name == name), None)
-
-
 async def became_live(store: Store, head: Head, attempt: Ref) -> bool:
     """Whether an attempt, whose swap found the pointer moved, was committed after all.
 

@@ -1,230 +1,278 @@
-"""Which checkpoints a store has, and which of them somebody means, as far as manifests and the catalog tell."""
+"""Decide which checkpoint somebody means. Python, the command line and Spark all ask here, in one grammar.
+
+    latest                              the committed one
+    prepared                            the prepared one, where it is only looked at
+    0000000042-1a2b3c4d                 an id
+    0000000042   0000000042-1a   42-1a  the beginning of an id
+    epoch=41                            the newest one of this epoch
+    at=2024-01-02T06:00Z                the newest one that was made by then
+    savepoint=NAME   NAME               a savepoint
+
+A bare integer is refused: `3` could be an epoch, or the sequence in an id.
+"""
 
 import asyncio
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Literal
+from typing import Literal, Self
 
 from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.history import History, is_live, read_history
+from checkpointer.checkpoint.history import is_live, read_entries, read_history
 from checkpointer.checkpoint.latest import Head, reading
 from checkpointer.checkpoint.writer import Session
 from checkpointer.display import some
-from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, NotFoundError, SavepointNotFoundError
+from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, SavepointNotFoundError
 from manifests.json_fields import format_time
 from manifests.model import CheckpointId, Manifest, Ref
 
-State = Literal["committed", "prepared", "history", "kept"]
-"""`history`: on the chain below the committed one. `kept`: below the boundary, by the catalog alone."""
+Kind = Literal["latest", "prepared", "id", "beginning", "epoch", "at", "savepoint", "name"]
+"""`name` is a savepoint's name without `savepoint=` before it."""
 
-LATEST, PREPARED = "latest", "prepared"
+LATEST: Kind = "latest"
+PREPARED: Kind = "prepared"
 
-ID_START = re.compile(r"[0-9]{1,10}(-[0-9a-f]{0,8})?")
-"""A sequence, an id, or the beginning of one."""
+FORMS = "latest, an id or the beginning of one, epoch=41, savepoint=NAME or the bare name, or at=2024-01-02T06:00Z"
+"""The grammar in one line, for errors."""
 
-WHOLE = len("0000000042-1a2b3c4d")
-"""Characters of a whole id."""
+_EPOCH = re.compile(r"-?[0-9]{1,18}")
+_BEGINNING = re.compile(r"[0-9]{10}|[0-9]{1,10}-[0-9a-f]{0,8}")
+_ID = re.compile(r"[0-9]{10}-[0-9a-f]{8}")
 
-_KEYS = ("epoch=", "savepoint=", "at=")
-"""What stands before a text that is no id and no name."""
-
-AT_ONCE = 8
-"""Manifests whose chains are loaded at the same time."""
+_DIGITS = 10
+"""Digits of the sequence in an id."""
 
 _SHOWN = 5
 """How many of those that could be meant an error names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A checkpoint, what it is to the store, and the savepoints that keep it, by name."""
+class CheckpointSelector:
+    """Says which checkpoint is meant, without having looked for it.
 
-    ref: Ref
-    manifest: Manifest
-    state: State
-    savepoints: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """Every live checkpoint and the prepared one, oldest first. Chains that stand in segments are not loaded."""
-
-    checkpoints: tuple[Listed, ...]
-    history: History
-
-
-async def read_overview(session: Session, *, chains: bool = False) -> Overview:
-    """All manifests at once, in few round trips however many there are; with `chains`, the segments too."""
-
-    async def read(head: Head) -> Overview:
-        overview = await _overview(session, head)
-        if not chains:
-            return overview
-        segments = objects.Segments(session.store, session.host)
-        checkpoints: list[Listed] = []
-        for batch in batched(overview.checkpoints):
-            manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in batch))
-            checkpoints += (replace(listed, manifest=m) for listed, m in zip(batch, manifests, strict=True))
-        return replace(overview, checkpoints=tuple(checkpoints))
-
-    return await reading(session.store, read)
-
-
-def batched(checkpoints: tuple[Listed, ...]) -> Iterator[tuple[Listed, ...]]:
-    """So many at a time as have their chains loaded together."""
-    for start in range(0, len(checkpoints), AT_ONCE):
-        yield checkpoints[start : start + AT_ONCE]
-
-
-async def _overview(session: Session, head: Head) -> Overview:
-    history = await read_history(session.store, head)
-    known = dict(history.chain)
-    refs = {**history.refs(), **({head.prepared.id: head.prepared} if head.prepared else {})}
-    others = [ref for ref in refs.values() if ref not in known]
-    known.update(
-        zip(others, await asyncio.gather(*(objects.read_manifest_alone(session.store, r) for r in others)), strict=True)
-    )
-    names = _names(history)
-    listed = (Listed(r, known[r], state_of(head, r), names.get(r, ())) for _, r in sorted(refs.items()))
-    return Overview(tuple(listed), history)
-
-
-def _names(history: History) -> dict[Ref, tuple[str, ...]]:
-    names: dict[Ref, tuple[str, ...]] = {}
-    for entry in history.entries:
-        if entry.name is not None:
-            names[entry.ref] = (*names.get(entry.ref, ()), entry.name)
-    return names
-
-
-def state_of(head: Head, ref: Ref) -> State:
-    if ref == head.committed:
-        return "committed"
-    if ref == head.prepared:
-        return "prepared"
-    return "kept" if head.pointer is not None and ref.id.sequence < head.pointer.boundary else "history"
-
-
-async def read_listed(session: Session, wanted: str) -> Listed:
-    """One checkpoint with all its chains; see `find` for `wanted`."""
-
-    async def read(head: Head) -> Listed:
-        ref = await _find(session, head, wanted)
-        catalog = await objects.read_catalog(session.store, None if head.pointer is None else head.pointer.catalog)
-        manifest = await objects.read_manifest(session.store, session.host, ref)
-        return Listed(ref, manifest, state_of(head, ref), _names(History((), catalog)).get(ref, ()))
-
-    return await reading(session.store, read)
-
-
-async def find(session: Session, wanted: str) -> CheckpointId:
-    """The checkpoint that `wanted` means.
-
-    "latest", "prepared", an id, its sequence, the beginning of an id, the name of a savepoint, "epoch=41",
-    "savepoint=NAME", or "at=2024-01-02T06:00Z" for the newest one that was made by then. An id and a
-    savepoint are found without reading the history, so damage elsewhere does not matter.
+    `value` is a `CheckpointId` of an id, an integer of an epoch, an aware `datetime` of a time, and a text of the
+    beginning of an id or the name of a savepoint.
     """
-    return (await reading(session.store, lambda head: _find(session, head, wanted))).id
+
+    kind: Kind
+    value: CheckpointId | int | datetime | str = ""
+
+    @classmethod
+    def parse(cls, wanted: "CheckpointId | str | CheckpointSelector") -> "CheckpointSelector":
+        """Read the grammar. Raises `IllegalArgumentError` for what is no form of it, or could be two."""
+        if isinstance(wanted, CheckpointSelector):
+            return wanted
+        if isinstance(wanted, CheckpointId):
+            return cls("id", wanted)
+        if isinstance(wanted, int) and not isinstance(wanted, bool):
+            raise _two_readings(str(wanted))
+        if not isinstance(wanted, str):
+            raise IllegalArgumentError(f"expected {FORMS}, got {wanted!r:.60}")
+        if wanted == LATEST:
+            return cls(LATEST)
+        if wanted == PREPARED:
+            return cls(PREPARED)
+        return cls._of_key(wanted) or cls._of_text(wanted)
+
+    @classmethod
+    def _of_key(cls, text: str) -> Self | None:
+        key, equals, value = text.partition("=")
+        if not equals:
+            return None
+        if key == "epoch":
+            return cls("epoch", _to_epoch(value))
+        if key == "at":
+            return cls("at", _to_time(value))
+        return cls("savepoint", value) if key == "savepoint" else None
+
+    @classmethod
+    def _of_text(cls, text: str) -> Self:
+        if _ID.fullmatch(text):
+            return cls("id", CheckpointId.parse(text))
+        if _BEGINNING.fullmatch(text):
+            return cls("beginning", text)
+        if text.isascii() and text.isdigit():
+            raise _two_readings(text)
+        return cls("name", text)
+
+    @classmethod
+    def choose(
+        cls, checkpoint: "CheckpointId | str | CheckpointSelector | None", epoch: int | None, savepoint: str | None
+    ) -> "CheckpointSelector | None":
+        """Read the three arguments of a `restore`, of which one at most is given. None where none is."""
+        if sum(wanted is not None for wanted in (checkpoint, epoch, savepoint)) > 1:
+            raise IllegalArgumentError("restore by one of id, epoch and savepoint, not by several")
+        if epoch is not None:
+            if isinstance(epoch, bool) or not isinstance(epoch, int):
+                raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer")
+            return cls("epoch", epoch)
+        if savepoint is not None:
+            if not isinstance(savepoint, str):
+                raise IllegalArgumentError(f"savepoint {savepoint!r:.40}: expected a name")
+            return cls("savepoint", savepoint)
+        return None if checkpoint is None else cls.parse(checkpoint)
+
+    @property
+    def id(self) -> CheckpointId | None:
+        """The id, where a whole one was given."""
+        return self.value if isinstance(self.value, CheckpointId) else None
+
+    def __str__(self) -> str:
+        if isinstance(self.value, datetime):
+            return f"at={self.value.isoformat().replace('+00:00', 'Z')}"
+        if self.kind in (LATEST, PREPARED):
+            return self.kind
+        return f"{self.kind}={self.value}" if self.kind in ("epoch", "savepoint") else str(self.value)
+
+
+def _two_readings(text: str) -> IllegalArgumentError:
+    """Return the error of a bare integer, which names what it could be."""
+    number = text.lstrip("0") or "0"
+    is_sequence = number.isdigit() and len(number) <= _DIGITS
+    other = f"checkpoint {number:0>{_DIGITS}}-…" if is_sequence else f"savepoint={text:.40}"
+    return IllegalArgumentError(f"{text:.40} could be epoch={number:.40}, or {other}: say which")
+
+
+def _to_epoch(text: str) -> int:
+    if not _EPOCH.fullmatch(text):
+        raise IllegalArgumentError(f"epoch={text:.40}: expected a number")
+    return int(text)
+
+
+def _to_time(text: str) -> datetime:
+    try:
+        given = datetime.fromisoformat(text)
+        return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise IllegalArgumentError(f"at={text:.40}: expected a time such as at=2024-01-02T06:00Z") from None
 
 
 def means_two_things(name: str) -> bool:
-    """Whether `find` would take this name of a savepoint for something else."""
-    return name in (LATEST, PREPARED) or name.startswith(_KEYS) or ID_START.fullmatch(name) is not None
+    """Say whether the name of a savepoint would be read as something else."""
+    try:
+        return CheckpointSelector.parse(name).kind != "name"
+    except IllegalArgumentError:
+        return True
 
 
-async def _find(session: Session, head: Head, wanted: str) -> Ref:
-    url = session.store.url
-    if wanted in (LATEST, PREPARED):
-        ref = head.committed if wanted == LATEST else head.prepared
-        if ref is None:
-            what = "is committed yet" if wanted == LATEST else "is prepared"
-            raise CheckpointNotFoundError(f"{url}: no checkpoint {what}")
-        return ref
-    key, equals, value = wanted.partition("=")
-    if equals and key == "epoch":
+def begins(checkpoint: CheckpointId, text: str) -> bool:
+    """Say whether an id begins with `text`, which may leave out the zeros where it has the hyphen."""
+    short = "-" in text and f"{checkpoint.sequence}-{checkpoint.suffix}".startswith(text)
+    return short or str(checkpoint).startswith(text)
+
+
+async def find(session: Session, wanted: CheckpointSelector) -> CheckpointId:
+    """Return the id of the checkpoint that is meant. The prepared one counts."""
+    return (await reading(session.store, lambda head: resolve(session, head, wanted))).id
+
+
+async def read_live(session: Session, head: Head, wanted: CheckpointSelector) -> tuple[Ref, Manifest]:
+    """Read the live checkpoint that is meant, with all its chains."""
+    ref = await resolve_live(session, head, wanted)
+    return ref, await objects.read_manifest(session.store, session.host, ref)
+
+
+async def resolve_live(session: Session, head: Head, wanted: CheckpointSelector) -> Ref:
+    """Return the live checkpoint that is meant. The prepared one is refused."""
+    ref = await resolve(session, head, wanted)
+    if ref == head.prepared:
+        raise CheckpointNotFoundError(
+            f"{session.store.url}: no live checkpoint {ref.id}: it is prepared: promote it first, or abort it"
+        )
+    return ref
+
+
+async def resolve(session: Session, head: Head, wanted: CheckpointSelector) -> Ref:
+    """Return the checkpoint of one version of `_latest` that is meant. The prepared one counts.
+
+    An id and a savepoint are found without reading the history, so that damage elsewhere does not matter.
+    """
+    value = wanted.value
+    if isinstance(value, CheckpointId):
+        return await _of_id(session, head, value)
+    if isinstance(value, int):
         return await _of_epoch(session, head, value)
-    if equals and key == "savepoint":
-        return await _of_name(session, head, value)
-    if equals and key == "at":
+    if isinstance(value, datetime):
         return await _of_time(session, head, value)
-    if ID_START.fullmatch(wanted):
-        return await _of_id(session, head, wanted)
-    return await _of_name(session, head, wanted)
+    if wanted.kind == "beginning":
+        return await _of_beginning(session, head, value)
+    if wanted.kind in ("savepoint", "name"):
+        return await _of_name(session, head, value, bare=wanted.kind == "name")
+    ref = head.committed if wanted.kind == LATEST else head.prepared
+    if ref is None:
+        what = "is committed yet" if wanted.kind == LATEST else "is prepared"
+        raise CheckpointNotFoundError(f"{session.store.url}: no checkpoint {what}")
+    return ref
 
 
-async def _of_name(session: Session, head: Head, name: str) -> Ref:
-    catalog = await objects.read_catalog(session.store, None if head.pointer is None else head.pointer.catalog)
-    entries = {entry.name: entry.ref for entry in (catalog.entries if catalog else ()) if entry.name is not None}
+async def _of_id(session: Session, head: Head, wanted: CheckpointId) -> Ref:
+    if head.prepared is not None and head.prepared.id == wanted:
+        return head.prepared
+    ref = await is_live(session.store, head, wanted)
+    if ref is None:
+        raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {wanted}")
+    return ref
+
+
+async def _of_beginning(session: Session, head: Head, text: str) -> Ref:
+    history, url = await read_history(session.store, head), session.store.url
+    refs = [*history.refs().values(), *([head.prepared] if head.prepared else [])]
+    named = {entry.ref for entry in history.entries if entry.name == text}  # made before such names were refused
+    found = sorted((ref for ref in refs if begins(ref.id, text) or ref in named), key=lambda ref: ref.id)
+    if not refs:
+        raise CheckpointNotFoundError(f"{url}: no checkpoint is committed yet")
+    if not found:
+        ids = sorted(ref.id for ref in refs)
+        raise CheckpointNotFoundError(f"{url}: no live checkpoint {text}: there are {ids[0]} to {ids[-1]}")
+    if len(found) > 1:
+        known = [str(ref.id) + (f" (savepoint {text})" if ref in named else "") for ref in found]
+        raise IllegalArgumentError(f"{text} could be {some(known, _SHOWN)}: give more of the id, or savepoint=NAME")
+    return found[0]
+
+
+async def _of_name(session: Session, head: Head, name: str, *, bare: bool) -> Ref:
+    entries = {entry.name: entry.ref for entry in await read_entries(session.store, head) if entry.name is not None}
     if name in entries:
         return entries[name]
     close = get_close_matches(name, entries, n=1, cutoff=0.4)
     known = some(map(repr, sorted(entries)), _SHOWN) or "none"
     hint = f"did you mean {close[0]!r}?" if close else f"the savepoints are {known}"
-    raise SavepointNotFoundError(f"{session.store.url}: {name!r:.80} is no id and no savepoint: {hint}")
+    what = f"{name!r:.80} is no id and no savepoint" if bare else f"no savepoint {name!r:.80}"
+    raise SavepointNotFoundError(f"{session.store.url}: {what}: {hint}")
 
 
-async def _of_epoch(session: Session, head: Head, text: str) -> Ref:
-    if not re.fullmatch(r"-?[0-9]{1,18}", text):
-        raise IllegalArgumentError(f"epoch={text:.40}: expected a number")
-    listed = (await _overview(session, head)).checkpoints
-    found = [c.ref for c in listed if c.manifest.epoch == int(text) and c.state != "prepared"]
-    if not found:
-        raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint of epoch {text}")
-    return found[-1]
+async def _of_epoch(session: Session, head: Head, epoch: int) -> Ref:
+    found, _ = await _newest(session, head, lambda manifest: manifest.epoch == epoch)
+    if found is None:
+        raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint of epoch {epoch}")
+    return found
 
 
-async def _of_time(session: Session, head: Head, text: str) -> Ref:
-    """By the writers' clocks, which are as right as they were."""
-    try:
-        given = datetime.fromisoformat(text)
-        at = given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise IllegalArgumentError(f"at={text:.40}: expected a time such as at=2024-01-02T06:00Z") from None
-    listed = [c for c in (await _overview(session, head)).checkpoints if c.state != "prepared"]
-    found = [c.ref for c in listed if c.manifest.created is not None and c.manifest.created <= at]
-    if not found:
-        oldest = min((c.manifest.created for c in listed if c.manifest.created), default=None)
+async def _of_time(session: Session, head: Head, at: datetime) -> Ref:
+    """Go by the writers' clocks, which are as right as they were."""
+    found, seen = await _newest(session, head, lambda made: made.created is not None and made.created <= at)
+    if found is None:
+        oldest = min((manifest.created for manifest in seen if manifest.created), default=None)
         since = f"the oldest is of {format_time(oldest)}" if oldest else "none says when it was made"
         raise CheckpointNotFoundError(
             f"{session.store.url}: no live checkpoint of {format_time(at)} or before: {since}"
         )
-    return found[-1]
+    return found
 
 
-async def _of_id(session: Session, head: Head, text: str) -> Ref:
-    url = session.store.url
-    if len(text) == WHOLE:
-        wanted = CheckpointId.parse(text)
-        if head.prepared is not None and head.prepared.id == wanted:
-            return head.prepared
-        ref = await is_live(session.store, head, wanted)
-        if ref is None:
-            raise CheckpointNotFoundError(f"{url}: no live checkpoint {text}")
-        return ref
-    listed = (await _overview(session, head)).checkpoints
-    found = [c for c in listed if begins(c.ref.id, text) or text in c.savepoints]
-    if not found:
-        raise _nothing_like(url, text, listed)
-    if len(found) > 1:
-        known = [str(c.ref.id) + (f" (savepoint {text})" if text in c.savepoints else "") for c in found]
-        raise IllegalArgumentError(f"{text} could be {some(known, _SHOWN)}: give more of the id, or savepoint=NAME")
-    return found[0].ref
+async def _newest(session: Session, head: Head, fits: Callable[[Manifest], bool]) -> tuple[Ref | None, list[Manifest]]:
+    """Return the newest live checkpoint that fits; where none does, also every manifest that there is.
 
-
-def begins(checkpoint: CheckpointId, text: str) -> bool:
-    """Whether `text` is the sequence, or the beginning of the id, with or without its zeros."""
-    if text.isdigit() and int(text) == checkpoint.sequence:
-        return True
-    short = "-" in text and f"{checkpoint.sequence}-{checkpoint.suffix}".startswith(text)
-    return short or str(checkpoint).startswith(text)
-
-
-def _nothing_like(url: str, text: str, listed: tuple[Listed, ...]) -> NotFoundError:
-    if not listed:
-        return CheckpointNotFoundError(f"{url}: no checkpoint is committed yet")
-    return CheckpointNotFoundError(
-        f"{url}: no live checkpoint {text}: there are {listed[0].ref.id} to {listed[-1].ref.id}"
-    )
+    What the catalog alone keeps is older than the chain, and is read only where nothing of the chain fits.
+    """
+    history = await read_history(session.store, head)
+    for ref, manifest in history.chain:
+        if fits(manifest):
+            return ref, []
+    on_chain = {ref for ref, _ in history.chain}
+    kept = sorted({e.ref for e in history.entries} - on_chain, key=lambda ref: ref.id, reverse=True)
+    manifests = await asyncio.gather(*(objects.read_manifest_alone(session.store, ref) for ref in kept))
+    found = next((ref for ref, manifest in zip(kept, manifests, strict=True) if fits(manifest)), None)
+    return found, [*(manifest for _, manifest in history.chain), *manifests]

@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.history import find_savepoint, is_live, read_history
+from checkpointer.checkpoint.history import is_live
 from checkpointer.checkpoint.intact import find_intact
 from checkpointer.checkpoint.latest import Head, read_head, reading
 from checkpointer.checkpoint.migrated import Migrated
 from checkpointer.checkpoint.prepared import Prepared, refuse_prepared
+from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, read_live
 from checkpointer.checkpoint.verify import Finding
 from checkpointer.checkpoint.writer import Base, Session
 from checkpointer.errors import (
@@ -26,13 +27,12 @@ from checkpointer.errors import (
     IllegalArgumentError,
     OperatorNotFoundError,
     RetiredError,
-    SavepointNotFoundError,
 )
 from checkpointer.keyed.state import MOST_PARTITIONS, KeyedState
 from checkpointer.storage.base import ObjectNotFoundError
 from manifests import keyed_records, object_paths
 from manifests.equal_keys import may_meet, now_equal, overlay
-from manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator, Ref
+from manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator
 
 T = TypeVar("T")
 
@@ -194,18 +194,16 @@ def _merge(
 
 async def restore(
     session: Session,
-    checkpoint: CheckpointId | None,
-    epoch: int | None,
-    savepoint: str | None,
+    wanted: CheckpointSelector | None = None,
     on_corruption: OnCorruption = "error",
     migrate: Migrate | None = None,
 ) -> Snapshot | None:
-    """The committed checkpoint, or a live one by id, epoch or savepoint; None on an empty root.
+    """Restore the committed checkpoint, or the live one that is wanted; None on an empty root.
 
     The session goes on from the committed checkpoint; after another one was restored it may only read, or roll back.
     Where a migration fails it stays where it was.
     """
-    base, snapshot = await _restore(session, checkpoint, epoch, savepoint, on_corruption)
+    base, snapshot = await _restore(session, wanted, on_corruption)
     if migrate is not None and snapshot is not None:
         if base is not None:
             refuse_prepared(session, base.head.prepared)  # it was made of what is to be migrated
@@ -220,22 +218,12 @@ async def restore(
 
 
 async def _restore(
-    session: Session,
-    checkpoint: CheckpointId | None,
-    epoch: int | None,
-    savepoint: str | None,
-    on_corruption: OnCorruption,
+    session: Session, wanted: CheckpointSelector | None, on_corruption: OnCorruption
 ) -> tuple[Base | None, Snapshot | None]:
     """What was asked for, and what to stand on where that is the committed checkpoint."""
     if on_corruption not in ("error", "previous"):
         raise IllegalArgumentError(f"on_corruption={on_corruption!r:.40}: expected 'error' or 'previous'")
-    if sum(wanted is not None for wanted in (checkpoint, epoch, savepoint)) > 1:
-        raise IllegalArgumentError("restore by one of id, epoch and savepoint, not by several")
-    if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int)):
-        raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer")
-    if savepoint is not None and not isinstance(savepoint, str):
-        raise IllegalArgumentError(f"savepoint {savepoint!r:.40}: expected a name")
-    if checkpoint is None and epoch is None and savepoint is None:
+    if wanted is None or wanted.kind == LATEST:
         return await (_restore_latest(session) if on_corruption == "error" else _restore_intact(session))
     if on_corruption != "error":
         raise IllegalArgumentError(
@@ -243,8 +231,8 @@ async def _restore(
         )
 
     async def load(head: Head) -> tuple[Head, Manifest]:
-        ref = await _find(session, head, checkpoint, epoch, savepoint)
-        return head, await objects.read_manifest(session.store, session.host, ref)
+        _, manifest = await read_live(session, head, wanted)
+        return head, manifest
 
     head, manifest = await reading(session.store, load)
     is_committed = head.committed is not None and head.committed.id == manifest.id
@@ -281,30 +269,6 @@ def _go_on(session: Session, base: Base, manifest: Manifest | None) -> tuple[Bas
 def shown(session: Session, base: Base) -> Snapshot | None:
     """What a session stands on, as an attempt on top of it starts: None where there is nothing yet."""
     return None if base.manifest is None else Snapshot(session, base.manifest, None, migrated=base.migrated)
-
-
-async def _find(
-    session: Session, head: Head, checkpoint: CheckpointId | None, epoch: int | None, savepoint: str | None
-) -> Ref:
-    if checkpoint is not None:
-        ref = await is_live(session.store, head, checkpoint)
-        if ref is None:
-            raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
-        return ref
-    if savepoint is not None:
-        ref = await find_savepoint(session.store, head, savepoint)
-        if ref is None:
-            raise SavepointNotFoundError(f"{session.store.url}: no savepoint {savepoint!r:.80}")
-        return ref
-    history = await read_history(session.store, head)
-    for ref, manifest in history.chain:
-        if manifest.epoch == epoch:
-            return ref
-    kept = await asyncio.gather(*(objects.read_manifest_alone(session.store, e.ref) for e in history.entries))
-    found = [entry.ref for entry, manifest in zip(history.entries, kept, strict=True) if manifest.epoch == epoch]
-    if not found:
-        raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint of epoch {epoch}")
-    return max(found, key=lambda ref: ref.id)
 
 
 async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:

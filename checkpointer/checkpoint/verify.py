@@ -14,6 +14,7 @@ from checkpointer.checkpoint import objects
 from checkpointer.checkpoint.comparison import Comparison
 from checkpointer.checkpoint.history import list_manifests, newest_above, read_history
 from checkpointer.checkpoint.latest import Head, read_head
+from checkpointer.checkpoint.resolve import CheckpointSelector, find
 from checkpointer.checkpoint.writer import Session
 from checkpointer.display import count, cut, note, size, some, table
 from checkpointer.errors import (
@@ -110,7 +111,7 @@ class Verification:
 
 async def verify_store(
     session: Session,
-    checkpoint: CheckpointId | None,
+    wanted: CheckpointSelector | None,
     operator: str | None,
     share: float,
     progress: Progress | None = None,
@@ -121,6 +122,7 @@ async def verify_store(
     `progress` is told bytes.
     """
     check_share(share)
+    checkpoint = None if wanted is None else wanted.id or await find(session, wanted)
     check = Check(session, operator, share, progress)
     head = None
     with check.noting(object_paths.LATEST):

@@ -105,7 +105,7 @@ def _document(error: click.ClickException) -> nouns.Error:
     epilog="""\b
 Examples:
   checkpointer list /data/orders
-  checkpointer show s3://bucket/jobs/orders 42
+  checkpointer show s3://bucket/jobs/orders epoch=42
   checkpointer verify abfs://container/jobs/orders --json
 
 ROOT is a folder, s3://bucket/path, abfs://container/path, or any other URL that fsspec knows. With CHECKPOINTER_ROOT it

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from checkpointer.checkpoint.resolve import LATEST, read_listed
+from checkpointer.checkpoint.listing import read_listed
+from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from checkpointer.checkpoint.restore import Snapshot, kind_of
 from checkpointer.cli import nouns
 from checkpointer.cli.records import records, require_arrow
@@ -24,7 +25,7 @@ have is an object with one name that begins with `$`: {"$tuple": [1, 2]}, {"$dec
 @verb(
     "cat",
     "cat /data/orders totals",
-    "cat /data/orders seen 3 --id 41 --limit 10",
+    "cat /data/orders seen 3 --id at=2024-01-02T06:00Z --limit 10",
     "cat s3://bucket/jobs/orders totals --savepoint before-migration | jq .row",
     "cat /data/orders totals -o totals.parquet",
     note=NOTE,
@@ -42,7 +43,7 @@ def command(
     store: Opened,
     operator: str,
     partition: int | None,
-    checkpoint: str | None,
+    checkpoint: CheckpointSelector | None,
     savepoint: str | None,
     epoch: int | None,
     limit: int | None,
@@ -56,11 +57,10 @@ def command(
     """
     if output is not None and output.suffix != ".parquet":
         raise click.BadParameter(f"{output}: give a name that ends in .parquet", param_hint="--output")
-    wanted = [text for text in (checkpoint, savepoint and f"savepoint={savepoint}") if text]
-    wanted += [] if epoch is None else [f"epoch={epoch}"]
-    if len(wanted) > 1:
+    if sum(given is not None for given in (checkpoint, savepoint, epoch)) > 1:
         raise click.UsageError("give one of --id, --savepoint and --epoch, not several")
-    listed = store.read(lambda session: read_listed(session, wanted[0] if wanted else LATEST))
+    wanted = CheckpointSelector.choose(checkpoint, epoch, savepoint) or CheckpointSelector(LATEST)
+    listed = store.read(lambda session: read_listed(session, wanted))
     snapshot = Snapshot(store.ck._session, listed.manifest, None)
     numbers = _partitions(snapshot, operator, partition)
     if output is not None:

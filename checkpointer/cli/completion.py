@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from checkpointer.admin import savepoints
-from checkpointer.checkpoint.resolve import LATEST, read_listed, read_overview
+from checkpointer.checkpoint.listing import read_listed, read_overview
+from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from checkpointer.checkpoint.writer import Session
 from checkpointer.client._sync import Checkpointer
 from checkpointer.runtime import run_sync
@@ -54,4 +55,4 @@ async def _ids(session: Session) -> list[str]:
 
 
 async def _operators(session: Session) -> list[str]:
-    return sorted((await read_listed(session, LATEST)).manifest.operators)
+    return sorted((await read_listed(session, CheckpointSelector(LATEST))).manifest.operators)

@@ -6,7 +6,8 @@ from dataclasses import asdict
 import click
 
 from checkpointer.admin.diff import Difference, OperatorDifference, ValueDifference, compare
-from checkpointer.checkpoint.resolve import LATEST, Listed, read_listed
+from checkpointer.checkpoint.listing import Listed, read_listed
+from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from checkpointer.checkpoint.restore import Snapshot
 from checkpointer.checkpoint.writer import Session
 from checkpointer.cli import keys, nouns
@@ -21,7 +22,7 @@ _COLUMNS = (Column("WHAT"), Column("NAME"), Column("CHANGE"), Column("DETAIL", p
 
 @verb(
     "diff",
-    "diff /data/orders 41 42",
+    "diff /data/orders epoch=41 epoch=42",
     "diff /data/orders before-migration",
     "diff /data/orders before-migration latest totals --limit 1000 --json",
 )
@@ -35,7 +36,9 @@ _COLUMNS = (Column("WHAT"), Column("NAME"), Column("CHANGE"), Column("DETAIL", p
     show_default=True,
     help="Name no more than so many keys of OPERATOR; all are counted.",
 )
-def command(store: Opened, before: str, after: str, operator: str | None, limit: int) -> None:
+def command(
+    store: Opened, before: CheckpointSelector, after: CheckpointSelector, operator: str | None, limit: int
+) -> None:
     """Show what differs between two checkpoints.
 
     From one CHECKPOINT to another, the committed one unless a second is given: operators and their partitions,
@@ -74,7 +77,7 @@ def _show_keys(found: nouns.KeyDifference, as_json: bool) -> None:
     print_line(f"{found['inserted']:,} inserted, {found['updated']:,} updated, {found['deleted']:,} deleted")
 
 
-async def _read_both(session: Session, before: str, after: str) -> tuple[Listed, Listed]:
+async def _read_both(session: Session, before: CheckpointSelector, after: CheckpointSelector) -> tuple[Listed, Listed]:
     return await asyncio.gather(read_listed(session, before), read_listed(session, after))
 
 

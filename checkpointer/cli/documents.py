@@ -11,7 +11,7 @@ from checkpointer.admin.losses import Loss, Older, RepairPlan
 from checkpointer.admin.repair_candidates import Candidate
 from checkpointer.admin.retention.plan import PlanRow, Total
 from checkpointer.admin.savepoints import Savepoint
-from checkpointer.checkpoint.resolve import Listed
+from checkpointer.checkpoint.listing import Listed
 from checkpointer.checkpoint.verify import Finding, Verification
 from checkpointer.cli import nouns
 from checkpointer.display import moment

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from checkpointer.checkpoint.resolve import find
+from checkpointer.checkpoint.resolve import CheckpointSelector, find
 from checkpointer.cli import documents
 from checkpointer.cli.screen import print_json, print_line, progress
 from checkpointer.cli.verb import CHECKPOINT, Opened, Options, into_target, options_for, verb
@@ -36,7 +36,7 @@ from manifests.model import CheckpointId
 @into_target
 def command(
     store: Opened,
-    checkpoint: str,
+    checkpoint: CheckpointSelector,
     target: str,
     form: str,
     operators: tuple[str, ...],

@@ -2,7 +2,7 @@
 
 import click
 
-from checkpointer.checkpoint.resolve import read_overview
+from checkpointer.checkpoint.listing import read_overview
 from checkpointer.cli import documents
 from checkpointer.cli.screen import print_json, print_table
 from checkpointer.cli.table import Column

@@ -2,14 +2,15 @@
 
 import click
 
+from checkpointer.admin.choose_candidate import choose_candidate
 from checkpointer.admin.losses import RepairPlan
 from checkpointer.admin.repair_candidates import Candidate
+from checkpointer.checkpoint.resolve import CheckpointSelector
 from checkpointer.cli import documents
-from checkpointer.cli.candidate import find_candidate
 from checkpointer.cli.root import require_store
 from checkpointer.cli.screen import print_json, print_line, print_table, progress
 from checkpointer.cli.table import Column
-from checkpointer.cli.verb import Opened, Options, verb
+from checkpointer.cli.verb import CHECKPOINT, Opened, Options, verb
 from checkpointer.display import count, moment, size
 from checkpointer.storage import options_near
 from manifests.model import CheckpointId
@@ -34,10 +35,10 @@ _COLUMNS = (
     lost=True,
     note="Stop every writer first. Without a terminal to ask on, --yes is needed with --to. Exit status 1 where "
     "something would be missing, and nobody accepted that.\n\n"
-    "CHECKPOINT is an id, its sequence (41), the beginning of an id, the name of a savepoint, epoch=41, savepoint=NAME "
-    "or latest, where what is left of `_latest` names one. What fits several candidates is refused.",
+    "Here latest is the one that what is left of `_latest` names. What fits several candidates is refused, and so is "
+    "at=…: nothing proves which one was the committed one then.",
 )
-@click.option("--to", metavar="CHECKPOINT", help="Commit a copy of this candidate.")
+@click.option("--to", type=CHECKPOINT, metavar="CHECKPOINT", help="Commit a copy of this candidate.")
 @click.option("--accept-loss", is_flag=True, help="Of a damaged one, commit what is whole.")
 @click.option(
     "--older-partitions",
@@ -48,7 +49,7 @@ _COLUMNS = (
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 def command(
     store: Opened,
-    to: str | None,
+    to: CheckpointSelector | None,
     accept_loss: bool,
     older_partitions: bool,
     spark_checkpoint: str | None,
@@ -91,8 +92,8 @@ def _candidates(store: Opened, spark_checkpoint: str | None = None, options: Opt
     return found
 
 
-def _choose(store: Opened, to: str) -> CheckpointId:
-    return find_candidate(_candidates(store), store.ck.root, to)
+def _choose(store: Opened, to: CheckpointSelector) -> CheckpointId:
+    return choose_candidate(_candidates(store), store.ck.root, to)
 
 
 def _repair(store: Opened, chosen: CheckpointId, accept_loss: bool, older_partitions: bool, yes: bool) -> int:

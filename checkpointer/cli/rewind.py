@@ -7,13 +7,13 @@ import click
 
 from checkpointer.admin.streaming import rewind as query
 from checkpointer.admin.streaming.rewind import Options, Rewind
-from checkpointer.checkpoint.resolve import find
+from checkpointer.checkpoint.resolve import CheckpointSelector, find
 from checkpointer.cli import documents
 from checkpointer.cli import verb as shared
 from checkpointer.cli.screen import print_facts, print_json, print_line, progress
 from checkpointer.cli.verb import CHECKPOINT, Opened, into_target, options_for, verb
 from checkpointer.errors import InvalidStateError
-from manifests.model import CheckpointId, Json
+from manifests.model import Json
 
 SPARK_CHECKPOINT = click.option(
     "--spark-checkpoint", metavar="PATH", help="The query's checkpointLocation, if it is not where it was."
@@ -41,7 +41,7 @@ SPARK_CHECKPOINT = click.option(
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 def rewind(
     store: Opened,
-    checkpoint: str | None,
+    checkpoint: CheckpointSelector | None,
     undo: bool,
     spark_checkpoint: str | None,
     dry_run: bool,
@@ -60,7 +60,7 @@ def rewind(
         raise click.UsageError("give a CHECKPOINT, or --undo")
     where = store.ck._where(spark_checkpoint, None)
 
-    def run(to: CheckpointId | str | None, options: Options) -> Rewind:
+    def run(to: CheckpointSelector | None, options: Options) -> Rewind:
         if to is None:
             return store.read(lambda session: query.undo(session, where, options))
         return store.read(lambda session: query.rewind(session, to, where, options))
@@ -75,7 +75,9 @@ def rewind(
     question = f"Rewind query {planned.query_id} of {store.ck.root} from batch {planned.left_batch} to {planned.batch}?"
     store.confirm(question, yes)
     with progress("verifying", "bytes") as told:
-        done = run(None if checkpoint is None else planned.to, Options(stopped, progress=told))
+        done = run(
+            None if checkpoint is None else CheckpointSelector.parse(planned.to), Options(stopped, progress=told)
+        )
     _show(store, done)
     return 0
 
@@ -125,7 +127,7 @@ def _document(done: Rewind) -> dict[str, Json]:
 @into_target
 def fork(
     store: Opened,
-    checkpoint: str,
+    checkpoint: CheckpointSelector,
     target: str,
     target_spark_checkpoint: str,
     spark_checkpoint: str | None,

@@ -2,7 +2,7 @@
 
 import click
 
-from checkpointer.checkpoint.resolve import find
+from checkpointer.checkpoint.resolve import CheckpointSelector, find
 from checkpointer.cli import documents
 from checkpointer.cli.screen import print_json, print_line, progress
 from checkpointer.cli.verb import CHECKPOINT, Opened, verb
@@ -10,14 +10,14 @@ from checkpointer.cli.verb import CHECKPOINT, Opened, verb
 
 @verb(
     "rollback",
-    "rollback /data/orders 41",
+    "rollback /data/orders epoch=41",
     "rollback /data/orders before-migration --yes",
     writes=True,
     note="Without a terminal to ask on, --yes is needed.",
 )
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.option("--yes", is_flag=True, help="Do it without asking.")
-def rollback(store: Opened, checkpoint: str, yes: bool) -> None:
+def rollback(store: Opened, checkpoint: CheckpointSelector, yes: bool) -> None:
     """Go back to an older checkpoint.
 
     Every object of CHECKPOINT is read and compared first; where one is damaged, nothing is changed. Then its content is
@@ -39,14 +39,14 @@ def rollback(store: Opened, checkpoint: str, yes: bool) -> None:
 
 @verb(
     "delete",
-    "delete /data/orders 17",
+    "delete /data/orders epoch=17",
     "delete /data/orders 0000000017-1a2b3c4d --yes --json",
     writes=True,
     note="Without a terminal to ask on, --yes is needed.",
 )
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.option("--yes", is_flag=True, help="Do it without asking.")
-def delete(store: Opened, checkpoint: str, yes: bool) -> None:
+def delete(store: Opened, checkpoint: CheckpointSelector, yes: bool) -> None:
     """Delete a checkpoint for ever.
 
     CHECKPOINT goes, with every object that no other one needs. The committed one cannot be deleted, nor the prepared

@@ -2,7 +2,7 @@
 
 import click
 
-from checkpointer.checkpoint.resolve import find
+from checkpointer.checkpoint.resolve import CheckpointSelector, find
 from checkpointer.cli import documents
 from checkpointer.cli.screen import print_json, print_line, print_table
 from checkpointer.cli.table import Column
@@ -16,7 +16,7 @@ _COLUMNS = (Column("NAME"), Column("ID"), Column("CREATED"), Column("AGE", right
     "savepoint",
     "savepoint /data/orders",
     "savepoint /data/orders before-migration",
-    "savepoint /data/orders last-good 41",
+    "savepoint /data/orders last-good epoch=41",
     "savepoint /data/orders --delete before-migration --yes",
     writes=True,
 )
@@ -24,7 +24,9 @@ _COLUMNS = (Column("NAME"), Column("ID"), Column("CREATED"), Column("AGE", right
 @click.argument("checkpoint", type=CHECKPOINT, required=False)
 @click.option("--delete", "deleted", metavar="NAME", help="Delete this savepoint.")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
-def command(store: Opened, name: str | None, checkpoint: str | None, deleted: str | None, yes: bool) -> None:
+def command(
+    store: Opened, name: str | None, checkpoint: CheckpointSelector | None, deleted: str | None, yes: bool
+) -> None:
     """List savepoints, make one, or delete one.
 
     With NAME the committed checkpoint, or another CHECKPOINT, is kept under that name. Retention never touches a
@@ -48,7 +50,7 @@ def _list(store: Opened) -> None:
     print_table(_COLUMNS, [(s.name, s.id, moment(s.created), age(s.created, store.now)) for s in savepoints])
 
 
-def _create(store: Opened, name: str, checkpoint: str | None) -> None:
+def _create(store: Opened, name: str, checkpoint: CheckpointSelector | None) -> None:
     wanted = None if checkpoint is None else store.read(lambda session: find(session, checkpoint))
     made = store.ck.savepoint(name, wanted)
     if store.json:

@@ -3,7 +3,8 @@
 import click
 
 from checkpointer.admin import checkpoint_sizes
-from checkpointer.checkpoint.resolve import LATEST, Listed, read_listed
+from checkpointer.checkpoint.listing import Listed, read_listed
+from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from checkpointer.cli import documents, nouns
 from checkpointer.cli.screen import print_facts, print_json, print_line, print_table, to_text
 from checkpointer.cli.table import Column
@@ -32,7 +33,7 @@ _PARTITIONS = (
 
 @verb("show", "show /data/orders", "show /data/orders epoch=41", "show /data/orders before-migration --json")
 @click.argument("checkpoint", type=CHECKPOINT, default=LATEST)
-def command(store: Opened, checkpoint: str) -> None:
+def command(store: Opened, checkpoint: CheckpointSelector) -> None:
     """Show everything about one checkpoint.
 
     CHECKPOINT is the committed one unless another is given. CHAIN is how many objects a partition's state is made of,

@@ -3,7 +3,8 @@
 import click
 
 from checkpointer.admin import checkpoint_sizes
-from checkpointer.checkpoint.resolve import LATEST, Listed, read_listed
+from checkpointer.checkpoint.listing import Listed, read_listed
+from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from checkpointer.checkpoint.restore import find_operator
 from checkpointer.cli import documents, nouns
 from checkpointer.cli.screen import Node, print_json, print_tree
@@ -14,13 +15,13 @@ from manifests.model import Operator
 _PARTITIONS = 20
 
 
-@verb("tree", "tree /data/orders", "tree /data/orders 42 --operator totals --all")
+@verb("tree", "tree /data/orders", "tree /data/orders epoch=42 --operator totals --all")
 @click.argument("checkpoint", type=CHECKPOINT, default=LATEST)
 @click.option("--operator", type=OPERATOR, metavar="NAME", help="Only this operator.")
 @click.option(
     "--all", "everything", is_flag=True, help=f"All partitions, not the first {_PARTITIONS} of each operator."
 )
-def command(store: Opened, checkpoint: str, operator: str | None, everything: bool) -> None:
+def command(store: Opened, checkpoint: CheckpointSelector, operator: str | None, everything: bool) -> None:
     """Show what a checkpoint is made of.
 
     The operators of CHECKPOINT, the committed one unless another is given; their partitions; and every artifact with

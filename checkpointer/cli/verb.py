@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from checkpointer.checkpoint.resolve import CheckpointSelector
 from checkpointer.checkpoint.writer import Session
 from checkpointer.cli import completion
 from checkpointer.cli.root import require_store
@@ -29,9 +30,9 @@ T = TypeVar("T")
 
 Options = Mapping[str, Any] | None
 
-CHECKPOINT_HELP = """CHECKPOINT is an id, its sequence (42), the beginning of an id, the name of a savepoint, epoch=41,
-savepoint=NAME, at=2024-01-02T06:00Z (the newest made by then; UTC unless it says otherwise), latest, or, where it is
-only looked at, prepared."""
+CHECKPOINT_HELP = """CHECKPOINT is latest, an id or the beginning of one (0000000042, or 42-1a), epoch=41,
+savepoint=NAME or the bare name, at=2024-01-02T06:00Z (the newest made by then; UTC unless it says otherwise), or, where
+it is only looked at, prepared. A bare number is refused: it could be an epoch, or the sequence in an id."""
 
 
 ROOT_VARIABLE = "CHECKPOINTER_ROOT"
@@ -44,10 +45,17 @@ PIPE_CLOSED = 128 + 13
 """The status of a program that SIGPIPE ended, as shells show it."""
 
 
-class CheckpointType(click.types.StringParamType):
-    """What `overview.find` understands."""
+class CheckpointType(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
+    """A checkpoint, in the grammar of `checkpoint.resolve`."""
 
     name = "checkpoint"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> CheckpointSelector:
+        """Read the grammar."""
+        try:
+            return CheckpointSelector.parse(value)
+        except IllegalArgumentError as error:
+            raise Mistyped(str(error)) from None
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete names of savepoints and ids."""

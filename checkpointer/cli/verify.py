@@ -2,7 +2,7 @@
 
 import click
 
-from checkpointer.checkpoint.resolve import find
+from checkpointer.checkpoint.resolve import CheckpointSelector, find
 from checkpointer.checkpoint.verify import Finding, Verification
 from checkpointer.cli import documents
 from checkpointer.cli.screen import complain, print_json, print_line, print_table, progress
@@ -23,7 +23,7 @@ _COLUMNS = (Column("FINDING"), Column("PROBLEM", prose=True), Column("HURTS", pr
 @click.argument("checkpoint", type=CHECKPOINT, required=False)
 @click.option("--operator", type=OPERATOR, metavar="NAME", help="Only this operator.")
 @click.option("--share", type=float, default=1.0, help="The chance of each object to be read, from 0 to 1.")
-def command(store: Opened, checkpoint: str | None, operator: str | None, share: float) -> int:
+def command(store: Opened, checkpoint: CheckpointSelector | None, operator: str | None, share: float) -> int:
     """Find what is damaged or missing.
 
     Every stored byte is compared with what `_latest` and the manifests say of it: for all checkpoints, or for one. Only

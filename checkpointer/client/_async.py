@@ -21,10 +21,11 @@ from checkpointer.admin.streaming.fork import Fork
 from checkpointer.admin.streaming.rewind import Rewind
 from checkpointer.checkpoint import low_level, restore
 from checkpointer.checkpoint.migration import Transform
+from checkpointer.checkpoint.resolve import CheckpointSelector
 from checkpointer.checkpoint.restore import OnCorruption
 from checkpointer.checkpoint.verify import Verification, verify_store
 from checkpointer.client._async_checkpoint import AsyncCheckpoint, AsyncRestored
-from checkpointer.client.base import as_bytes, as_id, as_migration, as_target, fixed
+from checkpointer.client.base import as_bytes, as_id, as_migration, as_selector, fixed
 from checkpointer.client.seam import AsyncFace
 from checkpointer.runtime import bridge
 from checkpointer.runtime.host import Progress
@@ -69,6 +70,11 @@ class AsyncCheckpointer(AsyncFace):
     ) -> AsyncRestored | None:
         """The committed checkpoint, or a live one by id, epoch or savepoint. None on an empty root.
 
+        `id` takes more than ids. Wherever a checkpoint is meant, these are: an id or the beginning of one, as in
+        "0000000042-1a2b3c4d", "0000000042" or "42-1a"; "latest"; "epoch=41", the newest one of that epoch;
+        "savepoint=NAME", or the bare name; and "at=2024-01-02T06:00Z", the newest one that was made by then. A bare
+        integer is refused, since it could be an epoch, or the sequence in an id.
+
         With `on_corruption="previous"` every byte of the latest is verified first; where it is damaged, the newest
         older checkpoint that is whole is restored instead, and `skipped` says why. That one can only be read, until
         `rollback(to=restored.id)` makes it the committed one. Everything is read twice: to verify, and to use.
@@ -80,14 +86,14 @@ class AsyncCheckpointer(AsyncFace):
         and the next checkpoint commits it; with `begin()` alone, as it was but for that. Of a checkpoint that is not
         the committed one it is only a view. Another `restore()` or a `rollback()` gives up what was not committed.
         """
-        wanted, migrate = None if id is None else as_id(id), as_migration(rename, drop, transform)
-        found = restore.restore(self._session, wanted, epoch, savepoint, on_corruption, migrate)
+        wanted, migrate = CheckpointSelector.choose(id, epoch, savepoint), as_migration(rename, drop, transform)
+        found = restore.restore(self._session, wanted, on_corruption, migrate)
         snapshot = await self._restoring(found)
         return None if snapshot is None else AsyncRestored(snapshot)
 
     async def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
-        """Keep the committed checkpoint, or another live one, under a name that can be used once."""
-        return await self._run(savepoints.savepoint(self._session, name, None if id is None else as_id(id)))
+        """Keep the committed checkpoint, or another live one as in `restore`, under a name that can be used once."""
+        return await self._run(savepoints.savepoint(self._session, name, as_selector(id)))
 
     async def savepoints(self) -> list[Savepoint]:
         """Every savepoint, oldest first."""
@@ -116,12 +122,12 @@ class AsyncCheckpointer(AsyncFace):
         return await self._run(garbage_collect.clean(self._session, policy, progress))
 
     async def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
-        """Commit an older checkpoint's content, by id or savepoint name, on top of the history. Returns the new id.
+        """Commit an older checkpoint's content on top of the history. Returns the new id. `to` is as in `restore`.
 
         Every object of that checkpoint is read and compared first, one request for each. Where one is damaged,
         `CorruptionError` names it and nothing is changed. `progress` is told bytes.
         """
-        return await self._run(savepoints.rollback(self._session, as_target(to), progress=progress))
+        return await self._run(savepoints.rollback(self._session, CheckpointSelector.parse(to), progress=progress))
 
     async def export(
         self,
@@ -135,7 +141,7 @@ class AsyncCheckpointer(AsyncFace):
         """Copy a checkpoint, with all that it needs, to an empty root. Returns its id there.
 
         Args:
-            what: An id or the name of a savepoint; None for the committed one. This root, and its writer, go on as
+            what: A live checkpoint, as in `restore`; None for the committed one. This root, and its writer, go on as
                 they are.
             to_root: A folder or URL that holds no store yet. After a failure the same call begins anew.
             storage_options: Those of `to_root`.
@@ -143,7 +149,7 @@ class AsyncCheckpointer(AsyncFace):
             progress: Called after each object, from another thread, with the bytes copied so far and in all.
         """
         target = self._connect(to_root, storage_options, fencing)
-        wanted = None if what is None else as_target(what)
+        wanted = as_selector(what)
         return await self._run(export.export(self._session, wanted, target, progress))
 
     async def export_parquet(
@@ -162,7 +168,7 @@ class AsyncCheckpointer(AsyncFace):
         and `value`, both JSON text. One partition at a time is in memory.
 
         Args:
-            what: An id or the name of a savepoint; None for the committed one.
+            what: A live checkpoint, as in `restore`; None for the committed one.
             to_folder: A folder or URL that is empty or not there. Nothing is overwritten.
             storage_options: Those of `to_folder`.
             operators: Only these; by default all, but for those of the job's own bytes.
@@ -173,7 +179,7 @@ class AsyncCheckpointer(AsyncFace):
         from checkpointer.table.export import export_parquet  # pyarrow, only for those who use tables
 
         target = open_files(to_folder, storage_options, fencing)
-        wanted = None if what is None else as_target(what)
+        wanted = as_selector(what)
         return await self._run(export_parquet(self._session, wanted, target, operators, progress))
 
     async def rewind(
@@ -181,7 +187,7 @@ class AsyncCheckpointer(AsyncFace):
         spark_checkpoint: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         *,
-        to: CheckpointId | str | int,
+        to: CheckpointId | str,
         stopped: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
@@ -195,8 +201,7 @@ class AsyncCheckpointer(AsyncFace):
         Args:
             spark_checkpoint: The query's `checkpointLocation`; by default the one that its last checkpoint names.
             storage_options: Those of `spark_checkpoint`; by default those of the root, on a store of the same kind.
-            to: A live checkpoint: its id, its epoch as an integer, the name of a savepoint, or "at=" and a time, for
-                the newest one that was made by then.
+            to: A live checkpoint, as in `restore`.
             stopped: Says that the query does not run, where that cannot be seen from here. A driver that can be seen
                 alive is refused all the same.
             dry_run: Change nothing, and tell what would change, and whether the rewind itself would be refused.
@@ -207,9 +212,9 @@ class AsyncCheckpointer(AsyncFace):
                 knows its offsets any more.
             CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
         """
-        where = self._where(spark_checkpoint, storage_options)
+        wanted, where = CheckpointSelector.parse(to), self._where(spark_checkpoint, storage_options)
         return await self._run(
-            rewind.rewind(self._session, to, where, rewind.Options(stopped, dry_run, progress=progress))
+            rewind.rewind(self._session, wanted, where, rewind.Options(stopped, dry_run, progress=progress))
         )
 
     async def undo_rewind(
@@ -231,7 +236,7 @@ class AsyncCheckpointer(AsyncFace):
 
     async def fork(
         self,
-        what: CheckpointId | str | int,
+        what: CheckpointId | str,
         to_root: str | os.PathLike[str],
         to_spark_checkpoint: str | os.PathLike[str],
         storage_options: Mapping[str, Any] | None = None,
@@ -247,7 +252,7 @@ class AsyncCheckpointer(AsyncFace):
         the work.
 
         Args:
-            what: A live checkpoint, as in `rewind`; or "latest".
+            what: A live checkpoint, as in `restore`.
             to_root: A folder or URL that holds no store yet.
             to_spark_checkpoint: An empty folder, or one that is not there: the `checkpointLocation` of the new query.
             storage_options: Those of `to_root`, and of `to_spark_checkpoint` on a store of the same kind.
@@ -257,11 +262,11 @@ class AsyncCheckpointer(AsyncFace):
             fencing: Of `to_root`, whatever it is here.
             progress: Called after each object of the state, from another thread, with the bytes copied and in all.
         """
-        where = self._where(spark_checkpoint, spark_storage_options)
+        wanted, where = CheckpointSelector.parse(what), self._where(spark_checkpoint, spark_storage_options)
         target = self._connect(to_root, storage_options, fencing)
         options = options_near(to_spark_checkpoint, target.store.url, storage_options)
         log = open_files(to_spark_checkpoint, options, fencing)
-        return await self._run(fork.fork(self._session, what, target, where, log, progress))
+        return await self._run(fork.fork(self._session, wanted, target, where, log, progress))
 
     async def repair_candidates(
         self,
@@ -280,9 +285,9 @@ class AsyncCheckpointer(AsyncFace):
         """Say what `repair` would keep of one of `repair_candidates()`, and what would be missing. Only reads.
 
         It names each partition that is damaged, how many records it held, and what older state of it there is.
-        `progress` is told bytes.
+        `to` is as in `repair`. `progress` is told bytes.
         """
-        return await self._run(repair.plan_repair(self._session, as_id(to), progress))
+        return await self._run(repair.plan_repair(self._session, CheckpointSelector.parse(to), progress))
 
     async def repair(
         self,
@@ -297,7 +302,8 @@ class AsyncCheckpointer(AsyncFace):
         Every object is read and compared. Where one is damaged nothing is written, unless the loss is accepted.
 
         Args:
-            to: The candidate.
+            to: The candidate, as in `restore`, but for a time: nothing proves which one was the committed one then.
+                "latest" is the one that is left in `_latest`. What fits several candidates is refused.
             accept_loss: Commit what is whole of it. Partitions that are damaged are left out: see `repair_plan`.
             older_partitions: Take damaged partitions back to an older state that is whole, where there is one. The
                 checkpoint is then a mix of batches: these partitions lack what the batches since then did.
@@ -306,7 +312,7 @@ class AsyncCheckpointer(AsyncFace):
         return await self._run(
             repair.repair(
                 self._session,
-                as_id(to),
+                CheckpointSelector.parse(to),
                 accept_loss=accept_loss,
                 older_partitions=older_partitions,
                 progress=progress,
@@ -385,17 +391,16 @@ class AsyncCheckpointer(AsyncFace):
     ) -> Verification:
         """Compare what is stored with what `_latest` and the manifests say; damage is reported, not raised.
 
-        All live checkpoints, or one; all operators, or one; every object, or a random `share` of them. Only reads.
-        `progress` is told bytes: those compared, and those to compare.
+        All live checkpoints, or one as in `restore`, which may be the prepared one too; all operators, or one; every
+        object, or a random `share` of them. Only reads. `progress` is told bytes: those compared, and those to compare.
         """
-        return await self._run(
-            verify_store(self._session, None if id is None else as_id(id), operator, share, progress)
-        )
+        wanted = None if id is None else CheckpointSelector.parse(id)
+        return await self._run(verify_store(self._session, wanted, operator, share, progress))
 
     async def list_checkpoints(self) -> list[CheckpointId]:
         """Every live checkpoint, oldest first."""
         return await self._run(savepoints.list_checkpoints(self._session))
 
     async def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
-        """Delete a checkpoint and every object that nothing else names."""
-        await self._run(delete_checkpoint(self._session, as_id(id)))
+        """Delete a checkpoint, as in `restore`, and every object that nothing else names."""
+        await self._run(delete_checkpoint(self._session, CheckpointSelector.parse(id)))

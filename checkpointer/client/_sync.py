@@ -19,10 +19,11 @@ from checkpointer.admin.streaming.fork import Fork
 from checkpointer.admin.streaming.rewind import Rewind
 from checkpointer.checkpoint import low_level, restore
 from checkpointer.checkpoint.migration import Transform
+from checkpointer.checkpoint.resolve import CheckpointSelector
 from checkpointer.checkpoint.restore import OnCorruption
 from checkpointer.checkpoint.verify import Verification, verify_store
 from checkpointer.client._sync_checkpoint import Checkpoint, Restored
-from checkpointer.client.base import as_bytes, as_id, as_migration, as_target, fixed
+from checkpointer.client.base import as_bytes, as_id, as_migration, as_selector, fixed
 from checkpointer.client.seam import SyncFace
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.host import Progress
@@ -67,6 +68,11 @@ class Checkpointer(SyncFace):
     ) -> Restored | None:
         """The committed checkpoint, or a live one by id, epoch or savepoint. None on an empty root.
 
+        `id` takes more than ids. Wherever a checkpoint is meant, these are: an id or the beginning of one, as in
+        "0000000042-1a2b3c4d", "0000000042" or "42-1a"; "latest"; "epoch=41", the newest one of that epoch;
+        "savepoint=NAME", or the bare name; and "at=2024-01-02T06:00Z", the newest one that was made by then. A bare
+        integer is refused, since it could be an epoch, or the sequence in an id.
+
         With `on_corruption="previous"` every byte of the latest is verified first; where it is damaged, the newest
         older checkpoint that is whole is restored instead, and `skipped` says why. That one can only be read, until
         `rollback(to=restored.id)` makes it the committed one. Everything is read twice: to verify, and to use.
@@ -78,14 +84,14 @@ class Checkpointer(SyncFace):
         and the next checkpoint commits it; with `begin()` alone, as it was but for that. Of a checkpoint that is not
         the committed one it is only a view. Another `restore()` or a `rollback()` gives up what was not committed.
         """
-        wanted, migrate = None if id is None else as_id(id), as_migration(rename, drop, transform)
-        found = restore.restore(self._session, wanted, epoch, savepoint, on_corruption, migrate)
+        wanted, migrate = CheckpointSelector.choose(id, epoch, savepoint), as_migration(rename, drop, transform)
+        found = restore.restore(self._session, wanted, on_corruption, migrate)
         snapshot = self._restoring(found)
         return None if snapshot is None else Restored(snapshot)
 
     def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
-        """Keep the committed checkpoint, or another live one, under a name that can be used once."""
-        return self._run(savepoints.savepoint(self._session, name, None if id is None else as_id(id)))
+        """Keep the committed checkpoint, or another live one as in `restore`, under a name that can be used once."""
+        return self._run(savepoints.savepoint(self._session, name, as_selector(id)))
 
     def savepoints(self) -> list[Savepoint]:
         """Every savepoint, oldest first."""
@@ -114,12 +120,12 @@ class Checkpointer(SyncFace):
         return self._run(garbage_collect.clean(self._session, policy, progress))
 
     def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
-        """Commit an older checkpoint's content, by id or savepoint name, on top of the history. Returns the new id.
+        """Commit an older checkpoint's content on top of the history. Returns the new id. `to` is as in `restore`.
 
         Every object of that checkpoint is read and compared first, one request for each. Where one is damaged,
         `CorruptionError` names it and nothing is changed. `progress` is told bytes.
         """
-        return self._run(savepoints.rollback(self._session, as_target(to), progress=progress))
+        return self._run(savepoints.rollback(self._session, CheckpointSelector.parse(to), progress=progress))
 
     def export(
         self,
@@ -133,7 +139,7 @@ class Checkpointer(SyncFace):
         """Copy a checkpoint, with all that it needs, to an empty root. Returns its id there.
 
         Args:
-            what: An id or the name of a savepoint; None for the committed one. This root, and its writer, go on as
+            what: A live checkpoint, as in `restore`; None for the committed one. This root, and its writer, go on as
                 they are.
             to_root: A folder or URL that holds no store yet. After a failure the same call begins anew.
             storage_options: Those of `to_root`.
@@ -141,7 +147,7 @@ class Checkpointer(SyncFace):
             progress: Called after each object, from another thread, with the bytes copied so far and in all.
         """
         target = self._connect(to_root, storage_options, fencing)
-        wanted = None if what is None else as_target(what)
+        wanted = as_selector(what)
         return self._run(export.export(self._session, wanted, target, progress))
 
     def export_parquet(
@@ -160,7 +166,7 @@ class Checkpointer(SyncFace):
         and `value`, both JSON text. One partition at a time is in memory.
 
         Args:
-            what: An id or the name of a savepoint; None for the committed one.
+            what: A live checkpoint, as in `restore`; None for the committed one.
             to_folder: A folder or URL that is empty or not there. Nothing is overwritten.
             storage_options: Those of `to_folder`.
             operators: Only these; by default all, but for those of the job's own bytes.
@@ -171,7 +177,7 @@ class Checkpointer(SyncFace):
         from checkpointer.table.export import export_parquet  # pyarrow, only for those who use tables
 
         target = open_files(to_folder, storage_options, fencing)
-        wanted = None if what is None else as_target(what)
+        wanted = as_selector(what)
         return self._run(export_parquet(self._session, wanted, target, operators, progress))
 
     def rewind(
@@ -179,7 +185,7 @@ class Checkpointer(SyncFace):
         spark_checkpoint: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         *,
-        to: CheckpointId | str | int,
+        to: CheckpointId | str,
         stopped: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
@@ -193,8 +199,7 @@ class Checkpointer(SyncFace):
         Args:
             spark_checkpoint: The query's `checkpointLocation`; by default the one that its last checkpoint names.
             storage_options: Those of `spark_checkpoint`; by default those of the root, on a store of the same kind.
-            to: A live checkpoint: its id, its epoch as an integer, the name of a savepoint, or "at=" and a time, for
-                the newest one that was made by then.
+            to: A live checkpoint, as in `restore`.
             stopped: Says that the query does not run, where that cannot be seen from here. A driver that can be seen
                 alive is refused all the same.
             dry_run: Change nothing, and tell what would change, and whether the rewind itself would be refused.
@@ -205,8 +210,10 @@ class Checkpointer(SyncFace):
                 knows its offsets any more.
             CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
         """
-        where = self._where(spark_checkpoint, storage_options)
-        return self._run(rewind.rewind(self._session, to, where, rewind.Options(stopped, dry_run, progress=progress)))
+        wanted, where = CheckpointSelector.parse(to), self._where(spark_checkpoint, storage_options)
+        return self._run(
+            rewind.rewind(self._session, wanted, where, rewind.Options(stopped, dry_run, progress=progress))
+        )
 
     def undo_rewind(
         self,
@@ -227,7 +234,7 @@ class Checkpointer(SyncFace):
 
     def fork(
         self,
-        what: CheckpointId | str | int,
+        what: CheckpointId | str,
         to_root: str | os.PathLike[str],
         to_spark_checkpoint: str | os.PathLike[str],
         storage_options: Mapping[str, Any] | None = None,
@@ -243,7 +250,7 @@ class Checkpointer(SyncFace):
         the work.
 
         Args:
-            what: A live checkpoint, as in `rewind`; or "latest".
+            what: A live checkpoint, as in `restore`.
             to_root: A folder or URL that holds no store yet.
             to_spark_checkpoint: An empty folder, or one that is not there: the `checkpointLocation` of the new query.
             storage_options: Those of `to_root`, and of `to_spark_checkpoint` on a store of the same kind.
@@ -253,11 +260,11 @@ class Checkpointer(SyncFace):
             fencing: Of `to_root`, whatever it is here.
             progress: Called after each object of the state, from another thread, with the bytes copied and in all.
         """
-        where = self._where(spark_checkpoint, spark_storage_options)
+        wanted, where = CheckpointSelector.parse(what), self._where(spark_checkpoint, spark_storage_options)
         target = self._connect(to_root, storage_options, fencing)
         options = options_near(to_spark_checkpoint, target.store.url, storage_options)
         log = open_files(to_spark_checkpoint, options, fencing)
-        return self._run(fork.fork(self._session, what, target, where, log, progress))
+        return self._run(fork.fork(self._session, wanted, target, where, log, progress))
 
     def repair_candidates(
         self,
@@ -276,9 +283,9 @@ class Checkpointer(SyncFace):
         """Say what `repair` would keep of one of `repair_candidates()`, and what would be missing. Only reads.
 
         It names each partition that is damaged, how many records it held, and what older state of it there is.
-        `progress` is told bytes.
+        `to` is as in `repair`. `progress` is told bytes.
         """
-        return self._run(repair.plan_repair(self._session, as_id(to), progress))
+        return self._run(repair.plan_repair(self._session, CheckpointSelector.parse(to), progress))
 
     def repair(
         self,
@@ -293,7 +300,8 @@ class Checkpointer(SyncFace):
         Every object is read and compared. Where one is damaged nothing is written, unless the loss is accepted.
 
         Args:
-            to: The candidate.
+            to: The candidate, as in `restore`, but for a time: nothing proves which one was the committed one then.
+                "latest" is the one that is left in `_latest`. What fits several candidates is refused.
             accept_loss: Commit what is whole of it. Partitions that are damaged are left out: see `repair_plan`.
             older_partitions: Take damaged partitions back to an older state that is whole, where there is one. The
                 checkpoint is then a mix of batches: these partitions lack what the batches since then did.
@@ -302,7 +310,7 @@ class Checkpointer(SyncFace):
         return self._run(
             repair.repair(
                 self._session,
-                as_id(to),
+                CheckpointSelector.parse(to),
                 accept_loss=accept_loss,
                 older_partitions=older_partitions,
                 progress=progress,
@@ -381,15 +389,16 @@ class Checkpointer(SyncFace):
     ) -> Verification:
         """Compare what is stored with what `_latest` and the manifests say; damage is reported, not raised.
 
-        All live checkpoints, or one; all operators, or one; every object, or a random `share` of them. Only reads.
-        `progress` is told bytes: those compared, and those to compare.
+        All live checkpoints, or one as in `restore`, which may be the prepared one too; all operators, or one; every
+        object, or a random `share` of them. Only reads. `progress` is told bytes: those compared, and those to compare.
         """
-        return self._run(verify_store(self._session, None if id is None else as_id(id), operator, share, progress))
+        wanted = None if id is None else CheckpointSelector.parse(id)
+        return self._run(verify_store(self._session, wanted, operator, share, progress))
 
     def list_checkpoints(self) -> list[CheckpointId]:
         """Every live checkpoint, oldest first."""
         return self._run(savepoints.list_checkpoints(self._session))
 
     def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
-        """Delete a checkpoint and every object that nothing else names."""
-        self._run(delete_checkpoint(self._session, as_id(id)))
+        """Delete a checkpoint, as in `restore`, and every object that nothing else names."""
+        self._run(delete_checkpoint(self._session, CheckpointSelector.parse(id)))

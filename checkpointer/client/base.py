@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from checkpointer.admin.streaming.spark_location import Where
 from checkpointer.checkpoint.metrics import MetricsCallback
 from checkpointer.checkpoint.migration import Migration, Transform
+from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from checkpointer.checkpoint.restore import Migrate
 from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import IllegalArgumentError
@@ -170,14 +171,9 @@ def as_id(checkpoint: CheckpointId | str) -> CheckpointId:
     return checkpoint if isinstance(checkpoint, CheckpointId) else CheckpointId.parse(checkpoint)
 
 
-def as_target(to: CheckpointId | str) -> CheckpointId | str:
-    """A checkpoint id, also from its text; any other text is the name of a savepoint."""
-    if not isinstance(to, CheckpointId | str):
-        raise IllegalArgumentError(f"expected an id or the name of a savepoint, got {to!r:.60}")
-    try:
-        return as_id(to)
-    except IllegalArgumentError:
-        return to
+def as_selector(wanted: CheckpointId | str | None) -> CheckpointSelector:
+    """Return which checkpoint a caller means: the committed one where nothing was said."""
+    return CheckpointSelector(LATEST) if wanted is None else CheckpointSelector.parse(wanted)
 
 
 def as_bytes(data: object) -> bytes:

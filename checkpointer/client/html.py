@@ -4,7 +4,7 @@ import asyncio
 
 from checkpointer.admin import checkpoint_sizes
 from checkpointer.admin.checkpoint_sizes import checkpoint_bytes
-from checkpointer.checkpoint.resolve import read_overview
+from checkpointer.checkpoint.listing import read_overview
 from checkpointer.checkpoint.writer import Session
 from checkpointer.display import age, moment, note, size, table
 from checkpointer.runtime import run_sync

@@ -31,8 +31,9 @@ class CheckpointerSource(DataSource):
     """Read a table of a root, or a view of what the root is made of.
 
     Options: `path` (the root), and `operator`, the table to read, or `view`: "checkpoints", "artifacts" or
-    "positions". `id`, `epoch` or `savepoint` choose a live checkpoint, else it is the last one. `columns`: names,
-    separated by commas. `storage_options`: JSON. `fencing`: as for `Checkpointer`.
+    "positions". `id`, `epoch` or `savepoint` choose a live checkpoint, else it is the last one; `id` takes every form
+    that `Checkpointer.restore` takes. `columns`: names, separated by commas. `storage_options`: JSON. `fencing`: as for
+    `Checkpointer`.
 
     Spark makes one source for each DataFrame or temporary view. It plans the scan at the first query, keeps that plan,
     and replaces it whenever it offers filters to the reader. So the source chooses the checkpoint of a table when it is

@@ -8,9 +8,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
+from checkpointer.checkpoint.resolve import CheckpointSelector
 from checkpointer.client._sync import Checkpointer
 from checkpointer.client._sync_checkpoint import Restored
-from checkpointer.client.base import as_target
 from checkpointer.errors import IllegalArgumentError, OperatorNotFoundError, StoreNotFoundError
 from checkpointer.spark.arguments import check_frame, check_session
 from checkpointer.spark.dataframes import quote
@@ -41,6 +41,7 @@ def read_state(
 ) -> DataFrame:
     """The rows of a table of the last checkpoint, or of a live one by id, epoch or savepoint.
 
+    `id` takes every form that `Checkpointer.restore` takes, such as "at=2024-01-02T06:00Z".
     The DataFrame is pinned to that checkpoint. With `keys`, a DataFrame that has the key columns, only the rows with
     these keys are returned, and only the partitions and row groups that may hold them are read.
     """
@@ -66,7 +67,7 @@ def diff(
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
 ) -> DataFrame:
-    """What changed in a table from checkpoint or savepoint `a` to `b`.
+    """What changed in a table from checkpoint `a` to `b`, each in any form that `Checkpointer.restore` takes.
 
     One row for each key that was "inserted", "updated" or "deleted" (column `change`), with its key columns, and
     structs `before` and `after` of the other columns, of which the one that does not apply is null. Where a key column
@@ -76,11 +77,9 @@ def diff(
     check_session("diff", spark)
     use_driver_python(spark)
     client = Checkpointer(root, storage_options, fencing=fencing)
-    sides = []
     for target in (a, b):
-        wanted = as_target(target)
-        named = isinstance(wanted, str)
-        sides.append(restore(client, None if named else wanted, None, wanted if named else None))  # type: ignore[arg-type]
+        CheckpointSelector.parse(target)  # refuses None, which would be the last checkpoint
+    sides = [restore(client, target, None, None) for target in (a, b)]
     versions = [version_of(side, operator) for side in sides]
     old, new = versions
     if old.schema.key != new.schema.key:

@@ -15,8 +15,8 @@ from io import BytesIO
 
 import pyarrow as pa
 
-from checkpointer.admin.savepoints import find_target
 from checkpointer.checkpoint.latest import reading
+from checkpointer.checkpoint.resolve import CheckpointSelector, read_live
 from checkpointer.checkpoint.restore import Kind, Snapshot, kind_of
 from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
@@ -56,7 +56,7 @@ class Exported:
 
 async def export_parquet(
     session: Session,
-    what: CheckpointId | str | None,
+    what: CheckpointSelector,
     target: Store,
     operators: Collection[str] | None,
     progress: Progress | None,
@@ -70,12 +70,12 @@ async def export_parquet(
 
 async def _export(
     session: Session,
-    what: CheckpointId | str | None,
+    what: CheckpointSelector,
     target: Store,
     operators: Collection[str] | None,
     progress: Progress | None,
 ) -> Exported:
-    ref, manifest = await reading(session.store, lambda head: find_target(session, head, what))
+    ref, manifest = await reading(session.store, lambda head: read_live(session, head, what))
     snapshot = Snapshot(session, manifest, None)
     wanted = _choose(snapshot, operators)
     if (await target.list_page("")).entries:

@@ -207,7 +207,7 @@ def test_a_root_in_use_is_refused_and_untouched(world: World) -> None:
 
 def test_what_is_not_there_is_not_exported(world: World) -> None:
     target = World()
-    with pytest.raises(CheckpointNotFoundError, match="nothing is committed"):
+    with pytest.raises(CheckpointNotFoundError, match="no checkpoint is committed yet"):
         world.actor().export(None, target.store.url)
     line(world.actor(), 1)
     with pytest.raises(CheckpointNotFoundError):

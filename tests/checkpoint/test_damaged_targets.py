@@ -166,15 +166,15 @@ def test_a_rewind_to_a_damaged_checkpoint_changes_nothing(query: Query, dry_run:
     before, commits = query.files(), Checkpointer(query.root).list_checkpoints()
     client = Checkpointer(query.root)
     if dry_run:
-        assert path.name in str(client.rewind(to=2, dry_run=True).refused)
+        assert path.name in str(client.rewind(to="epoch=2", dry_run=True).refused)
     else:
         with pytest.raises(CorruptionError, match="nothing was changed"):
-            client.rewind(to=2)
+            client.rewind(to="epoch=2")
     assert query.files() == before
     assert Checkpointer(query.root).list_checkpoints() == commits
     assert Checkpointer(query.root).savepoints() == []
     assert not (query.spark / "rewound").exists()
-    assert client.rewind(to=1).batch == 1
+    assert client.rewind(to="epoch=1").batch == 1
     assert query.run() == 2
 
 
@@ -183,8 +183,8 @@ def test_a_dry_run_reports_what_the_store_does_not_show(query: Query) -> None:
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(StoreRefusedError, match="not a regular file"):
-        Checkpointer(query.root).rewind(to=2)
-    assert "not a regular file" in str(Checkpointer(query.root).rewind(to=2, dry_run=True).refused)
+        Checkpointer(query.root).rewind(to="epoch=2")
+    assert "not a regular file" in str(Checkpointer(query.root).rewind(to="epoch=2", dry_run=True).refused)
 
 
 def test_a_dry_run_reports_a_checkpoint_that_was_retired_meanwhile(
@@ -197,11 +197,13 @@ def test_a_dry_run_reports_a_checkpoint_that_was_retired_meanwhile(
         await refuse_damaged(*args)
 
     monkeypatch.setattr(rewind, "refuse_damaged", late)
-    assert "was retired meanwhile: choose another" in str(Checkpointer(query.root).rewind(to=1, dry_run=True).refused)
+    assert "was retired meanwhile: choose another" in str(
+        Checkpointer(query.root).rewind(to="epoch=1", dry_run=True).refused
+    )
 
 
 def test_an_undo_to_what_was_damaged_since_changes_nothing(query: Query) -> None:
-    Checkpointer(query.root).rewind(to=1)
+    Checkpointer(query.root).rewind(to="epoch=1")
     before, commits = query.files(), Checkpointer(query.root).list_checkpoints()
     damage_state(query, LAST)
     with pytest.raises(CorruptionError, match="nothing was changed"):
@@ -214,7 +216,7 @@ def test_an_undo_to_what_was_damaged_since_changes_nothing(query: Query) -> None
 def test_a_fork_of_a_damaged_checkpoint_is_refused(query: Query, tmp_path: Path) -> None:
     path = damage_state(query, 2)
     with pytest.raises(CorruptionError, match=re.escape(path.name)):
-        Checkpointer(query.root).fork(2, tmp_path / "copy", tmp_path / "copy-spark")
+        Checkpointer(query.root).fork("epoch=2", tmp_path / "copy", tmp_path / "copy-spark")
     assert not (tmp_path / "copy" / object_paths.LATEST).exists()
     assert not (tmp_path / "copy-spark" / "metadata").exists()
 

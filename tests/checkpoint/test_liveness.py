@@ -72,7 +72,7 @@ def test_a_word_does_not_override_what_can_be_seen(query: Query, run: Run, other
         assert "is alive" in refused.err
         assert "--stopped" not in refused.err
     with pytest.raises(InvalidStateError, match="is alive"):
-        Checkpointer(query.root).rewind(to=1, stopped=True)
+        Checkpointer(query.root).rewind(to="epoch=1", stopped=True)
     assert (query.files(), Checkpointer(query.root).read_latest()) == (before, latest)
     other.kill()
     other.wait()
@@ -102,7 +102,7 @@ def test_a_query_that_is_active_in_this_process_is_seen(
     monkeypatch.setattr(liveness, "_askers", [lambda query_id: query_id == spark_model.QUERY])
     assert "active in this process" in run("rewind", query.root, "epoch=1", "--dry-run").out
     with pytest.raises(InvalidStateError, match="active in this process"):
-        Checkpointer(query.root).rewind(to=1, stopped=True)
+        Checkpointer(query.root).rewind(to="epoch=1", stopped=True)
 
 
 def test_who_forked_a_query_is_not_taken_for_its_driver(
@@ -112,7 +112,7 @@ def test_who_forked_a_query_is_not_taken_for_its_driver(
     from checkpointer.admin.streaming import fork
 
     monkeypatch.setattr(fork, "this_copier", lambda: f"{other.pid}@{_here()}")
-    Checkpointer(query.root).fork(1, tmp_path / "copy", tmp_path / "copy-spark")
+    Checkpointer(query.root).fork("epoch=1", tmp_path / "copy", tmp_path / "copy-spark")
     copy = Checkpointer(tmp_path / "copy")
     (tmp_path / "copy-spark" / "commits" / "1").unlink()
     assert not copy.restore().job.driver.partition("@")[0].count(".")  # type: ignore[union-attr]

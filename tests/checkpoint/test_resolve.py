@@ -1,95 +1,31 @@
-"""What manifests tell of a store: at what price, and that it adds up."""
+"""Which checkpoint is meant: every form of the grammar, in every verb, and what is refused."""
 
-from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer, runtime
-from checkpointer.admin import checkpoint_sizes, diff, savepoints, stats
-from checkpointer.checkpoint import resolve
-from checkpointer.checkpoint.latest import read_head
-from checkpointer.errors import IllegalArgumentError
-from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
-from manifests.segments import INLINE
-from tests.world import Actor, World, line, live_objects, put
+from checkpointer import Checkpointer, KeyedState, runtime
+from checkpointer.admin import savepoints
+from checkpointer.checkpoint.listing import read_listed
+from checkpointer.checkpoint.resolve import CheckpointSelector, find
+from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, NotFoundError, SavepointNotFoundError
+from manifests.model import CheckpointId
+from tests.cli.conftest import Run, run
+from tests.world import World, line
 
-MANY = INLINE + 1
-ID = CheckpointId(1, "00000000")
-
-
-def spread_out(ck: Checkpointer, commits: int) -> None:
-    """Checkpoints of an operator whose partition list stands in segments."""
-    for number in range(commits):
-        with ck.begin() as cp:
-            for partition in range(MANY) if number == 0 else [number]:
-                cp.snapshot("many", partition, b"%d %d" % (partition, number))
+__all__ = ["run"]
 
 
-def requests(actor: Actor) -> Counter[str]:
-    counts = Counter(actor.faults.counts)
-    actor.faults.forget()
-    return counts
+def meant(ck: Checkpointer, wanted: str) -> CheckpointId:
+    return runtime.run_sync(find(ck._session, CheckpointSelector.parse(wanted)))
 
 
-def test_an_overview_reads_manifests_alone(world: World) -> None:
-    with world.actor() as ck:
-        spread_out(ck, 10)
-        requests(ck)
-        found = runtime.run_sync(resolve.read_overview(ck._session))
-        assert requests(ck) == {"get": 11, "list": 1}  # the pointer, and each manifest once
-        assert [checkpoint_sizes.checkpoint_bytes(listed.manifest) for listed in found.checkpoints] == [None] * 10
-        whole = runtime.run_sync(resolve.read_overview(ck._session, chains=True))
-        segments = {s.path for c in whole.checkpoints for s in c.manifest.operators["many"].segments}
-        assert all(checkpoint_sizes.checkpoint_bytes(listed.manifest) for listed in whole.checkpoints)
-        assert len(segments) <= requests(ck)["get"] - 11 < 10 * len(segments)
-
-
-def test_what_has_the_same_segments_is_read_once(world: World) -> None:
-    with world.actor() as ck:
-        spread_out(ck, 1)
-        for _ in range(30):
-            put(ck, b"other")
-        requests(ck)
-        counted = runtime.run_sync(stats.take_census(ck._session))
-        gets = [request.path for request in ck.faults.requests if request.kind == "get"]
-        assert sum(path.startswith("manifests/segments/") for path in gets) <= resolve.AT_ONCE
-        assert counted.checkpoints == 31
-
-
-def test_a_census_counts_what_is_live(folder: World) -> None:
-    with folder.actor() as ck:
-        spread_out(ck, 5)
-        ck.savepoint("kept", ck.list_checkpoints()[1])
-        ck.delete_checkpoint(ck.list_checkpoints()[2])
-        with ck.begin() as cp:
-            cp.snapshot("prepared", 0, b"prepared")
-            cp.prepare()
-        ck.save_snapshot(CheckpointId(3, "0badbad0"), "many", 0, b"garbage")
-        told: list[tuple[int, int]] = []
-        counted = runtime.run_sync(stats.take_census(ck._session, lambda *step: told.append(step)))
-        session = ck._session
-
-        async def live() -> set[str]:
-            return await live_objects(session.store, session.host, await read_head(session.store))
-
-        paths = runtime.run_sync(live())
-    assert (counted.checkpoints, counted.savepoints, counted.objects) == (5, 1, len(paths))
-    assert counted.bytes == sum(len(folder.read(path)) for path in paths)
-    assert told[-1] == (5, 5)
-
-
-def test_a_prepared_checkpoint_is_seen_and_nothing_abandoned_is(world: World) -> None:
-    with world.actor() as ck:
-        line(ck, 3)
-        with world.actor() as other, other.begin() as cp:
-            cp.snapshot("op", 0, b"prepared")
-            cp.prepare()
-            found = runtime.run_sync(resolve.read_overview(other._session))
-        states = [listed.state for listed in found.checkpoints]
-    assert states == ["history", "history", "committed", "prepared"]
-
-
-@pytest.mark.parametrize("name", ["5", "0", "2026", "0000000007", "7-", "7-1a2b", "2026-01", "latest", "prepared"])
+@pytest.mark.parametrize(
+    "name",
+    ["5", "0", "2026", "20260131", "20260131121500", "0000000007", "7-", "7-1a2b", "2026-01", "latest", "prepared"],
+)
 @pytest.mark.parametrize("more", ["", "epoch=", "savepoint=", "at="])
 def test_a_savepoint_whose_name_would_mean_two_things_is_not_made(world: World, name: str, more: str) -> None:
     with world.actor() as ck:
@@ -104,7 +40,7 @@ def test_other_names_of_savepoints_mean_one_thing(world: World, name: str) -> No
     with world.actor() as ck:
         (first,) = line(ck, 1)
         ck.savepoint(name)
-        assert runtime.run_sync(resolve.find(ck._session, name)) == first
+        assert meant(ck, name) == first
 
 
 def test_a_savepoint_that_has_such_a_name_from_before_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,8 +51,8 @@ def test_a_savepoint_that_has_such_a_name_from_before_is_kept(world: World, monk
             ck.savepoint(name, first)
     monkeypatch.undo()
     with world.actor() as ck:
-        assert runtime.run_sync(resolve.find(ck._session, "latest")) == third
-        assert runtime.run_sync(resolve.find(ck._session, "savepoint=latest")) == first
+        assert meant(ck, "latest") == third
+        assert meant(ck, "savepoint=latest") == first
         assert ck.restore(savepoint="latest").id == first  # type: ignore[union-attr]
         for name in ("latest", "2"):
             ck.delete_savepoint(name)
@@ -129,12 +65,14 @@ def test_a_savepoint_whose_name_is_a_number_is_no_guess(world: World, monkeypatc
     )  # as one that was made before it was refused
     with world.actor() as ck:
         first, second, _ = line(ck, 3)
-        ck.savepoint("2", first)
-        ask = ck._session
-        assert runtime.run_sync(resolve.find(ask, "savepoint=2")) == first
-        assert runtime.run_sync(resolve.find(ask, str(second))) == second
-        with pytest.raises(IllegalArgumentError, match=rf"{first} \(savepoint 2\), {second}"):
-            runtime.run_sync(resolve.find(ask, "2"))
+        for name in ("2", "0000000002"):
+            ck.savepoint(name, first)
+            assert meant(ck, f"savepoint={name}") == first
+        assert meant(ck, str(second)) == second
+        with pytest.raises(IllegalArgumentError, match="2 could be epoch=2, or checkpoint 0000000002-…: say which"):
+            meant(ck, "2")
+        with pytest.raises(IllegalArgumentError, match=rf"{first} \(savepoint 0000000002\), {second}"):
+            meant(ck, "0000000002")
 
 
 def test_a_savepoint_is_found_where_the_history_is_damaged(world: World) -> None:
@@ -142,36 +80,296 @@ def test_a_savepoint_is_found_where_the_history_is_damaged(world: World) -> None
         first, second, third = line(ck, 3)
         ck.savepoint("first", first)
         world.delete(f"manifests/{second}.json")
-        assert runtime.run_sync(resolve.find(ck._session, "first")) == first
-        assert runtime.run_sync(resolve.find(ck._session, str(third))) == third
-        assert runtime.run_sync(resolve.read_listed(ck._session, "first")).savepoints == ("first",)
+        assert meant(ck, "first") == first
+        assert meant(ck, str(third)) == third
+        assert runtime.run_sync(read_listed(ck._session, CheckpointSelector("name", "first"))).savepoints == ("first",)
 
 
-def artifact(records: int, *, path: str = "shared", length: int = 100, offset: int = 0) -> Artifact:
-    return Artifact(path, SNAPSHOT, offset, length, 1000, length, records, f"{path} {offset}")
+# ---- the table: every verb, every form -------------------------------------------------------------------------------
+
+BATCH = 11
+"""The epoch of the checkpoint that all forms below mean. Its sequence is 2."""
+
+FORMS: dict[str, Callable[[CheckpointId, str], str]] = {
+    "an id": lambda known, made: str(known),
+    "a sequence of ten digits": lambda known, made: str(known)[:10],
+    "the beginning of an id": lambda known, made: str(known)[:14],
+    "the short beginning of an id": lambda known, made: f"{known.sequence}-{known.suffix[:4]}",
+    "an epoch": lambda known, made: f"epoch={BATCH}",
+    "a savepoint": lambda known, made: "savepoint=good",
+    "a bare name": lambda known, made: "good",
+    "a time": lambda known, made: f"at={made}",
+}
+
+REFUSED = {
+    "2": "2 could be epoch=2, or checkpoint 0000000002-…: say which",
+    "000000002": "000000002 could be epoch=2, or checkpoint 0000000002-…: say which",
+    "20260131121500": "20260131121500 could be epoch=20260131121500, or savepoint=20260131121500: say which",
+    "epoch=two": "epoch=two: expected a number",
+    "at=noon": "at=noon: expected a time such as at=2024-01-02T06:00Z",
+}
+"""What is no form, or could be two, with what every verb says of it."""
+
+MISSING = {
+    "0000000009": "no live checkpoint 0000000009: there are 0000000001-",
+    "0000000009-00000000": "no live checkpoint 0000000009-00000000",
+    "epoch=99": "no live checkpoint of epoch 99",
+    "at=2001-01-01": "no live checkpoint of 2001-01-01T00:00:00.000000Z or before: the oldest is of ",
+    "savepoint=god": "no savepoint 'god': did you mean 'good'?",
+    "god": "'god' is no id and no savepoint: did you mean 'good'?",
+}
+"""What means nothing here, with what every verb says of it."""
 
 
-def test_bytes_that_partitions_share_are_divided_by_records() -> None:
-    shared = Operator(4, "p", "parquet", {0: (artifact(30),), 1: (artifact(10),), 2: (artifact(5, path="own"),)})
-    assert checkpoint_sizes.partition_bytes(shared) == {0: 75, 1: 25, 2: 100}
-    empty = Operator(2, "p", "parquet", {0: (artifact(0),), 1: (artifact(0),)})
-    assert checkpoint_sizes.partition_bytes(empty) == {0: 50, 1: 50}
-    packed = Operator(2, "p", "raw", {0: (artifact(1),), 1: (artifact(1, offset=100, length=7),)})
-    assert checkpoint_sizes.partition_bytes(packed) == {0: 100, 1: 7}
-    assert checkpoint_sizes.operator_size(shared).snapshot_bytes == 200
+def first(ck: Checkpointer) -> str:
+    """The parameter of the state that is committed: the epoch that wrote it."""
+    restored = ck.restore()
+    assert restored is not None
+    return restored.operator("op").partition(0)[0].decode()
 
 
-def test_a_difference_names_what_is_on_one_side_alone() -> None:
-    old = Operator(3, "p", "raw", {0: (artifact(1),), 1: (artifact(1, path="b"),)})
-    new = Operator(3, "p", "raw", {0: (artifact(1),), 1: (artifact(1, path="c"),), 2: (artifact(1, path="d"),)})
-    before = Manifest(ID, operators={"same": old, "op": old}, positions={"x": 1, "gone": 2, "y": None}, watermark=None)
-    after = Manifest(ID, operators={"same": old, "op": new}, positions={"x": None, "new": 3, "y": 1}, watermark=5)
-    found = diff.compare(before, after)
-    (operator,) = found.operators
-    assert (operator.name, operator.added, operator.removed, operator.changed) == ("op", (2,), (), (1,))
-    changes = {value.name: value.change for value in found.positions}
-    assert changes == {"gone": "removed", "new": "added", "x": "changed", "y": "changed"}
-    assert found.watermark is not None
-    assert found.watermark.change == "added"
-    assert (found.bytes_added, found.bytes_removed) == (2000, 0)
-    assert not diff.compare(before, before)
+def restored(ck: Checkpointer, to: str, beside: Path) -> str:
+    found = ck.restore(to)
+    assert found is not None
+    return found.operator("op").partition(0)[0].decode()
+
+
+def kept(ck: Checkpointer, to: str, beside: Path) -> str:
+    made = ck.savepoint("another", to)
+    return restored(ck, str(made.id), beside)
+
+
+def rolled_back(ck: Checkpointer, to: str, beside: Path) -> str:
+    ck.rollback(to)
+    return first(ck)
+
+
+def exported(ck: Checkpointer, to: str, beside: Path) -> str:
+    ck.export(to, beside / "copy")
+    with Checkpointer(beside / "copy") as copy:
+        return first(copy)
+
+
+def as_parquet(ck: Checkpointer, to: str, beside: Path) -> str:
+    return str(ck.export_parquet(to, beside / "tables").epoch)
+
+
+def verified(ck: Checkpointer, to: str, beside: Path) -> str:
+    found = ck.verify(to)
+    assert (found.checkpoints, bool(found)) == (1, True)
+    return str(BATCH)
+
+
+def deleted(ck: Checkpointer, to: str, beside: Path) -> str:
+    """The one that is deleted: no savepoint keeps it then, unless it is found by that."""
+    before = set(ck.list_checkpoints())
+    if "good" not in str(to):
+        for point in ck.savepoints():
+            ck.delete_savepoint(point.name)
+        ck.delete_checkpoint(to)
+        (gone,) = before - set(ck.list_checkpoints())
+        return str(gone.sequence + 9)
+    with pytest.raises(Exception, match=r"0000000002-.* is kept by savepoint 'good'"):
+        ck.delete_checkpoint(to)
+    return str(BATCH)
+
+
+PYTHON: dict[str, Callable[[Checkpointer, str, Path], str]] = {
+    "restore": restored,
+    "savepoint": kept,
+    "rollback": rolled_back,
+    "export": exported,
+    "export_parquet": as_parquet,
+    "verify": verified,
+    "delete_checkpoint": deleted,
+}
+
+SHELL: dict[str, Callable[[str, Path], tuple[str, ...]]] = {
+    "show": lambda to, beside: (to,),
+    "tree": lambda to, beside: (to,),
+    "diff": lambda to, beside: ("latest", to),
+    "cat": lambda to, beside: ("op", "--id", to),
+    "verify": lambda to, beside: (to,),
+    "savepoint": lambda to, beside: ("another", to),
+    "rollback": lambda to, beside: (to, "--yes"),
+    "export": lambda to, beside: (to, str(beside / "copy")),
+}
+"""Verbs that are given a checkpoint, but for those that need a streaming query, and `delete` and `repair`."""
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Checkpointer:
+    """Checkpoints 1 to 3 of epochs 10 to 12, 2 is savepoint "good"."""
+    ck = Checkpointer(tmp_path / "root")
+    for epoch in range(10, 13):
+        with ck.begin(epoch) as cp:
+            cp.snapshot("op", 0, str(epoch).encode())
+            cp.save("map", KeyedState({"epoch": epoch}))
+    ck.savepoint("good", "epoch=11")
+    return ck
+
+
+def made(ck: Checkpointer, known: CheckpointId) -> str:
+    created = ck.load_manifest(known).created
+    assert created is not None
+    return created.isoformat()
+
+
+def known(ck: Checkpointer) -> CheckpointId:
+    return ck.list_checkpoints()[1]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("verb", PYTHON)
+def test_every_verb_of_python_reads_every_form(told: Checkpointer, tmp_path: Path, verb: str, form: str) -> None:
+    one = known(told)
+    assert PYTHON[verb](told, FORMS[form](one, made(told, one)), tmp_path) == str(BATCH)
+
+
+@pytest.mark.parametrize("verb", PYTHON)
+def test_every_verb_of_python_refuses_alike(told: Checkpointer, tmp_path: Path, verb: str) -> None:
+    before = told.read_latest(), told.list_checkpoints()
+    for text, said in REFUSED.items():
+        with pytest.raises(IllegalArgumentError) as refused:
+            PYTHON[verb](told, text, tmp_path)
+        assert str(refused.value) == said
+    number: Any = 2
+    with pytest.raises(IllegalArgumentError, match="2 could be epoch=2, or checkpoint 0000000002-…: say which"):
+        PYTHON[verb](told, number, tmp_path)
+    assert (told.read_latest(), told.list_checkpoints()) == before
+
+
+@pytest.mark.parametrize("verb", [verb for verb in PYTHON if verb != "delete_checkpoint"])
+def test_every_verb_of_python_says_alike_that_nothing_is_meant(told: Checkpointer, tmp_path: Path, verb: str) -> None:
+    for text, said in MISSING.items():
+        with pytest.raises(NotFoundError) as missing:
+            PYTHON[verb](told, text, tmp_path)
+        assert said in str(missing.value)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("verb", SHELL)
+def test_every_verb_of_the_command_line_reads_every_form(
+    told: Checkpointer, tmp_path: Path, run: Run, verb: str, form: str
+) -> None:
+    one = known(told)
+    done = run(verb, told.root, *SHELL[verb](FORMS[form](one, made(told, one)), tmp_path), "--json")
+    assert done.status == 0, done
+    named = {"cat": '"11"', "verify": '"checkpoints": 1'}.get(verb, str(one))
+    assert named in done.out
+
+
+@pytest.mark.parametrize("verb", SHELL)
+def test_every_verb_of_the_command_line_refuses_alike(told: Checkpointer, tmp_path: Path, run: Run, verb: str) -> None:
+    for text, said in REFUSED.items():
+        done = run(verb, told.root, *SHELL[verb](text, tmp_path))
+        assert (done.status, done.out, done.err) == (2, "", f"checkpointer: {said}\n")
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if "name" not in form and "savepoint" not in form])
+def test_delete_of_the_command_line_reads_every_form(told: Checkpointer, run: Run, form: str) -> None:
+    """One that a savepoint keeps is not deleted, so that these forms have no place here."""
+    one = known(told)
+    told.delete_savepoint("good")
+    done = run("delete", told.root, FORMS[form](one, made(told, one)), "--yes", "--json")
+    assert done.json == {"deleted": str(one)}
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "a time"])
+def test_repair_reads_every_form_but_a_time(told: Checkpointer, tmp_path: Path, run: Run, form: str) -> None:
+    one = known(told)
+    wanted = FORMS[form](one, "")
+    (tmp_path / "root" / "_latest").unlink()
+    assert told.repair_plan(wanted).id == one
+    assert run("repair", told.root, "--to", wanted, "--yes", "--json").json["content_of"] == str(one)
+    assert first(Checkpointer(told.root)) == str(BATCH)
+
+
+@pytest.mark.parametrize("form", ["the short beginning of an id", "an epoch", "a bare name"])
+def test_repair_of_python_commits_what_is_meant(told: Checkpointer, tmp_path: Path, form: str) -> None:
+    wanted = FORMS[form](known(told), "")
+    (tmp_path / "root" / "_latest").unlink()
+    with Checkpointer(told.root) as ck:
+        ck.repair(wanted)
+        assert first(ck) == str(BATCH)
+
+
+def test_repair_refuses_as_every_verb_does(told: Checkpointer, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "root" / "_latest").unlink()
+    for text, said in {**REFUSED, "at=2030-01-01": "at=2030-01-01T00:00:00Z: nothing proves which candidate"}.items():
+        for work in (told.repair_plan, told.repair):
+            with pytest.raises(IllegalArgumentError) as refused:
+                work(text)  # type: ignore[operator]
+            assert str(refused.value).startswith(said)
+        done = run("repair", told.root, "--to", text, "--yes")
+        assert (done.status, said in done.err) == (2, True)
+    assert not (tmp_path / "root" / "_latest").exists()
+
+
+@pytest.mark.parametrize("wanted", [True, 1.5, b"0000000002", None])
+def test_what_is_no_text_is_refused_by_name(told: Checkpointer, wanted: Any) -> None:
+    with pytest.raises(IllegalArgumentError, match="expected latest, an id or the beginning of one, epoch=41, "):
+        told.rollback(wanted)
+
+
+def test_latest_is_the_committed_checkpoint_for_every_verb(told: Checkpointer, tmp_path: Path) -> None:
+    for verb, work in PYTHON.items():
+        if verb not in ("verify", "delete_checkpoint"):
+            assert work(told, "latest", tmp_path) == "12", verb
+    with pytest.raises(Exception, match="is the committed checkpoint: roll back"):
+        told.delete_checkpoint("latest")
+    assert Checkpointer(tmp_path / "empty").restore("latest") is None
+    with pytest.raises(CheckpointNotFoundError, match="no checkpoint is committed yet"):
+        Checkpointer(tmp_path / "empty").savepoint("none")
+
+
+@pytest.mark.parametrize("form", ["prepared", "id", "beginning"])
+def test_what_is_prepared_can_be_looked_at_and_no_more(told: Checkpointer, tmp_path: Path, run: Run, form: str) -> None:
+    with told.begin(13) as cp:
+        cp.snapshot("op", 0, b"13")
+        prepared = cp.prepare().id
+    wanted = {"prepared": "prepared", "id": str(prepared), "beginning": str(prepared)[:10]}[form]
+    assert run("show", told.root, wanted, "--json").json["id"] == str(prepared)
+    assert told.verify(wanted).checkpoints == 1
+    for verb in ("restore", "savepoint", "rollback", "export", "export_parquet"):
+        with pytest.raises(CheckpointNotFoundError, match=f"no live checkpoint {prepared}: it is prepared: promote"):
+            PYTHON[verb](told, wanted, tmp_path)
+    with pytest.raises(Exception, match="is prepared: abort it instead"):
+        told.delete_checkpoint(wanted)
+    with pytest.raises(CheckpointNotFoundError, match="no live checkpoint of epoch 13"):
+        told.restore("epoch=13")
+
+
+def test_the_keywords_of_restore_are_the_same_forms(told: Checkpointer) -> None:
+    for found in (told.restore(epoch=11), told.restore(savepoint="good"), told.restore(known(told))):
+        assert found is not None
+        assert found.epoch == 11
+    with pytest.raises(SavepointNotFoundError, match=r"no savepoint 'god': did you mean 'good'\?"):
+        told.restore(savepoint="god")
+    for wrong in ({"id": "good", "epoch": 1}, {"epoch": 1, "savepoint": "good"}):
+        with pytest.raises(IllegalArgumentError, match="restore by one of id, epoch and savepoint, not by several"):
+            told.restore(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_selector_says_what_was_typed() -> None:
+    for text in ("latest", "prepared", "0000000002-0a1b2c3d", "2-0a", "epoch=-1", "savepoint=a=b", "a name"):
+        selector = CheckpointSelector.parse(text)
+        assert str(selector) == text
+        assert CheckpointSelector.parse(selector) == selector
+    assert str(CheckpointSelector.parse("at=2024-01-02T07:00+01:00")) == "at=2024-01-02T06:00:00Z"
+
+
+def test_what_is_kept_is_read_only_where_nothing_of_the_chain_fits(world: World) -> None:
+    """So damage of an old savepoint does not matter to who asks for something newer."""
+    with world.actor() as ck:
+        for epoch in range(4):
+            with ck.begin(epoch) as cp:
+                cp.snapshot("op", 0, b"%d" % epoch)
+        old, between, newer, _ = ck.list_checkpoints()
+        ck.savepoint("old", old)
+        ck.delete_checkpoint(between)
+        assert meant(ck, "epoch=0") == old
+        world.delete(f"manifests/{old}.json")
+        assert meant(ck, "epoch=2") == newer
+        with pytest.raises(Exception, match=str(old)):
+            meant(ck, "epoch=99")

@@ -289,7 +289,8 @@ def test_a_checkpoint_is_restored_by_id_epoch_or_savepoint(world: World) -> None
         ({"epoch": 7}, CheckpointNotFoundError),
         ({"id": ids[3]}, CheckpointNotFoundError),
         ({"savepoint": "seven"}, SavepointNotFoundError),
-        ({"id": "no id"}, IllegalArgumentError),
+        ({"id": "no id"}, SavepointNotFoundError),
+        ({"id": 4}, IllegalArgumentError),
         ({"id": ids[0], "epoch": 5}, IllegalArgumentError),
     ):
         with pytest.raises(error):

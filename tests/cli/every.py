@@ -83,9 +83,9 @@ def calls(folder: Path) -> Iterator[Call]:
     yield Call("list", (root,))
     yield Call("show", (root,))
     yield Call("tree", (root, "--all"))
-    yield Call("diff", (root, "1"))
-    yield Call("diff OPERATOR", (root, "1", "latest", "seen-" + "m" * 95))
-    yield Call("diff OPERATOR", (root, "1", "latest", "table"))
+    yield Call("diff", (root, "0000000001"))
+    yield Call("diff OPERATOR", (root, "0000000001", "latest", "seen-" + "m" * 95))
+    yield Call("diff OPERATOR", (root, "0000000001", "latest", "table"))
     for operator in ("seen-" + "m" * 95, OPERATOR, "table"):
         yield Call("cat", (root, operator))
     yield Call("cat --output", (root, "table", "-o", str(folder / "out.parquet")))
@@ -116,8 +116,8 @@ def calls(folder: Path) -> Iterator[Call]:
     yield Call("progress", (str(consumers),))
     yield Call("savepoint NAME", (store(), "another-" + "n" * 52))
     yield Call("savepoint --delete", (store(), "--delete", SAVEPOINT, "--yes"))
-    yield Call("rollback", (store(), "1", "--yes"))
-    yield Call("delete", (store(), "1", "--yes"))
+    yield Call("rollback", (store(), "0000000001", "--yes"))
+    yield Call("delete", (store(), "0000000001", "--yes"))
     yield Call("clean", (store(), "--keep-last", "1", "--yes"))
     yield Call("export", (root, SAVEPOINT, str(folder / ("copy-" + "c" * 60))))
     yield Call(

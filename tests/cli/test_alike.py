@@ -11,19 +11,19 @@ from checkpointer.cli.app import VERBS
 from tests.cli.conftest import Result, Run
 
 REST: dict[str, tuple[str, ...]] = {
-    "diff": ("1",),
+    "diff": ("epoch=1",),
     "cat": ("seen",),
     "report": ("--json",),
-    "rewind": ("1", "--yes"),
+    "rewind": ("epoch=1", "--yes"),
     "fork": ("latest", "TARGET", "TARGET-spark"),
-    "rollback": ("1", "--yes"),
-    "delete": ("1", "--yes"),
+    "rollback": ("epoch=1", "--yes"),
+    "delete": ("epoch=1", "--yes"),
     "export": ("latest", "TARGET"),
 }
 """What a verb needs besides a root."""
 
 OPERATOR: dict[str, tuple[str, ...]] = {
-    "diff": ("1", "latest", "nosuch"),
+    "diff": ("0000000001", "latest", "nosuch"),
     "tree": ("--operator", "nosuch"),
     "cat": ("nosuch",),
     "verify": ("--operator", "nosuch"),

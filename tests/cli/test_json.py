@@ -38,7 +38,16 @@ def test_every_verb_prints_what_the_schema_says(tmp_path: Path, golden: Path, ru
         assert schema.faults(done.json, printed[call.form], call.form) == [], call
         seen.add(call.form)
     assert seen == set(printed)
-    for args in (["list"], ["show", "2"], ["tree"], ["diff", "1"], ["stats"], ["report"], ["plan"], ["repair"]):
+    for args in (
+        ["list"],
+        ["show", "0000000002"],
+        ["tree"],
+        ["diff", "0000000001"],
+        ["stats"],
+        ["report"],
+        ["plan"],
+        ["repair"],
+    ):
         done = run(args[0], golden, *args[1:], "--json")
         assert schema.faults(done.json, printed[args[0]], args[0]) == []
     for operator in ("seen", "table", "totals"):
@@ -47,7 +56,7 @@ def test_every_verb_prints_what_the_schema_says(tmp_path: Path, golden: Path, ru
 
 def test_the_same_noun_is_the_same_everywhere(golden: Path, run: Run) -> None:
     listed = run("list", golden, "--json", "--sizes").json[1]
-    shown, tree = (run(verb, golden, "2", "--json").json for verb in ("show", "tree"))
+    shown, tree = (run(verb, golden, "0000000002", "--json").json for verb in ("show", "tree"))
     reported = next(c for c in run("report", golden, "--json").json["checkpoints"] if c["id"] == listed["id"])
     for other in (shown, tree, reported):
         assert {name: value for name, value in listed.items() if name in other} == {
@@ -97,15 +106,15 @@ def failure(run: Run, *args: object) -> tuple[int, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("args", "status", "kind"),
     [
-        (("show", "ROOT", "77"), 1, "CheckpointNotFoundError"),
+        (("show", "ROOT", "0000000077"), 1, "CheckpointNotFoundError"),
         (("show", "ROOT", "nothing"), 1, "SavepointNotFoundError"),
         (("list", "ROOT-other"), 1, "StoreNotFoundError"),
-        (("delete", "ROOT", "3", "--yes"), 1, "InvalidStateError"),
+        (("delete", "ROOT", "0000000003", "--yes"), 1, "InvalidStateError"),
         (("lst", "ROOT"), 2, "UsageError"),
         (("list", "ROOT", "--sice"), 2, "UsageError"),
         (("show", "ROOT", "epoch=one"), 2, "IllegalArgumentError"),
         (("cat", "ROOT", "nope"), 1, "OperatorNotFoundError"),
-        (("rollback", "ROOT", "1"), 2, "UsageError"),
+        (("rollback", "ROOT", "0000000001"), 2, "UsageError"),
         (("report", "ROOT", "-o", "-"), 2, "UsageError"),
     ],
 )
@@ -150,7 +159,7 @@ def test_a_damaged_store_ends_with_3_and_findings_with_1(root: Path, run: Run) -
 def test_a_no_is_told_apart(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verb.Opened, "check_can_ask", lambda *_: None)
     monkeypatch.setattr("click.confirm", lambda *_, **__: False)
-    assert failure(run, "delete", root, "1", "--json")[1]["type"] == "Declined"
+    assert failure(run, "delete", root, "0000000001", "--json")[1]["type"] == "Declined"
 
 
 def test_what_a_survey_could_not_read_is_json_too(root: Path, run: Run) -> None:
@@ -181,8 +190,8 @@ def named(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_root_may_stand_in_the_environment(named: Path, run: Run) -> None:
     assert [found["epoch"] for found in run("list", "--json").json] == [10, 11, 12]
     assert run("show", "--json").json["epoch"] == 12
-    assert run("show", "-", "2", "--json").json["epoch"] == 11
-    assert run("diff", "-", "1", "--json").json["bytes_added"] > 0
+    assert run("show", "-", "0000000002", "--json").json["epoch"] == 11
+    assert run("diff", "-", "0000000001", "--json").json["bytes_added"] > 0
     assert len(run("cat", "-", "blob", "--json").json) == 2
     assert run("savepoint", "-", "new", "--json").json["name"] == "new"
 
@@ -190,12 +199,12 @@ def test_the_root_may_stand_in_the_environment(named: Path, run: Run) -> None:
 def test_an_argument_is_never_taken_for_a_checkpoint_of_the_environments_root(named: Path, run: Run) -> None:
     before = (named / "_latest").read_bytes()
     other = named.parent / "other"
-    for args in (("show", "2"), ("savepoint", "good"), ("verify", "1"), ("list", str(other))):
+    for args in (("show", "0000000002"), ("savepoint", "good"), ("verify", "0000000001"), ("list", str(other))):
         done = run(*args)
         assert done.status == 1
         assert "the first argument is ROOT: `checkpointer" in done.err
         assert " - …` takes the one in CHECKPOINTER_ROOT" in done.err
-    for args in (("rollback", "2", "--yes"), ("delete", "good", "--yes"), ("cat", "blob")):
+    for args in (("rollback", "0000000002", "--yes"), ("delete", "good", "--yes"), ("cat", "blob")):
         done = run(*args)
         assert done.status == 2
         assert "the first argument is ROOT, `-` for the one in CHECKPOINTER_ROOT" in done.err

@@ -161,7 +161,7 @@ def test_the_keys_of_a_map(tmp_path: Path, run: Run) -> None:
     root = tmp_path / "root"
     save(root, seen={"same": 1, "other": 1, "gone": None, 7: "x", ("t",): 1})
     save(root, seen={"same": 1, "other": 1.0, "new": None, 7: "x", ("t",): [1]})
-    found = run("diff", root, "1", "latest", "seen", "--json").json
+    found = run("diff", root, "0000000001", "latest", "seen", "--json").json
     assert changes(found) == {
         "other": "updated",
         "new": "inserted",
@@ -169,10 +169,10 @@ def test_the_keys_of_a_map(tmp_path: Path, run: Run) -> None:
         "{'$tuple': ['t']}": "updated",
     }
     assert (found["inserted"], found["updated"], found["deleted"], found["left_out"]) == (1, 2, 1, 0)
-    text = run("diff", root, "1", "latest", "seen").out
+    text = run("diff", root, "0000000001", "latest", "seen").out
     assert 'inserted  "new"' in text
     assert text.endswith("1 inserted, 2 updated, 1 deleted\n")
-    assert run("diff", root, "1", "1", "seen", "--json").json["keys"] == []
+    assert run("diff", root, "0000000001", "0000000001", "seen", "--json").json["keys"] == []
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -181,25 +181,25 @@ def test_the_keys_of_a_map_that_was_spread_anew_are_the_same(tmp_path: Path, run
     content = {f"key {n}": n for n in range(50)}
     save(root, partitions=5, seen=content)
     save(root, partitions=partitions, seen=content | {"key 7": 0})
-    assert changes(run("diff", root, "1", "latest", "seen", "--json").json) == {"key 7": "updated"}
+    assert changes(run("diff", root, "0000000001", "latest", "seen", "--json").json) == {"key 7": "updated"}
 
 
 def test_many_keys_are_counted_and_some_are_named(tmp_path: Path, run: Run) -> None:
     root = tmp_path / "root"
     save(root, other={}, seen={})
     save(root, seen={n: n for n in range(1000)})
-    found = run("diff", root, "1", "latest", "seen", "--json", "--limit", 7).json
+    found = run("diff", root, "0000000001", "latest", "seen", "--json", "--limit", 7).json
     assert (len(found["keys"]), found["inserted"], found["left_out"]) == (7, 1000, 993)
-    assert "and 900 more keys: raise --limit" in run("diff", root, "1", "latest", "seen").out
-    assert run("diff", root, "1", "latest", "seen", "--json", "--limit", 0).json["left_out"] == 1000
+    assert "and 900 more keys: raise --limit" in run("diff", root, "0000000001", "latest", "seen").out
+    assert run("diff", root, "0000000001", "latest", "seen", "--json", "--limit", 0).json["left_out"] == 1000
 
 
 def test_the_keys_of_a_table_without_spark(tmp_path: Path, run: Run, golden: Path) -> None:
     write(tmp_path / "root")
-    found = run("diff", tmp_path / "root", "1", "latest", "table", "--json").json
+    found = run("diff", tmp_path / "root", "0000000001", "latest", "table", "--json").json
     assert (found["inserted"], found["updated"], found["deleted"]) == (2, 2, 0)
     assert [one["change"] for one in found["keys"] if one["key"] == {"user": f"{'u' * 80}-0"}] == ["updated"]
-    assert changes(run("diff", golden, "1", "4", "table", "--json").json) == {
+    assert changes(run("diff", golden, "0000000001", "0000000004", "table", "--json").json) == {
         "{'k': None}": "updated",
         "{'k': 1}": "updated",
         "{'k': 2}": "updated",
@@ -214,13 +214,16 @@ def test_an_operator_that_one_side_lacks_is_all_new_or_all_gone(tmp_path: Path, 
     save(root, two={"b": 2, "c": 3})
     with Checkpointer(root) as ck, ck.begin() as cp:
         cp.drop("one")
-    assert changes(run("diff", root, "1", "latest", "one", "--json").json) == {"a": "deleted"}
-    assert changes(run("diff", root, "1", "latest", "two", "--json").json) == {"b": "inserted", "c": "inserted"}
-    done = run("diff", root, "1", "latest", "three")
+    assert changes(run("diff", root, "0000000001", "latest", "one", "--json").json) == {"a": "deleted"}
+    assert changes(run("diff", root, "0000000001", "latest", "two", "--json").json) == {
+        "b": "inserted",
+        "c": "inserted",
+    }
+    done = run("diff", root, "0000000001", "latest", "three")
     assert (done.status, "the checkpoint has two" in done.err) == (1, True)
 
 
 def test_keys_of_bytes_are_nobody_elses_business(golden: Path, run: Run) -> None:
-    done = run("diff", golden, "1", "4", "totals")
+    done = run("diff", golden, "0000000001", "0000000004", "totals")
     assert done.status == 2
     assert "leave OPERATOR out" in done.err

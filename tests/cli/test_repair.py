@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from checkpointer import Checkpointer
+from checkpointer.admin.choose_candidate import choose_candidate
 from checkpointer.admin.repair_candidates import Candidate
-from checkpointer.cli import candidate
+from checkpointer.checkpoint.resolve import CheckpointSelector
 from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError
 from manifests.model import CheckpointId
 from tests.cli.conftest import Run
@@ -22,7 +23,7 @@ def lost(root: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("wanted", ["2", "2-", "0000000002", "good", "savepoint=good", "epoch=11", "WHOLE"])
+@pytest.mark.parametrize("wanted", ["2-", "0000000002", "good", "savepoint=good", "epoch=11", "WHOLE"])
 def test_a_candidate_is_named_in_many_ways(lost: Path, run: Run, wanted: str) -> None:
     (path,) = (lost / "manifests").glob("0000000002-*.json")
     done = run("repair", lost, "--to", wanted.replace("WHOLE", path.stem), "--yes", "--json").json
@@ -32,13 +33,13 @@ def test_a_candidate_is_named_in_many_ways(lost: Path, run: Run, wanted: str) ->
 @pytest.mark.parametrize(
     ("wanted", "status", "said"),
     [
-        ("00000", 2, "could be 0000000001-"),
+        ("2", 2, "2 could be epoch=2, or checkpoint 0000000002-…: say which"),
         ("at=2026-01-01T00:00Z", 2, "give an id"),
         ("latest", 1, "nothing is left of `_latest`"),
         ("prepared", 1, "is no candidate"),
-        ("9", 1, "is no candidate"),
+        ("0000000009", 1, "is no candidate"),
         ("0000000002-00000000", 1, "no manifest of"),
-        ("epoch=x", 1, "is no candidate"),
+        ("epoch=x", 2, "expected a number"),
     ],
 )
 def test_what_is_not_one_candidate_is_refused(lost: Path, run: Run, wanted: str, status: int, said: str) -> None:
@@ -51,10 +52,10 @@ def test_two_attempts_at_one_epoch_are_not_told_apart() -> None:
     """One of them was never committed, and nothing says which."""
     ids = [CheckpointId.parse(text) for text in ("0000000003-0000000a", "0000000003-0000000b")]
     found = [Candidate(known, (), epoch=7) for known in ids]
-    for wanted in ("epoch=7", "3", "0000000003"):
+    for wanted in ("epoch=7", "3-", "0000000003"):
         with pytest.raises(IllegalArgumentError, match="0000000003-0000000a, 0000000003-0000000b"):
-            candidate.find_candidate(found, "/root", wanted)
-    assert candidate.find_candidate(found, "/root", "3-0000000b") == ids[1]
+            choose_candidate(found, "/root", CheckpointSelector.parse(wanted))
+    assert choose_candidate(found, "/root", CheckpointSelector.parse("3-0000000b")) == ids[1]
 
 
 def test_latest_is_what_is_left_of_the_pointer(root: Path, run: Run) -> None:
@@ -72,7 +73,7 @@ def test_an_old_copy_of_the_pointer_names_no_latest(root: Path, run: Run) -> Non
     done = run("repair", root, "--to", "latest", "--yes")
     assert (done.status, "it is an old copy" in done.err) == (1, True)
     with pytest.raises(CheckpointNotFoundError, match="old copy"), Checkpointer(root) as ck:
-        candidate.find_candidate(ck.repair_candidates(), ck.root, "latest")
+        choose_candidate(ck.repair_candidates(), ck.root, CheckpointSelector("latest"))
 
 
 def flip_digest_of_pointer(root: Path) -> None:

@@ -46,7 +46,7 @@ def test_json_has_all_of_it(query: Query, run: Run) -> None:
 
 
 def test_what_was_typed_wrong_is_said_before_anything_is_done(query: Query, run: Run) -> None:
-    for args in ((), ("1", "--undo"), ("epoch=1",)):
+    for args in ((), ("epoch=1", "--undo"), ("epoch=1",), ("1", "--yes")):
         assert run("rewind", query.root, *args).status == 2, args
     assert run("rewind", query.root, "at=noon", "--yes").status == 2
     assert run("rewind", query.root, "epoch=9", "--yes").status == 1

@@ -109,7 +109,7 @@ def test_a_narrow_terminal_goes_without_columns_and_says_so() -> None:
 
 
 def test_a_tree_is_never_cut() -> None:
-    _, seen = Terminal("tree", GOLDEN, "2", columns=40, NO_COLOR="1").end()
+    _, seen = Terminal("tree", GOLDEN, "0000000002", columns=40, NO_COLOR="1").end()
     assert "└──" in seen
     assert "byte 185 of a pack of 349 B\n" in seen
 
@@ -135,7 +135,7 @@ def test_the_command_asks_and_takes_no_for_an_answer(root: Path) -> None:
 
 
 def test_the_command_asks_and_takes_yes_for_an_answer(root: Path) -> None:
-    terminal = Terminal("delete", root, "1")
+    terminal = Terminal("delete", root, "0000000001")
     terminal.wait_for("[y/N]")
     terminal.type("y\n")
     status, seen = terminal.end()

@@ -81,9 +81,9 @@ def things(folder: Path) -> Iterator[object]:
     history(str(folder / "root"))
     query = Query(str(folder / "root"))
     with Checkpointer(query.root) as local:
-        yield local.rewind(to=1, dry_run=True)
-        yield local.rewind(to=1)
-        yield local.rewind(to=1)
+        yield local.rewind(to="epoch=1", dry_run=True)
+        yield local.rewind(to="epoch=1")
+        yield local.rewind(to="epoch=1")
 
 
 def test_everything_that_is_returned_is_shown_in_few_words(tmp_path: Path) -> None:

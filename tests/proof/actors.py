@@ -17,6 +17,7 @@ from checkpointer.admin.retention.garbage_collect import apply_plan, clean, make
 from checkpointer.admin.retention.policy import RetentionPolicy
 from checkpointer.checkpoint import low_level, restore, save
 from checkpointer.checkpoint.prepared import Prepared
+from checkpointer.checkpoint.resolve import CheckpointSelector
 from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import (
     CheckpointNotFoundError,
@@ -102,7 +103,7 @@ class Actor:
     async def restore(self, *, promote: bool = True) -> None:
         """Begin anew with what is there; what is found prepared is promoted, or dropped."""
         with self.deed("restore") as deed, self.asks("restore") as asked:
-            found = await restore.restore(self.session, None, None, None)
+            found = await restore.restore(self.session)
             asked.result = _seen(found)
             self.content = b""
             if found is not None and found.manifest is not None:
@@ -167,7 +168,7 @@ class Actor:
         fresh = self.session._base is None
         with self.deed("rollback", target=to), self.asks("rollback", fresh=fresh, **where) as asked:
             self.content = None
-            made = await savepoints.rollback(self.session, to)
+            made = await savepoints.rollback(self.session, CheckpointSelector.parse(to))
             asked.result = {"id": str(made)}
             self.stage.acknowledge(made)
 
@@ -219,7 +220,7 @@ class Actor:
         with self.deed("savepoint", name, target=which) as deed:
             try:
                 with self.asks("savepoint", name=name, target=target) as asked:
-                    made = await savepoints.savepoint(self.session, name, which)
+                    made = await savepoints.savepoint(self.session, name, CheckpointSelector.parse(which or "latest"))
                     asked.result = {"id": str(made.id)}
             except IllegalArgumentError as error:
                 if "is taken" not in str(error):
@@ -235,7 +236,7 @@ class Actor:
 
     async def delete(self, which: CheckpointId) -> None:
         with self.deed("delete", str(which)), self.asks("delete", target=str(which)):
-            await delete_checkpoint(self.session, which)
+            await delete_checkpoint(self.session, CheckpointSelector.parse(which))
 
     async def clean(self, keep_last: int) -> None:
         with self.deed("clean", keep_last=keep_last), self.asks("clean", keep_last=keep_last) as asked:
@@ -251,7 +252,7 @@ class Actor:
 
     async def read(self) -> None:
         with self.deed("read") as deed, self.asks("restore") as asked:
-            found = await restore.restore(self.session, None, None, None)
+            found = await restore.restore(self.session)
             asked.result = _seen(found)
             if found is None or found.manifest is None:
                 self.stage.judge.found_nothing(deed)
@@ -276,7 +277,7 @@ class Actor:
 
     async def _load(self, checkpoint: CheckpointId | None, savepoint: str | None, **which: str) -> None:
         with self.deed("list"), self.asks("load", **which) as asked:
-            found = await restore.restore(self.session, checkpoint, None, savepoint)
+            found = await restore.restore(self.session, CheckpointSelector.choose(checkpoint, None, savepoint))
             assert found is not None
             asked.result = {"content": digest(b"".join(await found.partition("log", 0)))}
 

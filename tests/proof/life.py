@@ -35,7 +35,7 @@ VERBS = (
     ("savepoint", "by-hand"),
     ("savepoint",),
     ("rollback", "by-hand", "--yes"),
-    ("delete", "2", "--yes"),
+    ("delete", "0000000002", "--yes"),
     ("plan", "--keep-last", "2", "-o", "ASIDE/by-hand.plan"),
     ("clean", "--plan", "ASIDE/by-hand.plan", "--yes"),
     ("report", "-o", "ASIDE/report.html", "--debug"),

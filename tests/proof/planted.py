@@ -307,7 +307,7 @@ PLANTED = (
     Planted(
         "a savepoint of another checkpoint than was asked for",
         savepoints.savepoint,
-        "kept = head.committed if checkpoint is None else await is_live(session.store, head, checkpoint)",
+        "kept = await resolve_live(session, head, wanted)",
         "kept = head.committed",
         scene="a savepoint beside a deletion",
     ),
@@ -335,8 +335,8 @@ PLANTED = (
     Planted(
         "a rollback to another checkpoint than was asked for",
         savepoints._rollback,
-        "find_target(session, head, to))",
-        "find_target(session, head, None))",
+        "read_live(session, head, to))",
+        "read_live(session, head, CheckpointSelector('latest')))",
         scene="a rollback beside a commit",
     ),
     Planted(

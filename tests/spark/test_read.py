@@ -97,6 +97,34 @@ def test_the_latest_state_an_older_one_and_a_savepoint(spark: SparkSession, stor
     assert load(spark, root, operator="t", savepoint="before").count() == 1000
 
 
+def test_a_checkpoint_is_named_as_everywhere_else(spark: SparkSession, store: Any) -> None:
+    root, (first, second) = store
+    made = Checkpointer(root).load_manifest(first).created
+    forms = (
+        str(first),
+        str(first)[:10],
+        f"1-{first.suffix[:4]}",
+        "epoch=1",
+        "savepoint=before",
+        "before",
+        f"at={made}",
+    )
+    for form in forms:
+        assert read_state(spark, root, "t", id=form).count() == 1000, form
+        assert load(spark, root, operator="t", id=form).count() == 1000, form
+        assert diff(spark, root, form, second, "t").count() == 210, form
+    assert read_state(spark, root, "t", id="latest").count() == 1090
+    for work in (
+        lambda: read_state(spark, root, "t", id="1"),
+        lambda: load(spark, root, operator="t", id="1").count(),
+        lambda: diff(spark, root, "1", second, "t"),
+    ):
+        with pytest.raises(
+            (IllegalArgumentError, PySparkException), match="1 could be epoch=1, or checkpoint 00000000"
+        ):
+            work()
+
+
 def test_columns_in_the_order_asked_for(spark: SparkSession, store: Any) -> None:
     root, _ = store
     for frame in (

@@ -52,7 +52,7 @@ def test_after_a_rewind_and_replay_the_state_is_that_of_a_run_that_never_failed(
     batches(job, 5)
     expected = totals(job.root)
     before = log_of(job)
-    result = Checkpointer(job.root).rewind(to=1)
+    result = Checkpointer(job.root).rewind(to="epoch=1")
     assert (result.left_batch, result.batch, result.new) == (4, 1, Checkpointer(job.root).read_latest())
     assert totals(job.root) == {"a": 11, "k0": 1, "k1": 1}
     left = {"commits/0", "commits/1", "offsets/0", "offsets/1", "offsets/2"}
@@ -77,7 +77,7 @@ def test_a_wrong_deploy_is_taken_back_and_replayed(job: Job) -> None:
         job.feed(("a", 5))
     job.run(summing(job.root, factor=100))
     assert totals(job.root)["a"] == 111 + 1500
-    Checkpointer(job.root).rewind(to=2)
+    Checkpointer(job.root).rewind(to="epoch=2")
     job.run(summing(job.root))
     assert totals(job.root)["a"] == 111 + 15
 
@@ -85,7 +85,7 @@ def test_a_wrong_deploy_is_taken_back_and_replayed(job: Job) -> None:
 def test_an_undo_puts_everything_back(job: Job) -> None:
     batches(job, 5)
     wanted, before = totals(job.root), log_of(job)
-    Checkpointer(job.root).rewind(to=2)
+    Checkpointer(job.root).rewind(to="epoch=2")
     undone = Checkpointer(job.root).undo_rewind()
     assert (undone.batch, totals(job.root), log_of(job)) == (4, wanted, before)
     assert not Checkpointer(job.root).undo_rewind().changes
@@ -97,7 +97,7 @@ def test_an_undo_puts_everything_back(job: Job) -> None:
 def test_an_undo_after_a_replay_leaves_that_and_can_be_left_for_it(job: Job) -> None:
     batches(job, 5)
     wanted, before = totals(job.root), log_of(job)
-    Checkpointer(job.root).rewind(to=2)
+    Checkpointer(job.root).rewind(to="epoch=2")
     job.feed(("z", 1))
     job.run(summing(job.root))
     replayed = totals(job.root)
@@ -118,7 +118,7 @@ def test_what_spark_has_deleted_is_written_from_the_checkpoint(job: Job) -> None
         for n in range(3):
             for name in (str(n), f".{n}.crc"):
                 (job.location / folder / name).unlink()
-    result = Checkpointer(job.root).rewind(to=1)
+    result = Checkpointer(job.root).rewind(to="epoch=1")
     assert set(result.written) == {"offsets/0", "offsets/1", "commits/1"}
     job.run(summing(job.root))
     assert totals(job.root) == wanted
@@ -127,7 +127,7 @@ def test_what_spark_has_deleted_is_written_from_the_checkpoint(job: Job) -> None
 def test_a_dry_run_tells_what_would_change_and_changes_nothing(job: Job) -> None:
     batches(job, 4)
     before, latest = log_of(job), Checkpointer(job.root).read_latest()
-    planned = Checkpointer(job.root).rewind(to=1, dry_run=True)
+    planned = Checkpointer(job.root).rewind(to="epoch=1", dry_run=True)
     assert planned.changes
     assert planned.new is None
     assert planned.cut == ("commits/3", "commits/2", "offsets/3")
@@ -255,7 +255,7 @@ def test_a_running_query_is_refused(job: Job) -> None:
         state.map("totals")["n"] = batch_id
         if batch_id == 2:
             with pytest.raises(InvalidStateError) as caught:
-                Checkpointer(job.root).rewind(to=0, stopped=True)
+                Checkpointer(job.root).rewind(to="epoch=0", stopped=True)
             refused.append(str(caught.value))
 
     for n in range(3):
@@ -263,15 +263,15 @@ def test_a_running_query_is_refused(job: Job) -> None:
     job.run(update)
     assert "stop it first" in refused[0]
     assert totals(job.root) == {"n": 2}
-    Checkpointer(job.root).rewind(to=0)
+    Checkpointer(job.root).rewind(to="epoch=0")
 
 
 def test_a_driver_that_cannot_be_seen_needs_somebodys_word(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     batches(job, 2)
     monkeypatch.setattr(liveness, "_here", lambda: "elsewhere/0")
     with pytest.raises(InvalidStateError, match="stopped=True"):
-        Checkpointer(job.root).rewind(to=0)
-    Checkpointer(job.root).rewind(to=0, stopped=True)
+        Checkpointer(job.root).rewind(to="epoch=0")
+    Checkpointer(job.root).rewind(to="epoch=0", stopped=True)
 
 
 def test_a_driver_of_this_machine_is_looked_for(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,8 +281,8 @@ def test_a_driver_of_this_machine_is_looked_for(job: Job, monkeypatch: pytest.Mo
         job.feed(("a", 1))
         job.run(summing(job.root))
         with pytest.raises(InvalidStateError, match="still there"):
-            Checkpointer(job.root).rewind(to=0)
-    Checkpointer(job.root).rewind(to=0)  # it has ended
+            Checkpointer(job.root).rewind(to="epoch=0")
+    Checkpointer(job.root).rewind(to="epoch=0")  # it has ended
 
 
 def test_a_query_with_state_of_sparks_own_is_refused(job: Job) -> None:
@@ -295,7 +295,7 @@ def test_a_query_with_state_of_sparks_own_is_refused(job: Job) -> None:
     job.feed(("a", 1))
     job.run(update, job.source().groupBy("key").count(), "update")
     for go in (
-        lambda: Checkpointer(job.root).rewind(to=0),
+        lambda: Checkpointer(job.root).rewind(to="epoch=0"),
         lambda: Checkpointer(job.root).fork("latest", job.root + "-2", job.folder / "spark-2"),
     ):
         with pytest.raises(InvalidStateError, match="stateStoreSave"):
@@ -308,7 +308,7 @@ def test_another_querys_checkpoint_is_refused(new_job: Callable[[str], Job]) -> 
     for job in (one, two):
         batches(job, 2)
     with pytest.raises(InvalidStateError, match="give the checkpointLocation of that query"):
-        Checkpointer(one.root).rewind(two.location, to=0)
+        Checkpointer(one.root).rewind(two.location, to="epoch=0")
 
 
 def test_a_fork_and_its_origin_do_not_disturb_each_other(job: Job, spark: Any) -> None:
@@ -335,7 +335,7 @@ def test_a_fork_and_its_origin_do_not_disturb_each_other(job: Job, spark: Any) -
     assert totals(copy.root) == totals(job.root)
     with pytest.raises(InvalidStateError, match="holds a store already"):
         Checkpointer(job.root).fork("canary", copy.root, job.folder / "spark-copy")
-    Checkpointer(copy.root).rewind(to=made.batch)
+    Checkpointer(copy.root).rewind(to=f"epoch={made.batch}")
     copy.run(summing(copy.root))
     assert totals(copy.root) == totals(job.root)
 
@@ -351,9 +351,9 @@ def test_the_state_of_one_query_does_not_fit_the_progress_of_its_fork(job: Job, 
 def test_what_is_not_there_is_said(job: Job) -> None:
     batches(job, 2)
     with pytest.raises(NotFoundError, match="epoch 7"):
-        Checkpointer(job.root).rewind(to=7)
+        Checkpointer(job.root).rewind(to="epoch=7")
     with pytest.raises(InvalidStateError, match="nothing to undo"):
         Checkpointer(job.root).undo_rewind()
     shutil.rmtree(job.location)
     with pytest.raises(ValueError, match="expected a checkpointLocation"):
-        Checkpointer(job.root).rewind(to=0)
+        Checkpointer(job.root).rewind(to="epoch=0")

@@ -188,7 +188,7 @@ def test_after_going_back_a_source_is_read_again_exactly(source: Any, tmp_path: 
     source.run(root, location, factor=3)  # the deploy that was wrong
     with pytest.raises(AssertionError):
         counted(root)
-    Checkpointer(root).rewind(to=last)
+    Checkpointer(root).rewind(to=f"epoch={last}")
     assert counted(root) == right
     source.run(root, location)
     assert counted(root) > right
@@ -199,7 +199,7 @@ def test_a_fork_reads_the_same_source_on_its_own(source: Any, tmp_path: Path) ->
     root, location = str(tmp_path / "state"), tmp_path / "spark"
     copy, beside = str(tmp_path / "copy"), tmp_path / "copy-spark"
     source.run(root, location)
-    made = Checkpointer(root).fork(0, copy, beside)
+    made = Checkpointer(root).fork("epoch=0", copy, beside)
     assert json.loads((beside / "metadata").read_text())["id"] == made.query_id
     one, other = counted(root), counted(copy)
     source.run(copy, beside)
@@ -218,13 +218,13 @@ def test_two_lines_of_batches_are_not_mixed(spark: SparkSession, tmp_path: Path)
     for _ in range(2):
         source.run(root, location)
     first = counted(root)
-    left = client.rewind(to=0).savepoint
+    left = client.rewind(to="epoch=0").savepoint
     source.run(root, location)
     second = counted(root)
     for path in (location / "commits").glob(f"*{epoch(root)}*"):  # as if killed between the state's commit and Spark's
         path.unlink()
     aside = client.rewind(to=str(left)).savepoint
-    client.rewind(to=2)
+    client.rewind(to="epoch=2")
     client.undo_rewind()
     assert counted(root) == first
     client.rewind(to=str(aside))

@@ -11,11 +11,12 @@ from checkpointer.admin.retention.reachability import DELETE, index_live
 from checkpointer.checkpoint import objects
 from checkpointer.checkpoint.history import is_live, walk
 from checkpointer.checkpoint.latest import Head, advance, read_head, reading
+from checkpointer.checkpoint.resolve import CheckpointSelector, find
 from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import CheckpointError, CheckpointNotFoundError, CorruptionError, InvalidStateError
 from checkpointer.storage.base import ObjectNotFoundError
 from manifests import object_paths
-from manifests.model import CheckpointId, Pointer, Ref
+from manifests.model import Pointer, Ref
 
 logger = logging.getLogger("checkpointer")
 
@@ -23,13 +24,14 @@ AGES = timedelta(days=36_500)
 """A grace period that outlasts all that the pointer still says was retired: others chose how long that stays."""
 
 
-async def delete_checkpoint(session: Session, checkpoint: CheckpointId) -> None:
+async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> None:
     """Delete a checkpoint and every object that nothing else names. Older ones stay, in the catalog.
 
     One whose own manifest is damaged or lost may be deleted too. What is older than that cannot be proven any more, and
     goes with it, but for what the catalog names.
     """
     url = session.store.url
+    checkpoint = wanted.id or await find(session, wanted)
     meant: Ref | None = None
 
     async def step(head: Head) -> Pointer | None:

@@ -14,7 +14,6 @@ import uuid
 from dataclasses import dataclass, replace
 
 from checkpointer.admin.export import create_root, refuse_used
-from checkpointer.admin.savepoints import find_target
 from checkpointer.admin.streaming.file_source_log import check_lists
 from checkpointer.admin.streaming.log_edit import put_new, remove
 from checkpointer.admin.streaming.log_plan import commit_of, recorded_offsets
@@ -30,9 +29,10 @@ from checkpointer.admin.streaming.offset_log import (
     read_log,
 )
 from checkpointer.admin.streaming.rewind_record import read_records
-from checkpointer.admin.streaming.spark_location import To, Where, job_of, resolve
+from checkpointer.admin.streaming.spark_location import Where, job_of
 from checkpointer.checkpoint.latest import read_head, reading
 from checkpointer.checkpoint.liveness import this_copier
+from checkpointer.checkpoint.resolve import CheckpointSelector, read_live
 from checkpointer.checkpoint.writer import Session
 from checkpointer.display import cut, facts
 from checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
@@ -76,7 +76,12 @@ class Fork:
 
 
 async def fork(
-    session: Session, what: To, target: Session, source_log: Where, target_log: Store, progress: Progress | None
+    session: Session,
+    what: CheckpointSelector,
+    target: Session,
+    source_log: Where,
+    target_log: Store,
+    progress: Progress | None,
 ) -> Fork:
     """See `Checkpointer.fork`. Closes the target."""
     try:
@@ -87,14 +92,18 @@ async def fork(
 
 
 async def _fork(
-    session: Session, what: To, target: Session, source_log: Where, target_log: Store, progress: Progress | None
+    session: Session,
+    what: CheckpointSelector,
+    target: Session,
+    source_log: Where,
+    target_log: Store,
+    progress: Progress | None,
 ) -> Fork:
     if target_log.url in (target.store.url, session.store.url) or target.store.url == session.store.url:
         raise IllegalArgumentError(
             f"{target_log.url}: the two roots and Spark's checkpoint are folders of their own each"
         )
-    wanted = await resolve(session, what)
-    ref, manifest = await reading(session.store, lambda head: find_target(session, head, wanted))
+    ref, manifest = await reading(session.store, lambda head: read_live(session, head, what))
     job = job_of(session, manifest)
     spark = source_log.open(session.store.url, job)
     try:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
-from checkpointer.admin.savepoints import delete_savepoint, find_target, rollback, savepoint
+from checkpointer.admin.savepoints import delete_savepoint, rollback, savepoint
 from checkpointer.admin.streaming.log_edit import LogPlan, apply
 from checkpointer.admin.streaming.log_plan import Before, plan_log, progress_of
 from checkpointer.admin.streaming.offset_log import read_log
@@ -24,12 +24,12 @@ from checkpointer.admin.streaming.rewind_record import (
     read_records,
     write_record,
 )
-from checkpointer.admin.streaming.spark_location import To, Where, job_of, resolve
+from checkpointer.admin.streaming.spark_location import Where, job_of
 from checkpointer.checkpoint.history import is_live
 from checkpointer.checkpoint.latest import Head, reading
 from checkpointer.checkpoint.liveness import is_running
 from checkpointer.checkpoint.require_intact import refuse_damaged
-from checkpointer.checkpoint.resolve import find
+from checkpointer.checkpoint.resolve import CheckpointSelector, find, read_live
 from checkpointer.checkpoint.writer import Base, Session
 from checkpointer.display import count, cut, facts
 from checkpointer.errors import (
@@ -114,9 +114,9 @@ class Options:
     """Told bytes while the target is read."""
 
 
-async def rewind(session: Session, to: To, where: Where, options: Options) -> Rewind:
+async def rewind(session: Session, to: CheckpointSelector, where: Where, options: Options) -> Rewind:
     """Take state and Spark's progress back to a live checkpoint. See `Checkpointer.rewind`."""
-    target = await resolve(session, to)
+    target = await find(session, to)
     async with _opened(session, where) as query:
         return await (await query.attempt(target)).run(options)
 
@@ -190,11 +190,12 @@ class _Query:
         raise InvalidStateError(f"{self.spark.url}: no rewind was done here: there is nothing to undo")
 
     async def _find(self, to: CheckpointId) -> tuple[Ref, Manifest]:
-        return await reading(self.session.store, lambda head: find_target(self.session, head, to))
+        wanted = CheckpointSelector.parse(to)
+        return await reading(self.session.store, lambda head: read_live(self.session, head, wanted))
 
     async def _left_by(self, record: Record, savepoint: str) -> CheckpointId:
         try:
-            return await find(self.session, f"savepoint={savepoint}")
+            return await find(self.session, CheckpointSelector("savepoint", savepoint))
         except NotFoundError:  # somebody deleted the name
             return record.left
 
@@ -298,10 +299,10 @@ class _Attempt:
         )
         await write_record(spark, record)
         if record.savepoint is not None:
-            await savepoint(session, record.savepoint, committed)
+            await savepoint(session, record.savepoint, CheckpointSelector.parse(committed))
         session.stand_on(self.query.base)
         try:
-            await rollback(session, self.target.id, new, job, verified=self.target)
+            await rollback(session, CheckpointSelector.parse(self.target.id), new, job, verified=self.target)
         except ConflictError as error:
             await self._withdraw(record)
             raise ConflictError(f"{error}; the query may run: stop it first, then call again") from None

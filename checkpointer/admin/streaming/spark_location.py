@@ -1,4 +1,4 @@
-"""What a caller says of a streaming query: which checkpoint of its state, and where that of Spark is."""
+"""Say where Spark's checkpoint of a streaming query is, and which batch a checkpoint of its state ended with."""
 
 import os
 from collections.abc import Mapping
@@ -6,15 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checkpointer.admin.streaming.offset_log import open_log
-from checkpointer.checkpoint.resolve import find
 from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.storage import Fencing, options_near
 from checkpointer.storage.base import Store
-from manifests.model import CheckpointId, Job, Manifest
-
-To = CheckpointId | str | int
-"""What `overview.find` understands, an id, or an epoch."""
+from manifests.model import Job, Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +31,6 @@ class Where:
                 f"{root}: its checkpoint does not say where that of Spark is: give spark_checkpoint"
             )
         return open_log(location, self.storage_options or options_near(location, root, self.root_options), self.fencing)
-
-
-async def resolve(session: Session, to: To) -> CheckpointId:
-    """The checkpoint that is meant. Raises `NotFoundError` or `IllegalArgumentError`."""
-    if isinstance(to, bool) or not isinstance(to, CheckpointId | str | int):
-        raise IllegalArgumentError(f"expected an id, an epoch or the name of a savepoint, got {to!r:.60}")
-    return await find(session, f"epoch={to}" if isinstance(to, int) else str(to))
 
 
 def job_of(session: Session, manifest: Manifest) -> Job:

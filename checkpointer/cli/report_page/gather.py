@@ -12,7 +12,7 @@ from checkpointer.admin.repair_candidates import Candidate, candidates
 from checkpointer.admin.retention.garbage_collect import make_plan
 from checkpointer.admin.retention.policy import RetentionPolicy
 from checkpointer.checkpoint.latest import Head, read_head
-from checkpointer.checkpoint.resolve import State, state_of
+from checkpointer.checkpoint.listing import State, state_of
 from checkpointer.checkpoint.verify import Check, Verification, check_share
 from checkpointer.checkpoint.writer import Session
 from checkpointer.cli.report_page.model import (

@@ -7,7 +7,7 @@ from datetime import datetime
 from checkpointer.admin.checkpoint_sizes import OperatorSize, PartitionSize, Spread
 from checkpointer.admin.repair_candidates import Candidate
 from checkpointer.admin.retention.reachability import Action
-from checkpointer.checkpoint.resolve import State
+from checkpointer.checkpoint.listing import State
 from checkpointer.checkpoint.verify import Verification
 from checkpointer.display import count
 from manifests.model import CheckpointId, Cost, Job, Json, Retired, Writer

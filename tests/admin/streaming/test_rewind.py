@@ -23,11 +23,15 @@ from checkpointer.errors import (
 )
 from checkpointer.runtime import run_sync
 from checkpointer.testing.faults import CrashError
-from manifests.model import Job
+from manifests.model import CheckpointId, Job
 from tests.admin.streaming.spark_model import LAST, METADATA, QUERY, Query, history
+from tests.cli.conftest import Run, run
 from tests.servers import Server
 
+__all__ = ["run"]
+
 TO = 1
+BACK = f"epoch={TO}"
 
 
 @pytest.fixture
@@ -39,21 +43,57 @@ def query(tmp_path: Path) -> Query:
 def test_a_rewind_keeps_what_it_leaves_as_a_savepoint(query: Query) -> None:
     client = Checkpointer(query.root)
     left = client.read_latest()
-    done = client.rewind(to=TO)
+    done = client.rewind(to=BACK)
     assert [(s.name, s.id) for s in client.savepoints()] == [(done.savepoint, left)]
     assert (done.left, done.new) == (left, client.read_latest())
-    again = client.rewind(to=TO)
+    again = client.rewind(to=BACK)
     assert not again.changes
     assert len(client.savepoints()) == 1
+
+
+def forms(root: str) -> list[CheckpointId | str]:
+    """Every form that means the checkpoint of batch `TO`, which becomes savepoint "good"."""
+    with Checkpointer(root) as client:
+        meant = client.list_checkpoints()[TO]
+        client.savepoint("good", meant)
+        made = client.load_manifest(meant).created
+    assert made is not None
+    begins = [str(meant)[:10], str(meant)[:14], f"{meant.sequence}-{meant.suffix[:4]}"]
+    return [meant, str(meant), *begins, BACK, "good", "savepoint=good", f"at={made.isoformat()}"]
+
+
+def test_rewind_and_fork_read_every_form(query: Query, tmp_path: Path, run: Run) -> None:
+    client, last = Checkpointer(query.root), run("show", query.root, "--json").json["id"]
+    for number, form in enumerate(forms(query.root)):
+        copy = [tmp_path / f"{number}{name}" for name in ("", "-spark", "-typed", "-typed-spark")]
+        assert client.rewind(to=form, dry_run=True).batch == TO
+        assert run("rewind", query.root, form, "--dry-run", "--json").json["batch"] == TO
+        assert client.fork(form, *copy[:2]).batch == TO
+        assert run("fork", query.root, form, *copy[2:], "--json").json["batch"] == TO
+    said = "1 could be epoch=1, or checkpoint 0000000001-…: say which"
+    for number in (1, "1"):
+        with pytest.raises(IllegalArgumentError, match=said):
+            client.rewind(to=number)  # type: ignore[arg-type]
+        with pytest.raises(IllegalArgumentError, match=said):
+            client.fork(number, tmp_path / "copy", tmp_path / "copy-spark")  # type: ignore[arg-type]
+    for args in (("rewind", query.root, "1", "--yes"), ("fork", query.root, "1", tmp_path / "copy", tmp_path / "c")):
+        assert run(*args).err == f"checkpointer: {said}\n"
+    assert str(client.read_latest()) == last
+    assert not (tmp_path / "copy").exists()
 
 
 def test_each_way_to_name_a_checkpoint(query: Query) -> None:
     ids = Checkpointer(query.root).list_checkpoints()
     Checkpointer(query.root).savepoint("good", ids[TO])
     manifest = Checkpointer(query.root).load_manifest(ids[TO])
-    for to in (TO, ids[TO], str(ids[TO]), "good", f"epoch={TO}", f"at={manifest.created.isoformat()}"):  # type: ignore[union-attr]
+    for to in (ids[TO], str(ids[TO]), "good", BACK, f"at={manifest.created.isoformat()}"):  # type: ignore[union-attr]
         assert Checkpointer(query.root).rewind(to=to, dry_run=True).to == ids[TO]
-    for to, error in ((99, NotFoundError), ("bad", NotFoundError), ("at=noon", IllegalArgumentError)):
+    for to, error in (
+        ("epoch=99", NotFoundError),
+        (1, IllegalArgumentError),
+        ("bad", NotFoundError),
+        ("at=noon", IllegalArgumentError),
+    ):
         with pytest.raises(error):
             Checkpointer(query.root).rewind(to=to)
     with pytest.raises(NotFoundError, match="the oldest is of"):
@@ -69,12 +109,12 @@ def test_of_two_rewinds_at_once_one_does_it_and_keeps_its_way_back(
 
     async def after_another(*args: object, **options: object) -> object:
         monkeypatch.setattr(rewind, "rollback", original)
-        await AsyncCheckpointer(query.root).rewind(to=2)
+        await AsyncCheckpointer(query.root).rewind(to="epoch=2")
         return await original(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(rewind, "rollback", after_another)
     with pytest.raises(CheckpointError, match="stop it first"):
-        Checkpointer(query.root).rewind(to=TO)
+        Checkpointer(query.root).rewind(to=BACK)
     assert Checkpointer(query.root).restore().epoch == 2  # type: ignore[union-attr]
     assert Checkpointer(query.root).undo_rewind().batch == LAST
     assert query.run() == LAST
@@ -88,10 +128,10 @@ def test_a_checkpoint_made_before_offsets_were_recorded_goes_back_and_forth(tmp_
         query.run()
     spark = query.spark
     with pytest.raises(IllegalArgumentError, match="give spark_checkpoint"):
-        Checkpointer(query.root).rewind(to=TO)
+        Checkpointer(query.root).rewind(to=BACK)
     made = Checkpointer(query.root).fork("latest", tmp_path / "copy", tmp_path / "copy-spark", spark_checkpoint=spark)
     assert Query(str(tmp_path / "copy")).run() == made.batch + 1 == LAST + 1
-    done = Checkpointer(query.root).rewind(spark, to=TO)
+    done = Checkpointer(query.root).rewind(spark, to=BACK)
     assert query.run(step=3) == TO + 1
     assert query.run(step=3) == TO + 2
     with pytest.raises(InvalidStateError, match="only undo goes back there"):
@@ -109,7 +149,7 @@ def test_an_undo_of_what_recorded_no_offsets_is_as_safe(tmp_path: Path, monkeypa
     query.create()
     for _ in range(LAST + 1):
         query.run()
-    Checkpointer(query.root).rewind(query.spark, to=LAST - 2)
+    Checkpointer(query.root).rewind(query.spark, to=f"epoch={LAST - 2}")
     query.recording = True
     assert [query.run(), query.run(step=17)] == [LAST - 1, LAST]
     with monkeypatch.context() as patched, pytest.raises(CrashError):
@@ -126,7 +166,7 @@ def test_a_damaged_file_that_spark_would_read_is_replaced(query: Query, path: st
     """The commit of the last batch anew; what was planned next goes, and is planned again."""
     (query.spark / path).write_text(damage)
     (query.spark / path).with_name(f".{Path(path).name}.crc").unlink()
-    Checkpointer(query.root).rewind(to=TO)
+    Checkpointer(query.root).rewind(to=BACK)
     for n in (TO, TO + 1):
         for folder in ("commits", "offsets"):
             if n in query.numbers(folder):
@@ -137,7 +177,7 @@ def test_a_damaged_file_that_spark_would_read_is_replaced(query: Query, path: st
 
 def test_an_undo_called_again_leaves_what_the_query_has_begun_since(query: Query) -> None:
     query.run()
-    Checkpointer(query.root).rewind(to=TO)
+    Checkpointer(query.root).rewind(to=BACK)
     Checkpointer(query.root).undo_rewind()
     query.begin(step=13)  # planned, then killed; some sink may know this batch by now
     planned = query.text(f"offsets/{LAST + 1}")
@@ -147,7 +187,7 @@ def test_an_undo_called_again_leaves_what_the_query_has_begun_since(query: Query
 
 
 def test_an_undo_needs_no_savepoint_while_the_checkpoint_is_live(query: Query) -> None:
-    done = Checkpointer(query.root).rewind(to=TO)
+    done = Checkpointer(query.root).rewind(to=BACK)
     Checkpointer(query.root).delete_savepoint(str(done.savepoint))
     assert Checkpointer(query.root).undo_rewind().batch == LAST
     assert query.run() == LAST
@@ -156,11 +196,11 @@ def test_an_undo_needs_no_savepoint_while_the_checkpoint_is_live(query: Query) -
 def test_lines_of_batches_are_not_mixed(query: Query) -> None:
     """Rewound, replayed in other batches, rewound to the first line, and back: each file follows the last."""
     query.run()
-    done = Checkpointer(query.root).rewind(to=0)
+    done = Checkpointer(query.root).rewind(to="epoch=0")
     assert [query.run(step=40) for _ in range(2)] == [1, 2]
     replayed = query.read
     aside = Checkpointer(query.root).rewind(to=str(done.savepoint))
-    assert Checkpointer(query.root).rewind(to=2).batch == 2
+    assert Checkpointer(query.root).rewind(to="epoch=2").batch == 2
     Checkpointer(query.root).undo_rewind()
     Checkpointer(query.root).rewind(to=str(aside.savepoint))
     assert query.read == replayed
@@ -173,10 +213,10 @@ def test_lines_of_batches_are_not_mixed(query: Query) -> None:
 def test_an_undo_to_where_both_did_not_fit_is_refused_as_it_was(query: Query, to: int) -> None:
     """The state was of the first line of batches, Spark's progress of a second: no file of one joins the other's."""
     query.run()
-    Checkpointer(query.root).rewind(to=TO)
+    Checkpointer(query.root).rewind(to=BACK)
     assert [query.run(step=3) for _ in range(3)] == [TO + 1, TO + 2, TO + 3]
     Checkpointer(query.root).rollback(Checkpointer(query.root).list_checkpoints()[to])
-    Checkpointer(query.root).rewind(to=TO)
+    Checkpointer(query.root).rewind(to=BACK)
     Checkpointer(query.root).undo_rewind()
     assert query.run() is None
     Checkpointer(query.root).rewind(to="latest")
@@ -191,7 +231,7 @@ def test_an_undo_of_a_rewind_that_was_interrupted_cuts_nothing_more(
     before = query.files()
     with monkeypatch.context() as patched, pytest.raises(CrashError):
         patched.setattr(rewind, "apply", _stop)
-        Checkpointer(query.root).rewind(query.spark, to=TO)
+        Checkpointer(query.root).rewind(query.spark, to=BACK)
     assert Checkpointer(query.root).restore().epoch == TO  # type: ignore[union-attr]
     Checkpointer(query.root).undo_rewind()
     assert query.files() == before
@@ -219,14 +259,14 @@ def test_a_moved_checkpoint_stays_where_it_is_now(query: Query) -> None:
     query = Query(query.root, str(moved))
     query.run()
     query.run()
-    Checkpointer(query.root).rewind(to=TO)
+    Checkpointer(query.root).rewind(to=BACK)
     assert Checkpointer(query.root).restore().job.spark.location == str(moved)  # type: ignore[union-attr]
     assert Checkpointer(query.root).undo_rewind().batch == LAST + 1
 
 
 def test_a_damaged_file_of_offsets_is_written_anew_where_it_was_recorded(query: Query) -> None:
     (query.spark / "offsets" / str(TO)).write_bytes(b"")
-    done = Checkpointer(query.root).rewind(to=TO)
+    done = Checkpointer(query.root).rewind(to=BACK)
     assert f"offsets/{TO}" in done.written
     assert query.run() == TO + 1
 
@@ -244,7 +284,7 @@ def test_a_job_that_commits_meanwhile_stops_the_rewind(query: Query, monkeypatch
     original = rewind.write_record
     monkeypatch.setattr(rewind, "write_record", commits_first)
     with pytest.raises(CheckpointError, match="stop it first"):
-        Checkpointer(query.root).rewind(to=TO)
+        Checkpointer(query.root).rewind(to=BACK)
     assert query.files() == before
     assert Checkpointer(query.root).savepoints() == []
     restored = Checkpointer(query.root).restore()
@@ -261,7 +301,7 @@ def test_spark_that_plans_a_batch_meanwhile_is_cut_too(query: Query, monkeypatch
         query.write("offsets/9", f'v1\n{METADATA}\n{{"at":1000}}')
 
     monkeypatch.setattr(rewind, "apply", plans_first)
-    Checkpointer(query.root).rewind(to=TO)
+    Checkpointer(query.root).rewind(to=BACK)
     assert query.numbers("offsets") == [*range(TO + 2)]
     assert query.run() == TO + 1
 
@@ -298,7 +338,7 @@ def test_damage_in_sparks_files_is_named_and_changes_nothing(query: Query, path:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(damage)
     with pytest.raises(CheckpointError) as caught:
-        Checkpointer(query.root).rewind(to=3)
+        Checkpointer(query.root).rewind(to="epoch=3")
     assert path in str(caught.value) or path == "metadata"
     assert Checkpointer(query.root).read_latest() == latest
 
@@ -310,7 +350,7 @@ def test_the_awaitable_face_does_the_same(query: Query, tmp_path: Path) -> None:
         ck = AsyncCheckpointer(query.root)
         made = await ck.fork("latest", tmp_path / "copy", tmp_path / "copy-spark")
         assert made.batch == LAST
-        done = await ck.rewind(to=TO)
+        done = await ck.rewind(to=BACK)
         assert done.batch == TO
         assert (await ck.undo_rewind()).batch == LAST
         await ck.close()

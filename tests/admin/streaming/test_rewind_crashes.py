@@ -110,7 +110,7 @@ class Place:
 
 def go_back(place: Place, root: str) -> None:
     with place.client(root) as ck:
-        ck.rewind(f"{root}-spark", to=TO)
+        ck.rewind(f"{root}-spark", to=f"epoch={TO}")
 
 
 def undo(place: Place, root: str) -> None:
@@ -217,7 +217,7 @@ def test_a_rewind_without_one_of_its_rules_is_found(
 def fork(place: Place, root: str) -> None:
     with place.client(root) as ck:
         copy = f"{root}-copy"
-        ck.fork(TO, copy, f"{copy}-spark", place.options, spark_checkpoint=f"{root}-spark")
+        ck.fork(f"epoch={TO}", copy, f"{copy}-spark", place.options, spark_checkpoint=f"{root}-spark")
 
 
 def interrupt_fork(place: Place, template: Query, points: Points) -> None:

@@ -1,0 +1,59 @@
+"""Choose the candidate of a repair that somebody means, in the grammar of `checkpoint.resolve`.
+
+There is no history to ask, only what manifests and catalogs say, and an attempt that was never committed is a candidate
+too. So whatever fits several is refused, and "the newest by then" has no answer.
+"""
+
+from collections.abc import Sequence
+
+from checkpointer.admin.repair_candidates import Candidate
+from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, begins
+from checkpointer.display import some
+from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError
+from manifests.model import CheckpointId
+
+
+def choose_candidate(found: Sequence[Candidate], url: str, wanted: CheckpointSelector) -> CheckpointId:
+    """Return the candidate that is meant. "latest" is the one that what is left of `_latest` names."""
+    if wanted.id is not None:
+        return wanted.id  # the repair itself says why that cannot be
+    if wanted.kind == LATEST:
+        return _find_latest(found, url).id
+    if wanted.kind == "at":
+        raise IllegalArgumentError(
+            f"{wanted}: nothing proves which candidate was the committed one at that time: give an id, which "
+            "`checkpointer repair` lists with the time that it was made"
+        )
+    fitting = [candidate for candidate in found if _fits(candidate, wanted)]
+    if not fitting:
+        raise CheckpointNotFoundError(
+            f"{url}: {str(wanted)!r:.80} is no candidate for a repair: `checkpointer repair` lists those there are"
+        )
+    if len(fitting) > 1:
+        known = some(sorted(candidate.id for candidate in fitting))
+        raise IllegalArgumentError(f"{wanted} could be {known}: give the whole id")
+    return fitting[0].id
+
+
+def _fits(candidate: Candidate, wanted: CheckpointSelector) -> bool:
+    if wanted.kind == "epoch":
+        return candidate.epoch == wanted.value
+    if wanted.value in candidate.savepoints:
+        return True
+    return wanted.kind == "beginning" and begins(candidate.id, str(wanted.value))
+
+
+def _find_latest(found: Sequence[Candidate], url: str) -> Candidate:
+    """Return the candidate that `_latest` names, unless that is an older copy which somebody put there."""
+    named = next((candidate for candidate in found if candidate.committed), None)
+    if named is None:
+        raise CheckpointNotFoundError(
+            f"{url}: nothing is left of `_latest` that says which checkpoint was the last: choose one by its id"
+        )
+    newest = max(candidate.id for candidate in found)
+    if newest.sequence > named.id.sequence + 1:  # an attempt that failed is one above, and no more
+        raise CheckpointNotFoundError(
+            f"{url}: `_latest` names {named.id}, and {newest} was written after it: it is an old copy: choose one by "
+            "its id"
+        )
+    return named

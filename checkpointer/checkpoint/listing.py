@@ -1,0 +1,101 @@
+"""Which checkpoints a store has, as far as manifests and the catalog tell."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from checkpointer.checkpoint import objects
+from checkpointer.checkpoint.history import History, read_history
+from checkpointer.checkpoint.latest import Head, reading
+from checkpointer.checkpoint.resolve import CheckpointSelector, resolve
+from checkpointer.checkpoint.writer import Session
+from manifests.model import Manifest, Ref
+
+State = Literal["committed", "prepared", "history", "kept"]
+"""`history`: on the chain below the committed one. `kept`: below the boundary, by the catalog alone."""
+
+AT_ONCE = 8
+"""Manifests whose chains are loaded at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A checkpoint, what it is to the store, and the savepoints that keep it, by name."""
+
+    ref: Ref
+    manifest: Manifest
+    state: State
+    savepoints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Every live checkpoint and the prepared one, oldest first. Chains that stand in segments are not loaded."""
+
+    checkpoints: tuple[Listed, ...]
+    history: History
+
+
+async def read_overview(session: Session, *, chains: bool = False) -> Overview:
+    """All manifests at once, in few round trips however many there are; with `chains`, the segments too."""
+
+    async def read(head: Head) -> Overview:
+        overview = await _overview(session, head)
+        if not chains:
+            return overview
+        segments = objects.Segments(session.store, session.host)
+        checkpoints: list[Listed] = []
+        for batch in batched(overview.checkpoints):
+            manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in batch))
+            checkpoints += (replace(listed, manifest=m) for listed, m in zip(batch, manifests, strict=True))
+        return replace(overview, checkpoints=tuple(checkpoints))
+
+    return await reading(session.store, read)
+
+
+def batched(checkpoints: tuple[Listed, ...]) -> Iterator[tuple[Listed, ...]]:
+    """So many at a time as have their chains loaded together."""
+    for start in range(0, len(checkpoints), AT_ONCE):
+        yield checkpoints[start : start + AT_ONCE]
+
+
+async def _overview(session: Session, head: Head) -> Overview:
+    history = await read_history(session.store, head)
+    known = dict(history.chain)
+    refs = {**history.refs(), **({head.prepared.id: head.prepared} if head.prepared else {})}
+    others = [ref for ref in refs.values() if ref not in known]
+    known.update(
+        zip(others, await asyncio.gather(*(objects.read_manifest_alone(session.store, r) for r in others)), strict=True)
+    )
+    names = _names(history)
+    listed = (Listed(r, known[r], state_of(head, r), names.get(r, ())) for _, r in sorted(refs.items()))
+    return Overview(tuple(listed), history)
+
+
+def _names(history: History) -> dict[Ref, tuple[str, ...]]:
+    names: dict[Ref, tuple[str, ...]] = {}
+    for entry in history.entries:
+        if entry.name is not None:
+            names[entry.ref] = (*names.get(entry.ref, ()), entry.name)
+    return names
+
+
+def state_of(head: Head, ref: Ref) -> State:
+    if ref == head.committed:
+        return "committed"
+    if ref == head.prepared:
+        return "prepared"
+    return "kept" if head.pointer is not None and ref.id.sequence < head.pointer.boundary else "history"
+
+
+async def read_listed(session: Session, wanted: CheckpointSelector) -> Listed:
+    """Read one checkpoint with all its chains. The prepared one counts."""
+
+    async def read(head: Head) -> Listed:
+        ref = await resolve(session, head, wanted)
+        catalog = await objects.read_catalog(session.store, None if head.pointer is None else head.pointer.catalog)
+        manifest = await objects.read_manifest(session.store, session.host, ref)
+        return Listed(ref, manifest, state_of(head, ref), _names(History((), catalog)).get(ref, ()))
+
+    return await reading(session.store, read)

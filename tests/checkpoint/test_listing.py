@@ -1,0 +1,116 @@
+"""What manifests tell of a store: at what price, and that it adds up."""
+
+from collections import Counter
+
+from checkpointer import Checkpointer, runtime
+from checkpointer.admin import checkpoint_sizes, diff, stats
+from checkpointer.checkpoint import listing
+from checkpointer.checkpoint.latest import read_head
+from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
+from manifests.segments import INLINE
+from tests.world import Actor, World, line, live_objects, put
+
+MANY = INLINE + 1
+ID = CheckpointId(1, "00000000")
+
+
+def spread_out(ck: Checkpointer, commits: int) -> None:
+    """Checkpoints of an operator whose partition list stands in segments."""
+    for number in range(commits):
+        with ck.begin() as cp:
+            for partition in range(MANY) if number == 0 else [number]:
+                cp.snapshot("many", partition, b"%d %d" % (partition, number))
+
+
+def requests(actor: Actor) -> Counter[str]:
+    counts = Counter(actor.faults.counts)
+    actor.faults.forget()
+    return counts
+
+
+def test_an_overview_reads_manifests_alone(world: World) -> None:
+    with world.actor() as ck:
+        spread_out(ck, 10)
+        requests(ck)
+        found = runtime.run_sync(listing.read_overview(ck._session))
+        assert requests(ck) == {"get": 11, "list": 1}  # the pointer, and each manifest once
+        assert [checkpoint_sizes.checkpoint_bytes(listed.manifest) for listed in found.checkpoints] == [None] * 10
+        whole = runtime.run_sync(listing.read_overview(ck._session, chains=True))
+        segments = {s.path for c in whole.checkpoints for s in c.manifest.operators["many"].segments}
+        assert all(checkpoint_sizes.checkpoint_bytes(listed.manifest) for listed in whole.checkpoints)
+        assert len(segments) <= requests(ck)["get"] - 11 < 10 * len(segments)
+
+
+def test_what_has_the_same_segments_is_read_once(world: World) -> None:
+    with world.actor() as ck:
+        spread_out(ck, 1)
+        for _ in range(30):
+            put(ck, b"other")
+        requests(ck)
+        counted = runtime.run_sync(stats.take_census(ck._session))
+        gets = [request.path for request in ck.faults.requests if request.kind == "get"]
+        assert sum(path.startswith("manifests/segments/") for path in gets) <= listing.AT_ONCE
+        assert counted.checkpoints == 31
+
+
+def test_a_census_counts_what_is_live(folder: World) -> None:
+    with folder.actor() as ck:
+        spread_out(ck, 5)
+        ck.savepoint("kept", ck.list_checkpoints()[1])
+        ck.delete_checkpoint(ck.list_checkpoints()[2])
+        with ck.begin() as cp:
+            cp.snapshot("prepared", 0, b"prepared")
+            cp.prepare()
+        ck.save_snapshot(CheckpointId(3, "0badbad0"), "many", 0, b"garbage")
+        told: list[tuple[int, int]] = []
+        counted = runtime.run_sync(stats.take_census(ck._session, lambda *step: told.append(step)))
+        session = ck._session
+
+        async def live() -> set[str]:
+            return await live_objects(session.store, session.host, await read_head(session.store))
+
+        paths = runtime.run_sync(live())
+    assert (counted.checkpoints, counted.savepoints, counted.objects) == (5, 1, len(paths))
+    assert counted.bytes == sum(len(folder.read(path)) for path in paths)
+    assert told[-1] == (5, 5)
+
+
+def test_a_prepared_checkpoint_is_seen_and_nothing_abandoned_is(world: World) -> None:
+    with world.actor() as ck:
+        line(ck, 3)
+        with world.actor() as other, other.begin() as cp:
+            cp.snapshot("op", 0, b"prepared")
+            cp.prepare()
+            found = runtime.run_sync(listing.read_overview(other._session))
+        states = [listed.state for listed in found.checkpoints]
+    assert states == ["history", "history", "committed", "prepared"]
+
+
+def artifact(records: int, *, path: str = "shared", length: int = 100, offset: int = 0) -> Artifact:
+    return Artifact(path, SNAPSHOT, offset, length, 1000, length, records, f"{path} {offset}")
+
+
+def test_bytes_that_partitions_share_are_divided_by_records() -> None:
+    shared = Operator(4, "p", "parquet", {0: (artifact(30),), 1: (artifact(10),), 2: (artifact(5, path="own"),)})
+    assert checkpoint_sizes.partition_bytes(shared) == {0: 75, 1: 25, 2: 100}
+    empty = Operator(2, "p", "parquet", {0: (artifact(0),), 1: (artifact(0),)})
+    assert checkpoint_sizes.partition_bytes(empty) == {0: 50, 1: 50}
+    packed = Operator(2, "p", "raw", {0: (artifact(1),), 1: (artifact(1, offset=100, length=7),)})
+    assert checkpoint_sizes.partition_bytes(packed) == {0: 100, 1: 7}
+    assert checkpoint_sizes.operator_size(shared).snapshot_bytes == 200
+
+
+def test_a_difference_names_what_is_on_one_side_alone() -> None:
+    old = Operator(3, "p", "raw", {0: (artifact(1),), 1: (artifact(1, path="b"),)})
+    new = Operator(3, "p", "raw", {0: (artifact(1),), 1: (artifact(1, path="c"),), 2: (artifact(1, path="d"),)})
+    before = Manifest(ID, operators={"same": old, "op": old}, positions={"x": 1, "gone": 2, "y": None}, watermark=None)
+    after = Manifest(ID, operators={"same": old, "op": new}, positions={"x": None, "new": 3, "y": 1}, watermark=5)
+    found = diff.compare(before, after)
+    (operator,) = found.operators
+    assert (operator.name, operator.added, operator.removed, operator.changed) == ("op", (2,), (), (1,))
+    changes = {value.name: value.change for value in found.positions}
+    assert changes == {"gone": "removed", "new": "added", "x": "changed", "y": "changed"}
+    assert found.watermark is not None
+    assert found.watermark.change == "added"
+    assert (found.bytes_added, found.bytes_removed) == (2000, 0)
+    assert not diff.compare(before, before)
