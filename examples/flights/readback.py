@@ -92,7 +92,7 @@ def _row(places: Places, manifest: Manifest, flights: dict[str, int]) -> Row:
 
 
 def _maps(checkpointer: Checkpointer, checkpoint: CheckpointId | None = None) -> dict[str, KeyedState]:
-    restored = checkpointer.checkpoint.restore(checkpoint)
+    restored = checkpointer.restore(checkpoint)
     return {name: restored.keyed(name) for name in restored.operators} if restored else {}
 
 

@@ -14,7 +14,7 @@ class Maps:
     """What the callback uses of a `State`."""
 
     def __init__(self, checkpointer: Checkpointer) -> None:
-        self._restored = checkpointer.checkpoint.restore()
+        self._restored = checkpointer.restore()
         self.maps: dict[str, KeyedState] = {}
 
     def map(self, name: str) -> KeyedState:

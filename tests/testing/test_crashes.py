@@ -14,7 +14,7 @@ EVENTS = ["a", "b", "a", "c"]
 def count_events(root: str) -> None:
     """A job: counts events, one batch each, and goes on where the last checkpoint was."""
     with Checkpointer(root) as checkpointer:
-        restored = checkpointer.checkpoint.restore()
+        restored = checkpointer.restore()
         state = restored.keyed("counts") if restored else KeyedState(partitions=1)
         for offset in range(restored.epoch + 1 if restored else 0, len(EVENTS)):
             state[EVENTS[offset]] = state.get(EVENTS[offset], 0) + 1
@@ -27,7 +27,7 @@ def forgetful(root: str) -> None:
     offset_file = Path(f"{root}.offset")
     begin = int(offset_file.read_text()) if offset_file.exists() else 0
     with Checkpointer(root) as checkpointer:
-        restored = checkpointer.checkpoint.restore()
+        restored = checkpointer.restore()
         state = restored.keyed("counts") if restored else KeyedState(partitions=1)
         for offset in range(begin, len(EVENTS)):
             state[EVENTS[offset]] = state.get(EVENTS[offset], 0) + 1
@@ -38,7 +38,7 @@ def forgetful(root: str) -> None:
 
 def counts(root: str) -> dict[str, int]:
     with Checkpointer(root) as checkpointer:
-        restored = checkpointer.checkpoint.restore()
+        restored = checkpointer.restore()
         return dict(restored.keyed("counts")) if restored else {}
 
 

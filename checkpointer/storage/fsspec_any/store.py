@@ -1,0 +1,219 @@
+"""A root on any other file system that fsspec knows: without conditions, so for `fencing="none"` only."""
+
+import importlib.util
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from checkpointer import runtime
+from checkpointer.errors import (
+    CheckpointError,
+    DependencyError,
+    IllegalArgumentError,
+    StoreRefusedError,
+)
+from checkpointer.storage import cloud
+from checkpointer.storage.base import (
+    UNFENCED,
+    Blob,
+    Entry,
+    Leftover,
+    Listing,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    Page,
+    PreconditionFailedError,
+    S,
+    check_path,
+)
+from checkpointer.storage.connection import Connection
+from checkpointer.storage.local import files
+from checkpointer.storage.scrubbing import scrub
+from checkpointer.storage.url import Location
+from manifests.digest import Bytes, sha256
+
+T = TypeVar("T")
+
+# Object stores show an object when its upload is complete. Elsewhere a file shows while it is written, so
+# it is written under another name and moved.
+_WHOLE = {"gs", "gcs", "oci", "ocilake", "oss", "tos", "hf", "memory"}
+
+
+def check_protocol(location: Location, fencing: bool) -> None:
+    """Raise `IllegalArgumentError` unless fsspec knows the protocol, its package is there, and fencing is
+    given up."""
+    from fsspec.registry import known_implementations, registry
+
+    protocol, shown = location.protocol, location.url
+    if protocol not in known_implementations and protocol not in registry:
+        raise IllegalArgumentError(
+            f"{shown}: unknown protocol {protocol!r}; a root is a folder, file://, memory://, s3://, abfs://, az:// or "
+            f"anything else that fsspec knows with {UNFENCED}"
+        )
+    known = known_implementations.get(protocol, {})
+    package = str(known.get("class", "fsspec")).partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        raise IllegalArgumentError(f"{shown}: needs the package {package}, which is not installed")
+    if fencing:
+        raise IllegalArgumentError(
+            f"{shown}: writes to {protocol}:// cannot be made conditional here, so two writers could overwrite each "
+            f"other; use a folder, s3:// or abfs://, or accept that with {UNFENCED}"
+        )
+
+
+class GenericStore(Listing):
+    """Whole objects through fsspec's synchronous calls, each in a thread."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self._url = url
+        self._options = dict(options)
+        self._whole = url.partition("://")[0] in _WHOLE
+        self._connection: Connection[Any] = Connection(self._connect, _close)
+
+    def __repr__(self) -> str:
+        return f"<GenericStore {self._url}>"
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def fencing(self) -> bool:
+        return False
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        return await self._run(check_path(path), lambda fs, key: Blob(self._read(fs, key, path, limit)))
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        def read(fs: Any, key: str) -> S:
+            sink = make()
+            sink.update(self._read(fs, key, path, limit))
+            return sink
+
+        return await self._run(check_path(path), read)
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        def read(fs: Any, key: str) -> bytes:
+            end = min(offset + length, fs.size(key))
+            data: bytes = fs.cat_file(key, start=offset, end=end) if end > offset else b""
+            return data
+
+        return await self._run(check_path(path), read)
+
+    async def put(self, path: str, data: Bytes) -> None:
+        def write(fs: Any, key: str) -> None:
+            if fs.exists(key):
+                raise ObjectExistsError(f"{self._name(path)}: exists already")
+            self._write(fs, key, bytes(data))
+
+        await self._run(check_path(path), write)
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        """It tells of a change that came before, not of one that comes meanwhile."""
+        cloud.check_swap(self._name(path), data)
+
+        def swap(fs: Any, key: str) -> str:
+            found = sha256(fs.cat_file(key)) if fs.exists(key) else None
+            if found != expected:
+                raise PreconditionFailedError(f"{self._name(path)}: was changed by somebody else")
+            self._write(fs, key, data)
+            return sha256(data)
+
+        return await self._run(check_path(path), swap)
+
+    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+        """One page: fsspec gives a listing as a whole."""
+
+        def find(fs: Any, root: str) -> dict[str, Any]:
+            folder = f"{root}/{prefix.rpartition('/')[0]}".rstrip("/")
+            found: dict[str, Any] = fs.find(folder, detail=True) if fs.exists(folder) else {}
+            inside = len(root.rstrip("/")) + 1
+            return {name[inside:]: info for name, info in found.items()}
+
+        entries = [
+            Entry(path, info["size"])
+            for path, info in (await self._run("", find)).items()
+            if path.startswith(prefix) and not files.is_hidden(path.rpartition("/")[2])
+        ]
+        return Page(entries, None)
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        def find(fs: Any, folder: str) -> list[str]:
+            inside = fs.ls(folder, detail=True) if fs.exists(folder) else []
+            return [str(info["name"]).rstrip("/").rpartition("/")[2] for info in inside if info["type"] == "directory"]
+
+        return sorted(f"{prefix}{name}/" for name in await self._run(prefix.rstrip("/"), find))
+
+    async def delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            with suppress(ObjectNotFoundError):
+                await self._run(check_path(path), lambda fs, key: fs.rm_file(key))
+
+    async def leftovers(self) -> Sequence[Leftover]:
+        return []
+
+    async def discard(self, leftovers: Sequence[Leftover]) -> None:
+        pass
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    # --- what runs in a thread ---
+
+    async def _connect(self) -> Any:
+        return await cloud.answer(runtime.in_thread(self._open), partial(self._error, name=self._url))
+
+    def _open(self) -> Any:
+        from fsspec.core import url_to_fs
+
+        return url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False, **self._options)[0]
+
+    async def _run(self, path: str, call: Callable[[Any, str], T]) -> T:
+        fs = await self._connection.get()
+        root = str(fs._strip_protocol(self._url)).rstrip("/")
+        key = f"{root}/{path}" if path else root
+        return await cloud.answer(runtime.in_thread(call, fs, key), partial(self._error, name=self._name(path)))
+
+    def _read(self, fs: Any, key: str, path: str, limit: int | None) -> bytes:
+        if limit is not None and (size := fs.size(key)) > limit:
+            raise cloud.too_large(self._name(path), limit, size)
+        data: bytes = fs.cat_file(key)
+        return data
+
+    def _write(self, fs: Any, key: str, data: bytes) -> None:
+        folder, _, name = key.rpartition("/")
+        fs.makedirs(folder, exist_ok=True)
+        if self._whole:
+            fs.pipe_file(key, data)
+            return
+        temporary = f"{folder}/.{name}.{secrets.token_hex(8)}.tmp"
+        try:
+            fs.pipe_file(temporary, data)
+            if fs.exists(key):  # not every file system moves over a file
+                fs.rm_file(key)
+            fs.mv(temporary, key)
+        except BaseException:
+            with suppress(Exception):
+                fs.rm_file(temporary)
+            raise
+
+    def _name(self, path: str) -> str:
+        return f"{self._url}/{path}"
+
+    def _error(self, error: Exception, name: str) -> CheckpointError:
+        said = scrub(f"{type(error).__name__}: {error}", self._options)
+        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+            return ObjectNotFoundError(f"{name}: not found")
+        if isinstance(error, PermissionError):
+            return StoreRefusedError(f"{name}: {said}; correct the credentials or the rights on the root")
+        if isinstance(error, NotImplementedError | ImportError):
+            return StoreRefusedError(f"{name}: {said}; this file system cannot do what a root needs")
+        if isinstance(error, TypeError | ValueError | KeyError):
+            return IllegalArgumentError(f"{name}: {said}")
+        return DependencyError(f"{name}: {said}")
+
+
+async def _close(fs: Any) -> None:
+    """fsspec's file systems close themselves when they are dropped."""
