@@ -13,7 +13,7 @@ from checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from checkpointer.errors import CorruptionError, InvalidStateError
 from checkpointer.spark.table import TableState
 from checkpointer.storage.base import Blob
-from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.memory.store import MemoryStore
 from manifests import object_paths
 from manifests.model import CheckpointId, Manifest
 from tests import damage
