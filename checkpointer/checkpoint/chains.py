@@ -7,11 +7,8 @@ from itertools import groupby
 from checkpointer.checkpoint.upload import Piece
 from checkpointer.compaction import fold_start
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from manifests import object_paths
+from manifests import codecs
 from manifests.model import Chain, Operator
-
-EXPLICIT = "explicit"
-"""The partitioner of operators whose caller names the partition of everything it writes."""
 
 MAX_RAW_DELTAS = 1000
 """Deltas of opaque bytes above one snapshot. Nobody but the caller can merge them."""
@@ -37,7 +34,7 @@ class Change:
     @property
     def empty(self) -> bool:
         """Whether nothing came of it, such as where the first write of opaque bytes was refused."""
-        return not self.plans and self.operator.codec == object_paths.RAW
+        return not self.plans and self.operator.codec == codecs.RAW.name
 
     def chains(self) -> dict[int, Chain]:
         """The operator's chains once every piece is written."""

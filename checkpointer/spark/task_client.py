@@ -16,7 +16,7 @@ from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.errors import InvalidStateError
 from checkpointer.spark.interpreter import settle_interpreter, use_driver_python
 from checkpointer.storage import parse
-from manifests import object_paths
+from manifests import codecs
 
 logger = logging.getLogger("checkpointer")
 
@@ -75,7 +75,7 @@ def prove_tasks(client: Checkpointer, spark: SparkSession, restored: Restored | 
 
 def _has_maps_alone(restored: Restored | None) -> bool:
     manifest = None if restored is None else restored.manifest
-    return manifest is not None and all(o.codec == object_paths.MSGPACK for o in manifest.operators.values())
+    return manifest is not None and all(o.codec == codecs.MSGPACK.name for o in manifest.operators.values())
 
 
 def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None:

@@ -16,7 +16,7 @@ from checkpointer.table import kept, parquet, wide
 from checkpointer.table.merge import in_order
 from checkpointer.table.reader import Reader, Version, empty_base
 from checkpointer.table.schema import CHANGE, DELETE, KEPT, PARTITION, TableSchema
-from manifests import object_paths
+from manifests import codecs, object_paths
 from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId
 
 SMALL_PARTITION = 4096
@@ -90,9 +90,7 @@ class Writer:
             )
 
     async def _put_snapshot(self, partition: int, encoded: parquet.Encoded, records: int) -> Artifact:
-        path = object_paths.artifact(
-            self._table, partition, self._owner, SNAPSHOT, encoded.digest, object_paths.PARQUET
-        )
+        path = object_paths.artifact(self._table, partition, self._owner, SNAPSHOT, encoded.digest, codecs.PARQUET.name)
         await objects.put(self._store, path, encoded.data)
         size = len(encoded.data)
         return Artifact(path, SNAPSHOT, 0, size, size, encoded.raw_size, records, encoded.digest, encoded.tail)
@@ -115,7 +113,7 @@ class Writer:
             return encoded, {partition: (part.nbytes, part.num_rows) for partition, part in split(changes)}
 
         encoded, parts = await self._host.run(encode)
-        path = object_paths.pack(self._table, self._owner, encoded.digest, object_paths.PARQUET)
+        path = object_paths.pack(self._table, self._owner, encoded.digest, codecs.PARQUET.name)
         await objects.put(self._store, path, encoded.data)
         size = len(encoded.data)
         return {

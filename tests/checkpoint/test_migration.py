@@ -20,11 +20,11 @@ from checkpointer.table import migration
 from checkpointer.table import writer as writer_module
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.merge import in_order
-from checkpointer.table.reader import PARTITIONER, Version
+from checkpointer.table.reader import Version
 from checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema, first_schema
 from checkpointer.table.writer import Writer, on_top
 from checkpointer.testing.crashes import crash_points
-from manifests import object_paths, segments
+from manifests import codecs, segments
 from manifests.model import Chain, Job, Operator
 from tests.world import Actor, World, contents
 
@@ -325,7 +325,9 @@ def test_small_partitions_share_an_object(world: World, client: Actor, monkeypat
 def test_a_table_without_rows_gets_its_new_columns(world: World) -> None:
     client = world.actor()
     with client.begin() as cp:
-        cp._draft.put_operator("rows", Operator(4, PARTITIONER, object_paths.PARQUET, {}, SCHEMA.to_json()))
+        cp._draft.put_operator(
+            "rows", Operator(4, codecs.PARQUET.partitioner, codecs.PARQUET.name, {}, SCHEMA.to_json())
+        )
     restored(client, transform={"rows": lambda rows: rows.append_column("x", pa.nulls(0, pa.string()))})
     with client.begin():
         pass
@@ -665,7 +667,7 @@ def test_columns_have_to_be_the_same_in_every_partition(client: Actor) -> None:
 def test_parquet_that_is_no_table_is_not_transformed(world: World) -> None:
     client = world.actor()
     with client.begin() as cp:
-        cp._draft.put_operator("x", Operator(1, "explicit", object_paths.PARQUET))
+        cp._draft.put_operator("x", Operator(1, "explicit", codecs.PARQUET.name))
     with pytest.raises(IllegalArgumentError, match=r"'x': is .*, not a table"):
         client.restore(transform={"x": lambda rows: rows})
 

@@ -22,10 +22,10 @@ from checkpointer.table import reader as reader_module
 from checkpointer.table import writer as write_module
 from checkpointer.table.kept import ids_of
 from checkpointer.table.merge import consolidate, in_order
-from checkpointer.table.reader import PARTITIONER, Reader, Version, empty_base
+from checkpointer.table.reader import Reader, Version, empty_base
 from checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema, next_schema
 from checkpointer.table.writer import COMPACT_ROWS, SMALL_PARTITION, Writer, on_top, rewrite, rewrites, split
-from manifests import object_paths
+from manifests import codecs, object_paths
 from manifests.digest import sha256
 from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId, Operator
 from tests.table.tables import (
@@ -128,7 +128,7 @@ def test_a_snapshot_is_what_was_written() -> None:
     assert artifact.tail is not None
     assert artifact.tail.digest == sha256(data[-artifact.tail.length :])
     parsed = object_paths.parse_artifact(artifact.path)
-    assert (parsed.operator, parsed.partition, parsed.codec) == ("t", 3, object_paths.PARQUET)
+    assert (parsed.operator, parsed.partition, parsed.codec) == ("t", 3, codecs.PARQUET.name)
 
 
 def test_a_snapshot_is_sorted_by_key() -> None:
@@ -319,8 +319,8 @@ def test_a_version_is_what_its_operator_says() -> None:
     assert Version.of("t", place.version.operator()) == place.version
     assert set(place.version.only([1, 7]).chains) == {1}
     operator = place.version.operator()
-    assert operator.partitioner == PARTITIONER
-    other: list[Operator] = [replace(operator, codec=object_paths.MSGPACK), replace(operator, partitioner="python")]
+    assert operator.partitioner == codecs.PARQUET.partitioner
+    other: list[Operator] = [replace(operator, codec=codecs.MSGPACK.name), replace(operator, partitioner="python")]
     for wrong in other:
         with pytest.raises(IllegalArgumentError, match=r"operator 't': is .*, not a table"):
             Version.of("t", wrong)
