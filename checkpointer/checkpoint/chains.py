@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from checkpointer.checkpoint.upload import Piece
-from checkpointer.compaction import fold_start
+from checkpointer.compaction import opaque_deltas_kept
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from manifests import codecs
 from manifests.model import Chain, Operator
@@ -78,7 +78,7 @@ def split_for_fold(plan: Plan, size: int, limit: int) -> Chain:
     groups = [list(group) for _, group in groupby(plan.kept[1:], lambda artifact: artifact.path)]
     if plan.added or not groups:
         return ()
-    sizes = [sum(artifact.length for artifact in group) for group in groups]
-    start = 1 + sum(len(group) for group in groups[: fold_start([*sizes, size], max(limit, 1))])
+    objects = [[artifact.length for artifact in group] for group in groups]
+    start = 1 + opaque_deltas_kept(objects, size, limit)
     folded, plan.kept = plan.kept[start:], plan.kept[:start]
     return folded

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
+from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy, compaction
 from checkpointer.admin.stats import take_census
 from checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.table import migration
-from checkpointer.table import writer as writer_module
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.merge import in_order
 from checkpointer.table.reader import Version
@@ -311,7 +310,7 @@ def test_small_partitions_share_an_object(world: World, client: Actor, monkeypat
     with client.begin():
         pass
     assert len(world.objects("artifacts/rows/") - before) == 1
-    monkeypatch.setattr(writer_module, "SMALL_PARTITION", 10)
+    monkeypatch.setattr(compaction, "SMALL_PARTITION", 10)
     monkeypatch.setattr(migration, "PACK", 1)
     before = world.objects("artifacts/rows/")
     restored(client, transform={"rows": double})

@@ -13,6 +13,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checkpointer.compaction import segment_fold_start
 from manifests import codecs, object_paths, segments, zstd
 from manifests.digest import sha256
 from manifests.errors import CheckpointError, IllegalArgumentError, MalformedError, UnsupportedFormatError
@@ -54,7 +55,9 @@ class Line:
         """Write the next checkpoint; returns the bytes of its manifest and segments."""
         owner = self.next_id()
         operator = replace(self.operator, chains=chains, segments=(), patches=(), **changes)
-        written, stored = spill(owner, "op", operator, self.operator if self.sequence else None)
+        written, stored = spill(
+            owner, "op", operator, self.operator if self.sequence else None, fold_start=segment_fold_start
+        )
         parent = Ref(CheckpointId(self.sequence, f"{self.sequence:08x}"), digest(1)) if self.sequence else None
         data = encode_manifest(Manifest(owner, parent, operators={"op": written}))
         for path, content in stored:
@@ -242,7 +245,9 @@ def test_ten_of_a_hundred_thousand_partitions() -> None:
     partitions, touched, commits = 100_000, 10, 200
     owner = CheckpointId(1, "00000001")
     chains: Chains = {n: (small(n, SNAPSHOT, owner),) for n in range(partitions)}
-    parent, _ = spill(owner, "op", Operator(partitions, "explicit", codecs.RAW.name, chains), None)
+    parent, _ = spill(
+        owner, "op", Operator(partitions, "explicit", codecs.RAW.name, chains), None, fold_start=segment_fold_start
+    )
     draw = random.Random(7)
     spent, most = 0, 0
     for sequence in range(2, commits + 2):
@@ -250,7 +255,9 @@ def test_ten_of_a_hundred_thousand_partitions() -> None:
         chains = dict(parent.chains)
         for partition in draw.sample(range(partitions), touched):
             chains[partition] = (*chains[partition], small(partition, DELTA, owner))
-        parent, stored = spill(owner, "op", replace(parent, chains=chains, segments=(), patches=()), parent)
+        parent, stored = spill(
+            owner, "op", replace(parent, chains=chains, segments=(), patches=()), parent, fold_start=segment_fold_start
+        )
         spent += sum(len(data) for _, data in stored)
         most = max(most, len(parent.segments))
     assert spent / (commits * touched) <= 2048
