@@ -17,7 +17,7 @@ from benchmarks.stores import backend, folder
 from checkpointer import Checkpointer
 from checkpointer.checkpoint.metrics import CommitMetrics, Metrics
 from checkpointer.client._sync_checkpoint import Restored
-from checkpointer.storage.memory import forget
+from checkpointer.storage.memory.store import forget
 
 STILL = 0.1
 """Power of what must not grow with the history: over a thousandfold, it doubles."""

@@ -1,13 +1,41 @@
-"""When deltas become one larger delta, so that a chain stays short and a change is written again only a few times."""
+"""The one place that decides when chains are folded, or replaced by a snapshot: pure functions of sizes.
 
-from collections.abc import Sequence
+Whoever writes asks here, and does what is decided: `checkpoint/chains.py` and `checkpoint/save.py` for opaque bytes,
+`keyed/partition.py` for keyed states, `table/writer.py` for tables, `manifests/segments.py` for the lists of chains in
+manifests. Each function says its rule, and what the rule costs.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from manifests.model import Chain
+
+SMALL_PARTITION = 4096
+SMALL_BYTES = 8 << 20
+"""Rows, and bytes of them in memory, below which a partition shares an object with others, even if it is whole."""
+
+COMPACT_ROWS = 65_536
+COMPACT_BYTES = 64 << 20
+"""Changed rows of a partition, and bytes of them, below which merging them while reading costs less than a snapshot."""
+
+MOST_BYTES = 512 << 20
+"""Bytes of changes that a partition has at most: whoever reads it has all of them in memory."""
+
+SEGMENT_FAN_OUT = 4
+"""Segments of one tier that are folded into one of the next."""
+
+# ---- chains of any kind ----------------------------------------------------------------------------------------------
 
 
 def fold_start(sizes: Sequence[int], limit: int) -> int:
-    """The first of those deltas that are to become one, given the size of each, the newest last.
+    """Return the first of the deltas that are to become one, given the size of each, the newest last.
 
-    Nothing is folded (the newest stands alone) while there are at most `limit`. Then the newest swallow each older one
-    that is not more than twice as large as they are together, and more where that is needed to stay within `limit`.
+    Rule: nothing is folded (the newest stands alone) while there are at most `limit`. Then the newest swallow each
+    older one that is not more than twice as large as they are together, and more where that is needed to stay within
+    `limit`.
+
+    Cost: swallowing a delta makes an object that is at least half as large again, so a delta is written again about as
+    often as the logarithm of how many came after it; more often only where `limit` is smaller than that logarithm. A
+    reader fetches at most `limit` deltas.
     """
     first = len(sizes) - 1
     if len(sizes) <= limit:
@@ -17,3 +45,119 @@ def fold_start(sizes: Sequence[int], limit: int) -> int:
         first -= 1
         gathered += sizes[first]
     return first
+
+
+# ---- opaque bytes ----------------------------------------------------------------------------------------------------
+
+
+def opaque_deltas_kept(objects: Sequence[Sequence[int]], size: int, limit: int) -> int:
+    """Return how many of a partition's deltas stay as they are when one of `size` bytes comes on top.
+
+    `objects` has the sizes of the deltas above the snapshot, in order; those that lie in one object stand together.
+
+    Rule: that of `fold_start`, for whole objects. There is never a snapshot: only the caller can merge opaque bytes.
+    `limit` is the most objects that deltas may stand in; there is always room for one.
+
+    Cost: that of `fold_start`. A fold joins bytes and forgets none, so a chain grows until the caller saves a snapshot.
+    """
+    sizes = [sum(deltas) for deltas in objects]
+    return sum(map(len, objects[: fold_start([*sizes, size], max(limit, 1))]))
+
+
+# ---- keyed states ----------------------------------------------------------------------------------------------------
+
+
+def room_for_delta(snapshot: int, deltas: Sequence[int]) -> int:
+    """Return how many bytes the next delta of a keyed partition may have; if it has more, a snapshot is written.
+
+    Rule: the deltas of a partition together are at most half as large as its snapshot.
+
+    Cost: a restore reads at most one and a half times the snapshot, and each changed byte brings at most about three
+    bytes of a later snapshot with it.
+    """
+    return snapshot // 2 - sum(deltas)
+
+
+def keyed_fold_start(deltas: Sequence[int], size: int, max_chain: int) -> int:
+    """Return the first of a keyed partition's deltas that is folded with a new one of `size` bytes.
+
+    Rule and cost: those of `fold_start`. The snapshot is one of the `max_chain` objects of a chain.
+    """
+    return fold_start([*deltas, size], max_chain - 1)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def table_rewrites(chains: Mapping[int, Chain], max_chain: int, snapshots: int) -> dict[int, int]:
+    """Return for each partition whose chain is to be shortened how many of its artifacts stay; for a snapshot, none.
+
+    Rule: a chain that is too long ends in a snapshot if its deltas outweigh half of the old one, else its newest deltas
+    become one. The limit is up to a third lower for some partitions than for others, as all of them would reach it in
+    the same batch. Deltas that outweigh the snapshot by many rows, or bytes, do not wait for the limit: of those
+    partitions at most `snapshots` are rewritten in a batch, the ones that are due most. Those whose deltas are as large
+    as a task may have to hold are all rewritten, however large the snapshot is.
+
+    Cost: a changed row is written again about as often as `fold_start` says. Apart from partitions that wait for their
+    turn, what a reader merges is less than `COMPACT_ROWS` and `COMPACT_BYTES`, or at most half of the snapshot.
+    """
+    found, outweighed = {}, []
+    steps = max(1, max_chain // 3)
+    for partition, (base, *deltas) in chains.items():
+        sizes = [artifact.records for artifact in deltas]
+        changed = sum(sizes)
+        base_bytes, heavy = base.raw_size, sum(artifact.raw_size for artifact in deltas)
+        due = max(
+            changed / COMPACT_ROWS if 2 * changed > base.records else 0,
+            heavy / COMPACT_BYTES if 2 * heavy > base_bytes else 0,
+        )
+        limit = max_chain - 1 - partition % steps
+        if heavy >= MOST_BYTES:
+            found[partition] = 0
+        elif len(deltas) > limit:
+            outweighs = 2 * changed > base.records or due >= 1
+            small = is_small(base.records + changed, base_bytes + heavy)  # such a one shares an object with others
+            found[partition] = 0 if outweighs and not small else 1 + fold_start(sizes, limit)
+        elif due >= 1:
+            outweighed.append((due, partition))
+    return found | {partition: 0 for _, partition in sorted(outweighed, reverse=True)[:snapshots]}
+
+
+def is_small(rows: int, size: int) -> bool:
+    """Say whether a table's partition is better kept in an object with others than in a snapshot of its own.
+
+    Rule: it has fewer than `SMALL_PARTITION` rows and fewer than `SMALL_BYTES` bytes of them.
+
+    Cost: one request writes many small partitions. A reader of one of them reads the object's footer and its own rows.
+    """
+    return rows < SMALL_PARTITION and size < SMALL_BYTES
+
+
+# ---- segments of manifests -------------------------------------------------------------------------------------------
+
+
+def segment_fold_start(entries: Sequence[int]) -> int:
+    """Return the first of an operator's segments that become one with the newest, given the entries of each.
+
+    Rule: as in a log-structured merge tree, `SEGMENT_FAN_OUT` segments of one tier become one of the next; a tier is a
+    power of four. All become one when what lies on the first has more than half as many entries.
+
+    Cost: an entry is written again about once for each tier, as often as the logarithm of how many there are. A reader
+    fetches a few segments for each tier.
+    """
+    if len(entries) > 1 and sum(entries[1:]) * 2 > entries[0]:
+        return 0
+    first = len(entries) - 1
+    while True:
+        tier = _tier(sum(entries[first:]))
+        run = 0
+        while run < first and _tier(entries[first - 1 - run]) <= tier:
+            run += 1
+        if run < SEGMENT_FAN_OUT - 1:
+            return first
+        first -= run
+
+
+def _tier(entries: int) -> int:
+    """Return the power of four that so many entries reach."""
+    return (max(entries, 1).bit_length() - 1) // 2

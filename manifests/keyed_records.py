@@ -26,8 +26,6 @@ from manifests.shown import show
 from manifests.zones import normalise
 from manifests.zstd import decompress_pieces
 
-PARTITIONER = "crc32-key-1"
-
 CHUNK = 4096
 """Entries that are packed at once: the interpreter's lock is held that long, and other threads wait."""
 

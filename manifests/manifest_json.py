@@ -7,7 +7,7 @@ contradicts itself. Whoever reads an object whose digest is known checks size an
 from collections.abc import Mapping
 from datetime import datetime
 
-from manifests import object_paths
+from manifests import codecs, object_paths
 from manifests.chain_json import decode_rows, encode_rows
 from manifests.errors import IllegalArgumentError, MalformedError
 from manifests.job_json import decode_job, encode_job
@@ -234,7 +234,7 @@ def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -
     if partitions > MAX_PARTITIONS:
         fields.fail(f"{partitions} partitions, at most {MAX_PARTITIONS} are possible")
     partitioner, codec, schema = fields.text("partitioner"), fields.text("codec"), fields.take("schema")
-    if codec not in object_paths.CODECS:
+    if codec not in codecs.CODECS:
         fields.fail(f"unknown codec {codec!r:.60}")
     segments = fields.optional("segments")
     if segments is not None:

@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import Literal
 from urllib.parse import quote, unquote
 
+from manifests.codecs import CODECS
 from manifests.digest import sha256
 from manifests.errors import IllegalArgumentError, MalformedError
 from manifests.model import CheckpointId, Kind
@@ -32,18 +33,13 @@ _CUT = 80
 
 _CUT_NAME = re.compile(r".*~[0-9a-f]{64}")
 
-RAW = "raw"
-MSGPACK = "msgpack+zstd"
-PARQUET = "parquet"
-CODECS = (RAW, MSGPACK, PARQUET)
-
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\xa0\xad\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]")
 """Control and formatting characters, which make one name look like another. The list is part of the format."""
 
 _NAME = r"(?P<operator>[A-Za-z0-9_%.~-]+)"
 _OWNER = r"(?P<id>[0-9]{10}-[0-9a-f]{8})"
 _DIGEST = r"(?P<digest>[0-9a-f]{64})"
-_CODEC = r"(?P<codec>raw|msgpack\+zstd|parquet)"
+_CODEC = rf"(?P<codec>{'|'.join(map(re.escape, CODECS))})"
 _ARTIFACT = re.compile(
     rf"artifacts/{_NAME}/(?P<partition>0|[1-9][0-9]{{0,9}})/{_OWNER}\.(?P<kind>snapshot|delta)\.{_DIGEST}\.{_CODEC}"
 )

@@ -2,11 +2,11 @@
 
 An operator with many chains, or with many deltas of which a commit changes few, keeps them in segments. The first
 segment holds whole chains; each later one holds, for the partitions it touches, how much of the chain below to keep and
-what to append. Segments are folded by size, as a log-structured merge tree does: every entry is written again a few
-times in its life, not once for each commit.
+what to append. Which of them become one is for the writer to decide, who hands that decision in: so every entry can be
+written again a few times in its life, not once for each commit.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from operator import is_not
@@ -32,8 +32,9 @@ INLINE_DELTAS = 128
 DELTAS_OF_CHANGE = 12
 """With more of them, a commit would write much that it does not change."""
 
-FAN_OUT = 4
-"""Segments of one tier that are folded into one of the next."""
+
+FoldStart = Callable[[Sequence[int]], int]
+"""Returns the first of the segments that become one with the newest, given the entries of each, the newest last."""
 
 
 class SegmentObject(NamedTuple):
@@ -89,10 +90,18 @@ def load(name: str, operator: Operator, patches: Sequence[Patches]) -> Operator:
 
 
 def spill(
-    owner: CheckpointId, name: str, operator: Operator, parent: Operator | None, known: Collection[int] | None = None
+    owner: CheckpointId,
+    name: str,
+    operator: Operator,
+    parent: Operator | None,
+    known: Collection[int] | None = None,
+    *,
+    fold_start: FoldStart,
 ) -> tuple[Operator, list[SegmentObject]]:
     """Decide where the chains of `operator` stand, given the parent's operator of that name with its chains loaded.
-    `known` are all partitions that may be another than there, where that is known.
+
+    `known` are all partitions that may be another than there, where that is known. `fold_start` decides which of the
+    parent's segments the new one takes in.
 
     Returns the operator as it is to be written, and the objects to write beside its manifest.
     """
@@ -105,7 +114,7 @@ def spill(
     changes = _changes(old, operator.chains, known if old else None)
     if not changes:
         return replace(operator, segments=tuple(s for s, _ in stack), patches=tuple(p for _, p in stack)), []
-    first = _fold_from([len(patches) for _, patches in stack] + [len(changes)])
+    first = fold_start([len(patches) for _, patches in stack] + [len(changes)])
     merged: Patches = changes
     for _, below in reversed(stack[first:]):
         merged = _merge(below, merged)
@@ -164,22 +173,3 @@ def _merge(below: Patches, above: Patches) -> dict[int, Patch]:
             patch = Patch(under.keep, under.added[: patch.keep - under.keep] + patch.added)
         merged[partition] = patch
     return merged
-
-
-def _fold_from(entries: list[int]) -> int:
-    """The first segment of those that become one with the newest, given the entries of each, the newest last."""
-    if len(entries) > 1 and sum(entries[1:]) * 2 > entries[0]:
-        return 0
-    first = len(entries) - 1
-    while True:
-        tier = _tier(sum(entries[first:]))
-        run = 0
-        while run < first and _tier(entries[first - 1 - run]) <= tier:
-            run += 1
-        if run < FAN_OUT - 1:
-            return first
-        first -= run
-
-
-def _tier(entries: int) -> int:
-    return (max(entries, 1).bit_length() - 1) // 2

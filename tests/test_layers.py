@@ -46,6 +46,7 @@ LAYERS = (
         "compaction",
         "When chains are folded is a function of sizes, so that it can be tried on any history without a store.",
         ("checkpointer.compaction",),
+        ("format",),
     ),
     Layer(
         "runtime",
@@ -106,7 +107,10 @@ LAYERS = (
         "spark",
         "Only this part imports Spark, so that everything else runs, and is tested, without a JVM.",
         ("checkpointer.spark",),
-        ("format", "errors", "display", "runtime", "keyed", "store", "checkpoint", "admin", "table", "client"),
+        (
+            *("format", "errors", "display", "compaction", "runtime", "keyed", "store", "checkpoint", "admin", "table"),
+            "client",
+        ),
         ("pyspark", "py4j", "pyarrow", "pandas"),
     ),
     Layer(

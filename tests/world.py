@@ -15,7 +15,7 @@ from checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from checkpointer.runtime.host import Host
 from checkpointer.storage.base import Store
 from checkpointer.storage.local.store import LocalStore
-from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.memory.store import MemoryStore
 from checkpointer.storage.retrying import RetryingStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore

@@ -5,13 +5,10 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from checkpointer.checkpoint.upload import Piece
-from checkpointer.compaction import fold_start
+from checkpointer.compaction import opaque_deltas_kept
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from manifests import object_paths
+from manifests import codecs
 from manifests.model import Chain, Operator
-
-EXPLICIT = "explicit"
-"""The partitioner of operators whose caller names the partition of everything it writes."""
 
 MAX_RAW_DELTAS = 1000
 """Deltas of opaque bytes above one snapshot. Nobody but the caller can merge them."""
@@ -37,7 +34,7 @@ class Change:
     @property
     def empty(self) -> bool:
         """Whether nothing came of it, such as where the first write of opaque bytes was refused."""
-        return not self.plans and self.operator.codec == object_paths.RAW
+        return not self.plans and self.operator.codec == codecs.RAW.name
 
     def chains(self) -> dict[int, Chain]:
         """The operator's chains once every piece is written."""
@@ -81,7 +78,7 @@ def split_for_fold(plan: Plan, size: int, limit: int) -> Chain:
     groups = [list(group) for _, group in groupby(plan.kept[1:], lambda artifact: artifact.path)]
     if plan.added or not groups:
         return ()
-    sizes = [sum(artifact.length for artifact in group) for group in groups]
-    start = 1 + sum(len(group) for group in groups[: fold_start([*sizes, size], max(limit, 1))])
+    objects = [[artifact.length for artifact in group] for group in groups]
+    start = 1 + opaque_deltas_kept(objects, size, limit)
     folded, plan.kept = plan.kept[start:], plan.kept[:start]
     return folded

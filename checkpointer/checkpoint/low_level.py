@@ -6,7 +6,7 @@ from checkpointer.checkpoint import objects
 from checkpointer.checkpoint.upload import Piece, Slice, Uploads
 from checkpointer.checkpoint.writer import Session
 from checkpointer.errors import IllegalArgumentError
-from manifests import object_paths
+from manifests import codecs, object_paths
 from manifests.model import Artifact, CheckpointId, Kind, Manifest
 
 
@@ -14,7 +14,7 @@ async def save_artifact(
     session: Session, checkpoint: CheckpointId, operator: str, partition: int, kind: Kind, data: bytes
 ) -> Artifact:
     """Write opaque bytes as an object of their own, under the attempt's id. Needs no session state: tasks call it."""
-    piece = Piece(operator, object_paths.check_partition(partition), object_paths.RAW)
+    piece = Piece(operator, object_paths.check_partition(partition), codecs.RAW.name)
     object_paths.encode_name("operator", operator)
     uploads = Uploads(session.store, session.host, checkpoint)
     await uploads.write(piece, Slice(kind, data, len(data), 1), None)

@@ -16,7 +16,7 @@ from checkpointer.checkpoint.upload import Piece, Slice, Uploads
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.keyed.state import KeyedState
 from checkpointer.storage.overlay import OverlayStore
-from manifests import keyed_records, object_paths
+from manifests import codecs, object_paths
 from manifests.model import SNAPSHOT, Chain, CheckpointId, Operator
 
 Transform = Callable[..., Any]
@@ -109,9 +109,9 @@ class Migration:
         self, snapshot: Snapshot, old: str, new: str, store: OverlayStore, owner: CheckpointId
     ) -> Operator:
         operator, function = snapshot.operator(old), self._transform[new]
-        if operator.codec == object_paths.PARQUET:
+        if operator.codec == codecs.PARQUET.name:
             return await self._transform_table(snapshot, old, new, function, store, owner)
-        make = _transformed_map if operator.codec == object_paths.MSGPACK else _transformed_bytes
+        make = _transformed_map if operator.codec == codecs.MSGPACK.name else _transformed_bytes
         slices = await make(snapshot, old, new, function)
         uploads = Uploads(store, snapshot.session.host, owner)
         pieces = {partition: Piece(new, partition, operator.codec) for partition in slices}
@@ -144,7 +144,7 @@ async def _transformed_map(snapshot: Snapshot, old: str, new: str, function: Tra
             raise IllegalArgumentError(f"{where}: its transform returned what cannot be stored: {error}") from None
         slices = {}
         for change in capture.changes:
-            data, raw_size = keyed_records.encode(change.records)
+            data, raw_size = codecs.MSGPACK.encode(change.records)
             slices[change.partition] = Slice(SNAPSHOT, data, raw_size, len(change.records))
         return slices
 

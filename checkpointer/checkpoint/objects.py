@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from checkpointer.compaction import segment_fold_start
 from checkpointer.errors import ConflictError, CorruptionError, MalformedError
 from checkpointer.runtime.host import Host
 from checkpointer.storage.base import ObjectExistsError, Store
@@ -188,7 +189,9 @@ def spill(
     operators, stored = {}, []
     for name, operator in manifest.operators.items():
         old = None if parent is None else parent.operators.get(name)
-        operators[name], objects = segments.spill(manifest.id, name, operator, old, touched.get(name))
+        operators[name], objects = segments.spill(
+            manifest.id, name, operator, old, touched.get(name), fold_start=segment_fold_start
+        )
         stored += objects
     return replace(manifest, operators=operators), stored
 

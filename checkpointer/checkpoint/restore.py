@@ -30,7 +30,7 @@ from checkpointer.errors import (
 )
 from checkpointer.keyed.state import MOST_PARTITIONS, KeyedState
 from checkpointer.storage.base import ObjectNotFoundError
-from manifests import keyed_records, object_paths
+from manifests import codecs, object_paths
 from manifests.equal_keys import may_meet, now_equal, overlay
 from manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator
 
@@ -46,9 +46,9 @@ Kind = Literal["table", "map"]
 
 def kind_of(operator: Operator) -> Kind | None:
     """Say whether an operator holds rows that Spark wrote, or the entries of a keyed state; else a job's own bytes."""
-    if operator.codec == object_paths.PARQUET:
+    if operator.codec == codecs.PARQUET.name:
         return "table"
-    return "map" if operator.partitioner == keyed_records.PARTITIONER else None
+    return "map" if operator.partitioner == codecs.MSGPACK.partitioner else None
 
 
 def find_operator(operators: Mapping[str, Operator], name: str) -> Operator:
@@ -105,9 +105,9 @@ class Snapshot:
     async def keyed(self, name: str, partitions: int | None) -> KeyedState:
         """The mapping that was saved under this name, spread over as many partitions as asked for."""
         operator = self.operator(name)
-        if operator.codec == object_paths.PARQUET:
+        if operator.codec == codecs.PARQUET.name:
             raise IllegalArgumentError(f"operator {name!r}: is a table, not a map: restored.table({name!r}) reads it")
-        if operator.partitioner != keyed_records.PARTITIONER:
+        if operator.partitioner != codecs.MSGPACK.partitioner:
             raise IllegalArgumentError(
                 f"operator {name!r}: was not saved from a KeyedState: use operator().partition()"
             )
@@ -135,7 +135,8 @@ class Snapshot:
 
         def merge() -> dict[object, bytes]:
             pairs = zip(chain, stored, strict=True)
-            return _merge(chain, {a: keyed_records.decode(a.path, data, a.raw_size, a.records) for a, data in pairs})[0]
+            decoded = {a: codecs.MSGPACK.decode(a.path, data, a.raw_size, a.records) for a, data in pairs}
+            return _merge(chain, decoded)[0]
 
         return await self.session.host.run(merge)
 
@@ -144,7 +145,7 @@ class Snapshot:
         slices = await objects.read_slices(self.store, host, group)
         for artifact, data in zip(group, slices, strict=True):
             decoded[artifact] = await host.run(
-                lambda a=artifact, d=data: keyed_records.decode(a.path, d, a.raw_size, a.records)  # type: ignore[misc]
+                lambda a=artifact, d=data: codecs.MSGPACK.decode(a.path, d, a.raw_size, a.records)  # type: ignore[misc]
             )
 
     async def _explaining(self, load: Callable[[], Awaitable[T]]) -> T:

@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 from checkpointer.checkpoint import objects, placement
-from checkpointer.checkpoint.chains import EXPLICIT, Change, Plan, split_for_fold
+from checkpointer.checkpoint.chains import Change, Plan, split_for_fold
 from checkpointer.checkpoint.latest import Head
 from checkpointer.checkpoint.metering import Meter, written
 from checkpointer.checkpoint.migrated import how_to_keep
@@ -21,7 +21,8 @@ from checkpointer.checkpoint.writer import Base, Session
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
 from checkpointer.keyed.changes import Capture, PartitionChange
 from checkpointer.keyed.state import KeyedState
-from manifests import keyed_records, object_paths
+from manifests import codecs, object_paths
+from manifests.codecs import Codec
 from manifests.json_fields import check_json
 from manifests.model import (
     DELTA,
@@ -86,8 +87,8 @@ class Draft:
         self._check_open()
         object_paths.encode_name("operator", operator)
         object_paths.check_partition(partition)
-        change = self._change(operator, EXPLICIT, object_paths.RAW, partition + 1)
-        piece, stored = Piece(operator, partition, object_paths.RAW), Slice(kind, data, len(data), 1)
+        change = self._change(operator, codecs.RAW, partition + 1)
+        piece, stored = Piece(operator, partition, codecs.RAW.name), Slice(kind, data, len(data), 1)
         older: Chain = ()
         if kind == SNAPSHOT:
             known = change.old.get(partition, (None,))[0]
@@ -107,17 +108,17 @@ class Draft:
         if not isinstance(artifact, Artifact):
             raise IllegalArgumentError(f"expected an Artifact, got {type(artifact).__name__}")
         name = object_paths.parse_artifact(artifact.path)
-        if name.id != self.id or name.partition is None or name.codec != object_paths.RAW:
+        if name.id != self.id or name.partition is None or name.codec != codecs.RAW.name:
             raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {self.id}")
         operator, partition = name.operator, name.partition
-        change = self._change(operator, EXPLICIT, object_paths.RAW, partition + 1)
-        piece = Piece(operator, partition, object_paths.RAW, (artifact,))
+        change = self._change(operator, codecs.RAW, partition + 1)
+        piece = Piece(operator, partition, codecs.RAW.name, (artifact,))
         if artifact.kind == SNAPSHOT:
             change.plans[partition] = Plan((), [piece])
         else:
             plan = change.below_delta(operator, partition)
             older = split_for_fold(plan, artifact.size, self._session.max_chain - 2)
-            folded = Piece(operator, partition, object_paths.RAW)
+            folded = Piece(operator, partition, codecs.RAW.name)
             plan.added += [folded, piece] if older else [piece]
             change.grow(partition)
             if older:  # only now: whoever waits may find a commit that has begun
@@ -147,7 +148,7 @@ class Draft:
             )
         self._refuse_written(operator)
         old = self._operators.get(operator)
-        if old is not None and old.codec != object_paths.MSGPACK:
+        if old is not None and old.codec != codecs.MSGPACK.name:
             raise IllegalArgumentError(f"operator {operator!r}: holds {old.codec} artifacts: {how_to_keep(operator)}")
         try:
             return state._capture({} if old is None else old.chains, self._session.max_chain)
@@ -159,7 +160,7 @@ class Draft:
         self._check_open()
         self._refuse_written(operator)
         partitions = capture.partitions
-        change = self._change(operator, keyed_records.PARTITIONER, object_paths.MSGPACK, partitions)
+        change = self._change(operator, codecs.MSGPACK, partitions)
         self._captures.append((operator, capture))
         if change.operator.partitions != partitions:
             change.operator = replace(change.operator, partitions=partitions)
@@ -167,7 +168,7 @@ class Draft:
         keyed = []  # all is planned before the first wait: what is planned and not written fails the commit
         for part in capture.changes:
             old = change.old.get(part.partition, ())
-            piece = Piece(operator, part.partition, object_paths.MSGPACK)
+            piece = Piece(operator, part.partition, codecs.MSGPACK.name)
             change.plans[part.partition] = Plan(old[: part.keep], [piece])
             keyed.append((piece, part, old[0] if old and part.kind == SNAPSHOT else None))
         batch: list[tuple[Piece, PartitionChange, Artifact | None]] = []
@@ -188,7 +189,7 @@ class Draft:
             raise IllegalArgumentError(
                 f"operator {operator!r}: was written as {old.schema}, not as {schema}: {how_to_keep(operator)}"
             )
-        change = self._change(operator, EXPLICIT, object_paths.RAW, 0)
+        change = self._change(operator, codecs.RAW, 0)
         change.operator = replace(change.operator, schema=check_json(f"operator {operator!r}: schema", schema))
 
     def operator(self, name: str) -> Operator | None:
@@ -223,7 +224,7 @@ class Draft:
             self._captures = [c for c in self._captures if c[0] != operator]
             return
         old = self._operators.get(operator) or self._changes[operator].operator
-        self._change(operator, old.partitioner, old.codec, old.partitions).plans[partition] = Plan(())
+        self._change(operator, codecs.CODECS[old.codec], old.partitions).plans[partition] = Plan(())
 
     # ---- how it ends --------------------------------------------------------------------------------------------
 
@@ -360,7 +361,7 @@ class Draft:
 
     async def write_tables(self) -> None:
         """Write the tables that a migration made: tasks may read and extend them before the commit."""
-        for path in [path for path in self._made if path.endswith(object_paths.PARQUET)]:
+        for path in [path for path in self._made if path.endswith(codecs.PARQUET.name)]:
             data = self._made.pop(path)
             await self._flight.start(self._uploads.put(path, data), len(data))
         await self._flight.land()
@@ -408,16 +409,16 @@ class Draft:
         if operator in self._changes and not self._changes[operator].empty:
             raise IllegalArgumentError(f"operator {operator!r}: was already written in this checkpoint")
 
-    def _change(self, operator: str, partitioner: str, codec: str, partitions: int) -> Change:
+    def _change(self, operator: str, codec: Codec, partitions: int) -> Change:
         change = self._changes.get(operator)
-        if change is None or (change.empty and change.operator.codec != codec):
+        if change is None or (change.empty and change.operator.codec != codec.name):
             old = self._operators.get(operator)
-            head = old or Operator(partitions, partitioner, codec)
+            head = old or Operator(partitions, codec.partitioner, codec.name)
             chains = old.chains if old else {}
             change = Change(head, chains, dict(chains))
-        if change.operator.codec != codec:
+        if (held := change.operator.codec) != codec.name:
             raise IllegalArgumentError(
-                f"operator {operator!r}: holds {change.operator.codec} artifacts, not {codec}: {how_to_keep(operator)}"
+                f"operator {operator!r}: holds {held} artifacts, not {codec.name}: {how_to_keep(operator)}"
             )
         self._changes[operator] = change
         return change
@@ -446,7 +447,7 @@ class Draft:
         def encode() -> list[Slice]:
             slices = []
             for _, part, _ in batch:
-                data, raw_size = keyed_records.encode(part.records)
+                data, raw_size = codecs.MSGPACK.encode(part.records)
                 slices.append(Slice(part.kind, data, raw_size, len(part.records)))
                 part.release()
             return slices

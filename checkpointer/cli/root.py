@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpointer.errors import CheckpointError, CorruptionError, StoreNotFoundError
-from checkpointer.storage import ObjectNotFoundError, Store, open_store
+from checkpointer.storage import ObjectNotFoundError, Store, open_store, parse
 from manifests import object_paths
 
 _LOST = "manifests are there, but `_latest`, which names the committed one, was lost: see `checkpointer repair`"
@@ -44,7 +44,7 @@ async def _has_pointer(store: Store) -> bool:
 
 
 async def _around(store: Store, options: Mapping[str, Any] | None) -> tuple[str, list[str]]:
-    if "://" not in store.url:
+    if parse(store.url).kind.is_of_this_machine:
         folder = Path(store.url)
         found = [*islice((p for p in folder.parents[:_ABOVE] if _is_root(p)), _MOST)]
         return _describe(folder), [str(path) for path in found or sorted(islice(_near(folder), _MOST))]

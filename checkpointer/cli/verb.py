@@ -269,7 +269,7 @@ def into_target(run: Callable[..., Any]) -> Callable[..., Any]:
 def options_for(root: str, options: Options, name: str = "storage_options") -> Options:
     """A folder takes no options; those of the environment are not meant for it."""
     source = click.get_current_context().get_parameter_source(name)
-    return None if source is ParameterSource.ENVIRONMENT and parse(root).protocol == "file" else options
+    return None if source is ParameterSource.ENVIRONMENT and parse(root).kind.is_of_this_machine else options
 
 
 def _explain(error: Exception, root: str, secrets: Sequence[Options]) -> Failed:

@@ -12,7 +12,7 @@ key out of `seen`, is noted in `dirty`, made in `data`, and only then seen. Wher
 makes a partition that is in order: each live value is packed and compared once more, and what `dirty` says is looked up
 in `data`.
 
-One key stands in all of these dicts: of those that are equal the one that is in `data` (`codecs/equal_keys.py`).
+One key stands in all of these dicts: of those that are equal the one that is in `data` (`manifests/equal_keys.py`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ from itertools import islice
 from operator import or_
 from typing import Any, TypeVar
 
-from checkpointer.compaction import fold_start
+from checkpointer.compaction import keyed_fold_start, room_for_delta
 from checkpointer.keyed.changes import PartitionChange
 from checkpointer.keyed.references import unheld
 from manifests.equal_keys import EXACT, find_key, is_zoned, kinds_of, may_differ, may_meet, overlay
@@ -290,12 +290,12 @@ class Partition:
             return None
         if known:
             sizes = [artifact.raw_size for artifact in chain[1:]]
-            room = chain[0].raw_size // 2 - sum(sizes)
+            room = room_for_delta(chain[0].raw_size, sizes)
             size, values = 16 * len(dirty), iter(dirty.values())
             while size <= room and (some := list(islice(values, 1024))):  # no further than is needed to know
                 size += sum(map(len, filter(None, some)))
             if size <= room:
-                first = fold_start([*sizes, size], max_chain - 1)
+                first = keyed_fold_start(sizes, size, max_chain)
                 records = self._folded(self._deltas[first:])
                 if records is not None:
                     return PartitionChange(

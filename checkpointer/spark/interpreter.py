@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from checkpointer.errors import InvalidStateError
+from checkpointer.storage import parse
 
 logger = logging.getLogger("checkpointer")
 
 _NEEDED = ("checkpointer", "manifests", "fsspec", "msgpack", "numpy", "pandas", "pyarrow", "tenacity", "zstandard")
-_OF_SCHEME = {"s3": "s3fs", "s3a": "s3fs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
 _MOST_TASKS = 16
 
 _NOT_CHOSEN = "python3"
@@ -57,7 +57,7 @@ def settle_interpreter(spark: SparkSession, root: str) -> None:
     """Choose the interpreter of local tasks; prove once that any other has what the tasks of a root need."""
     context: Any = spark.sparkContext
     fit = _fit.setdefault(context, set())
-    package = _OF_SCHEME.get(root.partition("://")[0])
+    package = parse(root).kind.package
     if package in fit:
         return
     use_driver_python(spark)

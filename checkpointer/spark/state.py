@@ -22,7 +22,7 @@ from checkpointer.spark.operations import Operations
 from checkpointer.spark.raw_partitions import Write, partitioning, write_partitions
 from checkpointer.spark.table import TableState
 from checkpointer.table.schema import Combine
-from manifests import object_paths
+from manifests import codecs, object_paths
 from manifests.model import CheckpointId, Job, Json
 
 P = ParamSpec("P")
@@ -134,7 +134,7 @@ class State(NotPicklable):
         self._used.add(name)
         state = self._line.maps.get(name)
         known = self._checkpoint._draft.operator(name)
-        if state is None and known is not None and known.codec == object_paths.PARQUET:
+        if state is None and known is not None and known.codec == codecs.PARQUET.name:
             raise IllegalArgumentError(
                 f"map {name!r}: the state has a table of that name: state.table({name!r}, key=…)"
             )

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from checkpointer.checkpoint.migrated import how_to_keep
 from checkpointer.checkpoint.save import Draft
 from checkpointer.client._sync import Checkpointer
+from checkpointer.compaction import table_rewrites
 from checkpointer.errors import IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.runtime.not_picklable import NotPicklable
@@ -46,7 +47,7 @@ from checkpointer.table.schema import (
     needs_rescale,
     next_schema,
 )
-from checkpointer.table.writer import Writer, on_top, rewrite, rewrites
+from checkpointer.table.writer import Writer, on_top, rewrite
 from manifests.model import Artifact, Chain, CheckpointId
 
 PARTITIONS = 16
@@ -176,7 +177,7 @@ class TableState(NotPicklable):
             self._rescale(self._version.schema)
         max_chain = self._client._session.max_chain
         turn = math.ceil(self._version.partitions / max_chain)
-        self._rewrite(rewrites(self._version, max_chain, turn))
+        self._rewrite(table_rewrites(self._version.chains, max_chain, turn))
         if self._changed:
             self._draft.put_operator(self._name, self._version.operator())
 

@@ -15,7 +15,8 @@ from checkpointer.client._sync import Checkpointer
 from checkpointer.client._sync_checkpoint import Restored
 from checkpointer.errors import InvalidStateError
 from checkpointer.spark.interpreter import settle_interpreter, use_driver_python
-from manifests import object_paths
+from checkpointer.storage import parse
+from manifests import codecs
 
 logger = logging.getLogger("checkpointer")
 
@@ -37,7 +38,7 @@ class TaskRoot:
     def open(self) -> Checkpointer:
         """The client of this Python worker, kept for its next tasks."""
         client = _client(self.client, os.getpid())
-        if _is_folder(client.root) and socket.gethostname() != self.driver_host:
+        if parse(client.root).kind.is_of_this_machine and socket.gethostname() != self.driver_host:
             raise InvalidStateError(f"{client.root}: a folder of {self.driver_host}, this task runs elsewhere")
         return client
 
@@ -74,14 +75,14 @@ def prove_tasks(client: Checkpointer, spark: SparkSession, restored: Restored | 
 
 def _has_maps_alone(restored: Restored | None) -> bool:
     manifest = None if restored is None else restored.manifest
-    return manifest is not None and all(o.codec == object_paths.MSGPACK for o in manifest.operators.values())
+    return manifest is not None and all(o.codec == codecs.MSGPACK.name for o in manifest.operators.values())
 
 
 def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None:
     """A folder is one machine's: what executors elsewhere write there, the driver would never see."""
-    if client.root.startswith("memory://"):
+    if parse(client.root).kind.is_in_memory:
         raise InvalidStateError(f"{client.root}: is in the driver's memory, which executors do not share: use a folder")
-    hosts = executor_hosts(spark) if _is_folder(client.root) else set()
+    hosts = executor_hosts(spark) if parse(client.root).kind.is_of_this_machine else set()
     if not hosts:
         return
     context: Any = spark.sparkContext
@@ -100,7 +101,3 @@ def executor_hosts(spark: SparkSession) -> set[str]:
     if context._jsc.sc().isLocal():
         return set()
     return {str(info.host()) for info in context._jsc.sc().statusTracker().getExecutorInfos()}
-
-
-def _is_folder(root: str) -> bool:
-    return "://" not in root or root.startswith("file://")

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from checkpointer.compaction import is_small
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.spark.task_client import TaskRoot
@@ -21,7 +22,7 @@ from checkpointer.table import kept, merge, wide
 from checkpointer.table.hashing import check_partitions
 from checkpointer.table.reader import Reader, Version
 from checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
-from checkpointer.table.writer import Writer, is_small, rewrite, split
+from checkpointer.table.writer import Writer, rewrite, split
 from manifests import object_paths
 from manifests.model import Artifact, Chain, CheckpointId
 

@@ -1,5 +1,9 @@
-"""Objects on any store: get, put, compare_and_swap, list, delete. `open_store` is the way in."""
+"""Objects on any store: get, put, compare_and_swap, list, delete. `open_store` is the way in.
 
+`registry.py` has the table of stores, and says how to add one.
+"""
+
+import importlib
 import os
 import threading
 from collections.abc import Mapping
@@ -14,18 +18,15 @@ from checkpointer.storage.base import (
     ObjectExistsError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    Settings,
     Store,
 )
+from checkpointer.storage.connection import require
 from checkpointer.storage.limiting import LimitedStore
 from checkpointer.storage.retrying import RetryingStore
 from checkpointer.storage.url import Location, absolute, parse
 
 Fencing = Literal["required", "none"]
-
-_S3 = ("s3", "s3a", "s3n")
-_AZURE = ("abfs", "abfss", "az")
-CLOUD = (*_S3, *_AZURE)
-"""Protocols of the object stores that put under conditions."""
 
 
 def open_store(
@@ -58,35 +59,21 @@ def open_store(
         raise IllegalArgumentError(f"timeout={timeout!r:.40}: expected seconds, more than 0")
     if not isinstance(storage_options, Mapping | None):
         raise IllegalArgumentError(f"storage_options: expected a mapping, got {type(storage_options).__name__}")
-    store = _backend(parse(url), dict(storage_options or {}), fencing == "required", concurrency, timeout)
+    settings = Settings(fencing == "required", concurrency, timeout)
+    store = open_root(parse(url), dict(storage_options or {}), settings)
     return RetryingStore(LimitedStore(store, concurrency=concurrency, timeout=timeout))
 
 
-def _backend(location: Location, options: dict[str, Any], fencing: bool, concurrency: int, timeout: float) -> Store:
-    if location.protocol == "file":
-        from checkpointer.storage.local.store import LocalStore
+def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
+    """Open a root with the store of its kind alone, which tries each request once.
 
-        if options.keys() - {"auto_mkdir"}:
-            raise IllegalArgumentError(
-                f"{location.url}: a local folder takes no storage_options; was a URL such as s3://… meant?"
-            )
-        return LocalStore(location.path, fencing=fencing, timeout=timeout)
-    if location.protocol == "memory":
-        from checkpointer.storage.memory import MemoryStore
-
-        return MemoryStore(location.url, fencing=fencing)
-    if location.protocol in _S3:
-        from checkpointer.storage.s3.store import S3Store
-
-        return S3Store(location, options, fencing=fencing, concurrency=concurrency, timeout=timeout)
-    if location.protocol in _AZURE:
-        from checkpointer.storage.azure.store import AzureStore
-
-        return AzureStore(location, options, fencing=fencing, timeout=timeout)
-    from checkpointer.storage.fsspec_store import GenericStore, check_protocol
-
-    check_protocol(location, fencing)
-    return GenericStore(location.url, options)
+    Raises `IllegalArgumentError` where the package of that store is not installed.
+    """
+    kind = location.kind
+    if kind.package is not None:
+        require(kind.package, kind.module.rpartition(".")[2], location.url)
+    store: Store = importlib.import_module(kind.module).open_root(location, options, settings)
+    return store
 
 
 def open_files(
@@ -96,21 +83,16 @@ def open_files(
 
     With `fencing="required"` only new files are put, where the store can refuse others.
     """
-    conditions = fencing if parse(location).protocol in CLOUD else "none"
+    conditions = fencing if parse(location).kind.is_cloud else "none"
     return open_store(location, storage_options, fencing=conditions)
 
 
 def options_near(url: str | os.PathLike[str], root: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The storage options of a root, for another place where that is on a store of the same kind."""
-    return options if _kind(parse(url)) == _kind(parse(root)) else None
-
-
-def _kind(location: Location) -> str:
-    return next((kinds[0] for kinds in (_S3, _AZURE) if location.protocol in kinds), location.protocol)
+    return options if parse(url).kind == parse(root).kind else None
 
 
 __all__ = [
-    "CLOUD",
     "SWAP_LIMIT",
     "Blob",
     "Entry",

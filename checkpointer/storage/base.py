@@ -85,6 +85,15 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """How the caller wants a root opened, whatever store it is on. `open_store` checked the values."""
+
+    fencing: bool
+    concurrency: int
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
 class Leftover:
     """What an interrupted write of `path` left behind: a temporary file, or the parts of an upload."""
 

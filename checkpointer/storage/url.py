@@ -8,15 +8,14 @@ from urllib.parse import urlsplit
 import fsspec
 
 from checkpointer.errors import IllegalArgumentError
+from checkpointer.storage.registry import STORES, StoreKind, kind_of
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 
 _EXAMPLE = "s3://bucket/path"
 
-_CLOUD = ("s3", "s3a", "s3n", "abfs", "abfss", "az")
-_ACCOUNTS = ("abfs", "abfss", "az")
-
-_PROTOCOLS = {*_CLOUD, *fsspec.available_protocols(), "wasb", "wasbs"}
+_OWN = {protocol for kind in STORES for protocol in kind.protocols}
+_PROTOCOLS = {*_OWN, *fsspec.available_protocols(), "wasb", "wasbs"}
 
 _BUCKET = re.compile(r"[A-Za-z0-9._$-]*|arn:.*")
 _CONTAINER = re.compile(r"[A-Za-z0-9$-]*")
@@ -34,8 +33,13 @@ class Location:
     account_host: str | None = None
 
     @property
+    def kind(self) -> StoreKind:
+        """The kind of store that the root is on."""
+        return kind_of(self.protocol)
+
+    @property
     def url(self) -> str:
-        if self.protocol == "file":
+        if self.kind.is_of_this_machine:
             return self.path
         host = f"{self.host}@{self.account_host}" if self.account_host else self.host
         return f"{self.protocol}://{host}/{self.path}" if self.path else f"{self.protocol}://{host}"
@@ -59,7 +63,7 @@ def parse(url: str | os.PathLike[str]) -> Location:
             )
         return _local(text)
     scheme = match["scheme"].lower()
-    if scheme in ("file", "local"):
+    if kind_of(scheme).is_of_this_machine:
         return _file_url(text, scheme)
     return _remote(scheme, text)
 
@@ -92,24 +96,25 @@ def _file_url(text: str, scheme: str) -> Location:
 
 
 def _remote(scheme: str, text: str) -> Location:
+    kind = kind_of(scheme)
     try:
         split = urlsplit(text)
     except ValueError:  # brackets around no IPv6 address, or characters that look like others
         raise IllegalArgumentError(f"{scheme}://…: not a URL") from None
     user, at, host = split.netloc.rpartition("@")
     # A key before an @ may hold slashes, and then its beginning looks like the name of a bucket.
-    clean = (_BUCKET if scheme in _CLOUD else _HOST).fullmatch(host) is not None
+    clean = (_BUCKET if kind.is_cloud else _HOST).fullmatch(host) is not None
     shown = f"{scheme}://{host}{split.path}" if clean and host else f"{scheme}://…"
     hidden = not split.netloc and "@" in text  # where one slash is missing, or too many, all of it is a path
     if hidden:
         shown = f"{scheme}://…"
-    if not clean or hidden or not _CONTAINER.fullmatch(user) or (at and scheme not in _ACCOUNTS):
+    if not clean or hidden or not _CONTAINER.fullmatch(user) or (at and not kind.has_accounts):
         raise IllegalArgumentError(
             f"{shown}: a URL must not hold credentials; pass them in storage_options or in the environment"
         )
     if split.query or split.fragment:
         raise IllegalArgumentError(f"{shown}: a root has no query and no fragment; pass options in storage_options")
-    if (not (user if at else host) and scheme in _CLOUD) or (at and not host):
+    if (not (user if at else host) and kind.is_cloud) or (at and not host):
         raise IllegalArgumentError(f"{shown}: names no {'account' if user else 'bucket or container'}")
     path = split.path.strip("/")
     if any(part in ("", ".", "..") for part in path.split("/")) and path:

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from checkpointer.checkpoint.migration import Transform, call
 from checkpointer.checkpoint.restore import Snapshot
+from checkpointer.compaction import is_small
 from checkpointer.errors import IllegalArgumentError
 from checkpointer.storage.overlay import OverlayStore
 from checkpointer.table.hashing import partitions_of
@@ -15,7 +16,7 @@ from checkpointer.table.opening import partition_reader
 from checkpointer.table.reader import Version
 from checkpointer.table.schema import CHANGE, FIELD_ID, MERGE, OWN, PARTITION, TableSchema, migrated_schema
 from checkpointer.table.types import spark_type
-from checkpointer.table.writer import Writer, is_small, on_top
+from checkpointer.table.writer import Writer, on_top
 from manifests.model import Chain, CheckpointId, Operator
 
 COMBINE = b"combine"

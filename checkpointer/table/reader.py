@@ -17,12 +17,9 @@ from checkpointer.runtime.host import Host
 from checkpointer.storage.base import Store
 from checkpointer.table import kept, merge, parquet, wide
 from checkpointer.table.schema import PARTITION, TableSchema
-from manifests import object_paths
+from manifests import codecs
 from manifests.digest import sha256, verify
 from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Operator
-
-PARTITIONER = "spark-murmur3-1"
-"""`pmod(hash(keys), partitions)` with Spark's 32-bit hash over the key columns in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +33,17 @@ class Version:
 
     @classmethod
     def of(cls, name: str, operator: Operator) -> "Version":
-        if operator.partitioner != PARTITIONER or operator.codec != object_paths.PARQUET:
+        if operator.partitioner != codecs.PARQUET.partitioner or operator.codec != codecs.PARQUET.name:
             kind, way = "bytes", "operator"
-            if operator.codec == object_paths.MSGPACK:
+            if operator.codec == codecs.MSGPACK.name:
                 kind, way = "a map", "keyed"
             raise IllegalArgumentError(f"operator {name!r}: is {kind}, not a table: restored.{way}({name!r}) reads it")
         return cls(name, TableSchema.from_json(name, operator.schema), operator.partitions, operator.chains)
 
     def operator(self) -> Operator:
-        return Operator(self.partitions, PARTITIONER, object_paths.PARQUET, self.chains, self.schema.to_json())
+        return Operator(
+            self.partitions, codecs.PARQUET.partitioner, codecs.PARQUET.name, self.chains, self.schema.to_json()
+        )
 
     def only(self, partitions: Sequence[int]) -> "Version":
         """The same with some partitions alone: what one task needs."""

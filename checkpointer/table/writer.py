@@ -8,27 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkpointer.checkpoint import objects
-from checkpointer.compaction import fold_start
 from checkpointer.errors import InvalidStateError
 from checkpointer.runtime.host import Host
 from checkpointer.storage.base import Store
 from checkpointer.table import kept, parquet, wide
 from checkpointer.table.merge import in_order
-from checkpointer.table.reader import Reader, Version, empty_base
+from checkpointer.table.reader import Reader, empty_base
 from checkpointer.table.schema import CHANGE, DELETE, KEPT, PARTITION, TableSchema
-from manifests import object_paths
+from manifests import codecs, object_paths
 from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId
-
-SMALL_PARTITION = 4096
-SMALL_BYTES = 8 << 20
-"""Rows, and bytes of them in memory, below which a partition shares an object with others, even if it is whole."""
-
-COMPACT_ROWS = 65_536
-COMPACT_BYTES = 64 << 20
-"""Changed rows of a partition, and bytes of them, below which merging them while reading costs less than a snapshot."""
-
-MOST_BYTES = 512 << 20
-"""Bytes of changes that a partition has at most: whoever reads it has all of them in memory."""
 
 MAX_PARTITION = 4 << 30
 """Bytes in memory of a partition's rows at most: as one object they still go to any store with one request."""
@@ -90,9 +78,7 @@ class Writer:
             )
 
     async def _put_snapshot(self, partition: int, encoded: parquet.Encoded, records: int) -> Artifact:
-        path = object_paths.artifact(
-            self._table, partition, self._owner, SNAPSHOT, encoded.digest, object_paths.PARQUET
-        )
+        path = object_paths.artifact(self._table, partition, self._owner, SNAPSHOT, encoded.digest, codecs.PARQUET.name)
         await objects.put(self._store, path, encoded.data)
         size = len(encoded.data)
         return Artifact(path, SNAPSHOT, 0, size, size, encoded.raw_size, records, encoded.digest, encoded.tail)
@@ -115,7 +101,7 @@ class Writer:
             return encoded, {partition: (part.nbytes, part.num_rows) for partition, part in split(changes)}
 
         encoded, parts = await self._host.run(encode)
-        path = object_paths.pack(self._table, self._owner, encoded.digest, object_paths.PARQUET)
+        path = object_paths.pack(self._table, self._owner, encoded.digest, codecs.PARQUET.name)
         await objects.put(self._store, path, encoded.data)
         size = len(encoded.data)
         return {
@@ -139,42 +125,6 @@ def on_top(chain: Chain, delta: Artifact) -> Chain:
 
 
 # ---- compaction ------------------------------------------------------------------------------------------------------
-
-
-def rewrites(version: Version, max_chain: int, snapshots: int) -> dict[int, int]:
-    """For each partition whose chain should be shorter: how many of its artifacts stay. None of them: a snapshot.
-
-    As everywhere, a chain that is too long ends in a snapshot if its deltas outweigh half of the old one, else its
-    newest deltas become one. The limit is up to a third lower for some partitions than for others, as all of them would
-    reach it in the same batch. Deltas that outweigh the snapshot by many rows, or bytes, do not wait for the limit: of
-    those partitions at most `snapshots` are rewritten in a batch, the ones that are due most. Those whose deltas are as
-    large as a task may have to hold are all rewritten, however large the snapshot is.
-    """
-    found, outweighed = {}, []
-    steps = max(1, max_chain // 3)
-    for partition, (base, *deltas) in version.chains.items():
-        sizes = [artifact.records for artifact in deltas]
-        changed = sum(sizes)
-        base_bytes, heavy = base.raw_size, sum(artifact.raw_size for artifact in deltas)
-        due = max(
-            changed / COMPACT_ROWS if 2 * changed > base.records else 0,
-            heavy / COMPACT_BYTES if 2 * heavy > base_bytes else 0,
-        )
-        limit = max_chain - 1 - partition % steps
-        if heavy >= MOST_BYTES:
-            found[partition] = 0
-        elif len(deltas) > limit:
-            outweighs = 2 * changed > base.records or due >= 1
-            small = is_small(base.records + changed, base_bytes + heavy)  # such a one shares an object with others
-            found[partition] = 0 if outweighs and not small else 1 + fold_start(sizes, limit)
-        elif due >= 1:
-            outweighed.append((due, partition))
-    return found | {partition: 0 for _, partition in sorted(outweighed, reverse=True)[:snapshots]}
-
-
-def is_small(rows: int, size: int) -> bool:
-    """Say whether a partition is better kept in an object with others than in a snapshot of its own."""
-    return rows < SMALL_PARTITION and size < SMALL_BYTES
 
 
 async def rewrite(
@@ -224,4 +174,4 @@ def _is_whole(chain: Chain, count: int) -> bool:
     return count == 1 and chain[0].length == 0
 
 
-__all__ = ["COMPACT_ROWS", "Writer", "is_small", "on_top", "rewrite", "rewrites", "split"]
+__all__ = ["MAX_PARTITION", "Writer", "on_top", "rewrite", "split"]

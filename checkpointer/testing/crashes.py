@@ -33,8 +33,8 @@ def injected(faults: Faults) -> Iterator[Faults]:
 
     Other processes, such as Spark's executors, meet none.
     """
-    opened = stores._backend
-    with mock.patch.object(stores, "_backend", lambda *args: FaultyStore(opened(*args), faults)):
+    opened = stores.open_root
+    with mock.patch.object(stores, "open_root", lambda *args: FaultyStore(opened(*args), faults)):
         yield faults
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from checkpointer.errors import DependencyError, StoreRefusedError
 from checkpointer.storage.base import Page, Store
-from checkpointer.storage.memory import MemoryStore, forget
+from checkpointer.storage.memory.store import MemoryStore, forget
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.requests import WRITES, CrashError, Request, Send
 from checkpointer.testing.store import FaultyStore

@@ -21,7 +21,7 @@ from checkpointer.errors import (
     OutcomeUnknownError,
     UnsupportedFormatError,
 )
-from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.memory.store import MemoryStore
 from manifests import object_paths
 from manifests.manifest_json import decode_pointer, encode_pointer
 from manifests.model import CheckpointId, Job

@@ -25,7 +25,7 @@ from checkpointer.errors import (
     InvalidStateError,
 )
 from checkpointer.table.opening import partition_reader
-from manifests import object_paths
+from manifests import codecs, object_paths
 from manifests.model import Artifact, CheckpointId, Manifest
 from tests.admin.test_repair import missing, objects_of
 from tests.checkpoint.test_intact import spoil
@@ -46,9 +46,9 @@ def values(client: Checkpointer, manifest: Manifest) -> Values:
     found: Values = {}
     for name, operator in manifest.operators.items():
         for partition in operator.chains:
-            if operator.codec == object_paths.MSGPACK:
+            if operator.codec == codecs.MSGPACK.name:
                 value: Any = runtime.run_sync(snapshot.entries(name, partition))
-            elif operator.codec == object_paths.PARQUET:
+            elif operator.codec == codecs.PARQUET.name:
                 value = rows_in(runtime.run_sync(partition_reader(snapshot, name, [partition])(partition)))
             else:
                 value = runtime.run_sync(snapshot.partition(name, partition))

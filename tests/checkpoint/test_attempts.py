@@ -15,7 +15,7 @@ from checkpointer.errors import (
     StoreRefusedError,
 )
 from checkpointer.keyed import partition
-from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.memory.store import MemoryStore
 from tests.world import World, attempt, latest, put
 
 BIG = b"z" * (1 << 20)

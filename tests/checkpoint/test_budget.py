@@ -14,7 +14,7 @@ from checkpointer.errors import IllegalArgumentError
 from checkpointer.storage import open_store
 from checkpointer.storage.base import Blob, Page
 from checkpointer.storage.limiting import LimitedStore
-from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.memory.store import MemoryStore
 from checkpointer.storage.retrying import RetryingStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore

@@ -23,7 +23,7 @@ from checkpointer.errors import (
     UnsupportedFormatError,
 )
 from checkpointer.runtime.host import SystemHost
-from manifests import object_paths
+from manifests import codecs, object_paths
 from manifests.digest import sha256
 from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
 from manifests.segments import INLINE
@@ -300,10 +300,10 @@ def crafted(root: Path, data: bytes, **claims: int) -> Checkpointer:
     client = Checkpointer(root)
     client.restore()
     checkpoint = client.new_id()
-    path = object_paths.artifact("map", 0, checkpoint, SNAPSHOT, sha256(data), object_paths.MSGPACK)
+    path = object_paths.artifact("map", 0, checkpoint, SNAPSHOT, sha256(data), codecs.MSGPACK.name)
     runtime.run_sync(client._session.store.put(path, data))
     artifact = Artifact(path, SNAPSHOT, 0, len(data), len(data), 100, 1, sha256(data))
-    operator = Operator(1, "crc32-key-1", object_paths.MSGPACK, {0: (replace(artifact, **claims),)})
+    operator = Operator(1, "crc32-key-1", codecs.MSGPACK.name, {0: (replace(artifact, **claims),)})
     client.save_manifest(Manifest(checkpoint, created=SystemHost().now(), operators={"map": operator}))
     client.update_latest(checkpoint)
     return client

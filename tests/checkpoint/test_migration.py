@@ -11,20 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
+from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy, compaction
 from checkpointer.admin.stats import take_census
 from checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.runtime import run_sync
 from checkpointer.table import migration
-from checkpointer.table import writer as writer_module
 from checkpointer.table.hashing import partitions_of
 from checkpointer.table.merge import in_order
-from checkpointer.table.reader import PARTITIONER, Version
+from checkpointer.table.reader import Version
 from checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema, first_schema
 from checkpointer.table.writer import Writer, on_top
 from checkpointer.testing.crashes import crash_points
-from manifests import object_paths, segments
+from manifests import codecs, segments
 from manifests.model import Chain, Job, Operator
 from tests.world import Actor, World, contents
 
@@ -311,7 +310,7 @@ def test_small_partitions_share_an_object(world: World, client: Actor, monkeypat
     with client.begin():
         pass
     assert len(world.objects("artifacts/rows/") - before) == 1
-    monkeypatch.setattr(writer_module, "SMALL_PARTITION", 10)
+    monkeypatch.setattr(compaction, "SMALL_PARTITION", 10)
     monkeypatch.setattr(migration, "PACK", 1)
     before = world.objects("artifacts/rows/")
     restored(client, transform={"rows": double})
@@ -325,7 +324,9 @@ def test_small_partitions_share_an_object(world: World, client: Actor, monkeypat
 def test_a_table_without_rows_gets_its_new_columns(world: World) -> None:
     client = world.actor()
     with client.begin() as cp:
-        cp._draft.put_operator("rows", Operator(4, PARTITIONER, object_paths.PARQUET, {}, SCHEMA.to_json()))
+        cp._draft.put_operator(
+            "rows", Operator(4, codecs.PARQUET.partitioner, codecs.PARQUET.name, {}, SCHEMA.to_json())
+        )
     restored(client, transform={"rows": lambda rows: rows.append_column("x", pa.nulls(0, pa.string()))})
     with client.begin():
         pass
@@ -665,7 +666,7 @@ def test_columns_have_to_be_the_same_in_every_partition(client: Actor) -> None:
 def test_parquet_that_is_no_table_is_not_transformed(world: World) -> None:
     client = world.actor()
     with client.begin() as cp:
-        cp._draft.put_operator("x", Operator(1, "explicit", object_paths.PARQUET))
+        cp._draft.put_operator("x", Operator(1, "explicit", codecs.PARQUET.name))
     with pytest.raises(IllegalArgumentError, match=r"'x': is .*, not a table"):
         client.restore(transform={"x": lambda rows: rows})
 

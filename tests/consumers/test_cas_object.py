@@ -33,7 +33,7 @@ from checkpointer.runtime.host import SystemHost
 from checkpointer.storage import open_store
 from checkpointer.storage.base import Blob, PreconditionFailedError, Store
 from checkpointer.storage.compare_and_swap import SENDS
-from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.memory.store import MemoryStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
 from manifests.positions_json import (

@@ -19,7 +19,7 @@ from checkpointer.consumers.cas_object import Space
 from checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager, CompleteLease, LeaseManager
 from checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError, LeaseLostError
 from checkpointer.runtime import run_sync
-from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.memory.store import MemoryStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.requests import CrashError, Gate
 from checkpointer.testing.store import FaultyStore

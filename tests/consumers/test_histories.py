@@ -16,7 +16,7 @@ from checkpointer.consumers import leases
 from checkpointer.consumers.lease import Lease, Value
 from checkpointer.consumers.leases import Balance
 from checkpointer.errors import CheckpointError, LeaseLostError
-from checkpointer.storage import memory
+from checkpointer.storage.memory import store as memory
 from checkpointer.testing.orders import play_in_every_order
 from checkpointer.testing.simulation import Effect, Simulation
 from manifests.positions_json import Position, decode_position

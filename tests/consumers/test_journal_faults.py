@@ -21,7 +21,7 @@ from checkpointer.errors import (
 )
 from checkpointer.storage import ObjectNotFoundError
 from checkpointer.storage.compare_and_swap import SENDS
-from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.memory.store import MemoryStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.requests import CrashError
 from checkpointer.testing.store import FaultyStore

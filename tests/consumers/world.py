@@ -13,7 +13,7 @@ from checkpointer.consumers.lease import Lease, Value
 from checkpointer.consumers.leases import Leases
 from checkpointer.errors import LeaseLostError
 from checkpointer.storage.base import ObjectNotFoundError, Store
-from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.memory.store import MemoryStore
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
 from manifests import object_paths

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from checkpointer.checkpoint.save import ENCODE_AT_ONCE
 from checkpointer.checkpoint.upload import Flight
 from checkpointer.errors import DependencyError
 from checkpointer.runtime.host import SystemHost
-from manifests import keyed_records
+from manifests import codecs
 from manifests.model import DELTA, SNAPSHOT
 from tests.keyed.states import failing_save, filled, kinds, save, saved
 from tests.world import Actor, World
@@ -237,7 +238,7 @@ def test_what_is_large_is_encoded_beside_the_event_loop(
     world: World, grows: str, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large: list[bool] = []
-    encode = keyed_records.encode
+    encode = codecs.MSGPACK.encode
 
     def watched(records: Any) -> tuple[bytes, int]:
         stored, raw_size = encode(records)
@@ -246,7 +247,7 @@ def test_what_is_large_is_encoded_beside_the_event_loop(
         return stored, raw_size
 
     client, state = world.actor(max_chain=2), KeyedState({"k": "small"}, partitions=1)
-    monkeypatch.setattr(keyed_records, "encode", watched)
+    monkeypatch.setattr(codecs, "MSGPACK", replace(codecs.MSGPACK, encode=watched))
     if again:
         save(client, state)
     if grows == "keys":

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from manifests import object_paths
+from manifests import codecs, object_paths
 from manifests.json_fields import dump
 from manifests.model import (
     DELTA,
@@ -46,7 +46,7 @@ def alone(
     operator: str = "totals",
     kind: Kind = SNAPSHOT,
     owner: CheckpointId = PARENT,
-    codec: str = object_paths.RAW,
+    codec: str = codecs.RAW.name,
     size: int = 10,
 ) -> Artifact:
     """An artifact that is an object of its own."""
@@ -61,7 +61,7 @@ def packed(
     operator: str = "totals",
     kind: Kind = SNAPSHOT,
     owner: CheckpointId = PARENT,
-    codec: str = object_paths.RAW,
+    codec: str = codecs.RAW.name,
 ) -> list[Artifact]:
     """Artifacts that stand one after the other in a pack."""
     path = object_paths.pack(operator, owner, digest(("pack", kind, owner, lengths)), codec)
@@ -84,12 +84,12 @@ MANIFEST = Manifest(
         "totals": Operator(
             partitions=3,
             partitioner="explicit",
-            codec=object_paths.RAW,
+            codec=codecs.RAW.name,
             chains={0: (alone(0), _PACK[0]), 2: (alone(2), alone(2, kind=DELTA, owner=ID), _PACK[1], _PACK[2])},
             schema={"fields": ["a"]},
             extra={"operator_colour": "blue"},
         ),
-        "naïve": Operator(0, "explicit", object_paths.RAW),
+        "naïve": Operator(0, "explicit", codecs.RAW.name),
     },
     positions={"topic": {"0": "1031"}},
     watermark="2024-01-02",
@@ -222,7 +222,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
     owner = CheckpointId(draw(st.integers(1, checkpoint.sequence)), draw(hexes))
     operators = {}
     for name in draw(st.sets(names, max_size=3)):
-        codec = draw(st.sampled_from(object_paths.CODECS))
+        codec = draw(st.sampled_from([*codecs.CODECS]))
         partitions = draw(st.integers(0, 2**31))
         numbers = draw(st.sets(st.integers(0, partitions - 1), max_size=4)) if partitions else set()
         operators[name] = Operator(

@@ -13,7 +13,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manifests import object_paths, segments, zstd
+from checkpointer.compaction import segment_fold_start
+from manifests import codecs, object_paths, segments, zstd
 from manifests.digest import sha256
 from manifests.errors import CheckpointError, IllegalArgumentError, MalformedError, UnsupportedFormatError
 from manifests.manifest_json import decode_manifest, encode_manifest
@@ -41,7 +42,7 @@ class Line:
     """A line of checkpoints of one operator, as a store would keep it: each is read back from its bytes."""
 
     def __init__(self, partitions: int) -> None:
-        self.operator = Operator(partitions, "explicit", object_paths.RAW)
+        self.operator = Operator(partitions, "explicit", codecs.RAW.name)
         self.objects: dict[str, bytes] = {}
         self._decoded: dict[Segment, dict[int, Patch]] = {}
         self.sequence = 0
@@ -54,7 +55,9 @@ class Line:
         """Write the next checkpoint; returns the bytes of its manifest and segments."""
         owner = self.next_id()
         operator = replace(self.operator, chains=chains, segments=(), patches=(), **changes)
-        written, stored = spill(owner, "op", operator, self.operator if self.sequence else None)
+        written, stored = spill(
+            owner, "op", operator, self.operator if self.sequence else None, fold_start=segment_fold_start
+        )
         parent = Ref(CheckpointId(self.sequence, f"{self.sequence:08x}"), digest(1)) if self.sequence else None
         data = encode_manifest(Manifest(owner, parent, operators={"op": written}))
         for path, content in stored:
@@ -204,7 +207,7 @@ def test_packs_load_back_equal() -> None:
 
 @pytest.mark.parametrize(
     ("codec", "partitions"),
-    [(object_paths.PARQUET, 2000), (object_paths.RAW, 601)],
+    [(codecs.PARQUET.name, 2000), (codecs.RAW.name, 601)],
     ids=["another codec", "fewer partitions"],
 )
 def test_an_operator_made_anew_under_an_old_name_takes_nothing_over(codec: str, partitions: int) -> None:
@@ -242,7 +245,9 @@ def test_ten_of_a_hundred_thousand_partitions() -> None:
     partitions, touched, commits = 100_000, 10, 200
     owner = CheckpointId(1, "00000001")
     chains: Chains = {n: (small(n, SNAPSHOT, owner),) for n in range(partitions)}
-    parent, _ = spill(owner, "op", Operator(partitions, "explicit", object_paths.RAW, chains), None)
+    parent, _ = spill(
+        owner, "op", Operator(partitions, "explicit", codecs.RAW.name, chains), None, fold_start=segment_fold_start
+    )
     draw = random.Random(7)
     spent, most = 0, 0
     for sequence in range(2, commits + 2):
@@ -250,7 +255,9 @@ def test_ten_of_a_hundred_thousand_partitions() -> None:
         chains = dict(parent.chains)
         for partition in draw.sample(range(partitions), touched):
             chains[partition] = (*chains[partition], small(partition, DELTA, owner))
-        parent, stored = spill(owner, "op", replace(parent, chains=chains, segments=(), patches=()), parent)
+        parent, stored = spill(
+            owner, "op", replace(parent, chains=chains, segments=(), patches=()), parent, fold_start=segment_fold_start
+        )
         spent += sum(len(data) for _, data in stored)
         most = max(most, len(parent.segments))
     assert spent / (commits * touched) <= 2048
@@ -276,11 +283,11 @@ RAW = zstandard.decompress(OBJECT.data)
 
 def decode(raw: bytes, segment: Segment = SEGMENT, **changes: Any) -> dict[int, Patch]:
     data = zstandard.compress(raw)
-    return decode_segment(replace(segment, raw_size=len(raw), **changes), "totals", 3, object_paths.RAW, data)
+    return decode_segment(replace(segment, raw_size=len(raw), **changes), "totals", 3, codecs.RAW.name, data)
 
 
 def test_a_segment_comes_back() -> None:
-    assert decode_segment(SEGMENT, "totals", 3, object_paths.RAW, OBJECT.data) == PATCHES
+    assert decode_segment(SEGMENT, "totals", 3, codecs.RAW.name, OBJECT.data) == PATCHES
     expected = Segment(object_paths.segment(ID, sha256(OBJECT.data)), len(OBJECT.data), len(RAW), 3)
     assert expected == SEGMENT
     assert encode_segment(ID, "totals", dict(reversed(PATCHES.items()))) == (SEGMENT, OBJECT)
@@ -339,14 +346,14 @@ def test_a_bad_segment_is_malformed(path: str, value: Json) -> None:
 def test_an_object_may_lie_in_the_folder_of_an_older_name() -> None:
     renamed = {0: Patch(0, (alone(0, operator="other"),))}
     segment, stored = encode_segment(ID, "totals", renamed)
-    assert decode_segment(segment, "totals", 3, object_paths.RAW, stored.data) == renamed
+    assert decode_segment(segment, "totals", 3, codecs.RAW.name, stored.data) == renamed
 
 
 def test_an_artifact_is_never_younger_than_its_segment() -> None:
     young = {0: Patch(0, (alone(0, owner=CheckpointId(43, "00000000")),))}
     segment, stored = encode_segment(ID, "totals", young)
     with pytest.raises(MalformedError, match="does not belong"):
-        decode_segment(segment, "totals", 3, object_paths.RAW, stored.data)
+        decode_segment(segment, "totals", 3, codecs.RAW.name, stored.data)
 
 
 def test_another_number_of_entries_is_malformed() -> None:
@@ -368,7 +375,7 @@ def test_another_number_of_entries_is_malformed() -> None:
 )
 def test_patches_that_make_no_chain_are_malformed(patches: list[dict[int, Patch]], why: str) -> None:
     with pytest.raises(MalformedError, match=rf"^operator 'op': partition 0: .*{why}"):
-        load("operator 'op'", Operator(1, "explicit", object_paths.RAW), patches)
+        load("operator 'op'", Operator(1, "explicit", codecs.RAW.name), patches)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +391,7 @@ def test_every_flipped_bit_ends_in_the_tree() -> None:
         bad = bytearray(OBJECT.data)
         bad[at // 8] ^= 1 << at % 8
         with suppress(CheckpointError):
-            decode_segment(SEGMENT, "totals", 3, object_paths.RAW, bytes(bad))
+            decode_segment(SEGMENT, "totals", 3, codecs.RAW.name, bytes(bad))
     for at in range(8 * len(RAW)):
         bad = bytearray(RAW)
         bad[at // 8] ^= 1 << at % 8
@@ -409,7 +416,7 @@ def test_a_bomb_ends_quickly_and_small(data: bytes, raw_size: int) -> None:
     started = time.monotonic()
     try:
         with pytest.raises(MalformedError, match=rf"^{SEGMENT.path}: "):
-            decode_segment(segment, "totals", 3, object_paths.RAW, data)
+            decode_segment(segment, "totals", 3, codecs.RAW.name, data)
         assert time.monotonic() - started < 5
         assert tracemalloc.get_traced_memory()[1] < 30_000_000
     finally:

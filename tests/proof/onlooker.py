@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from checkpointer.errors import CorruptionError
 from checkpointer.storage.base import Blob
-from checkpointer.storage.memory import MemoryStore, forget
+from checkpointer.storage.memory.store import MemoryStore, forget
 from manifests import object_paths
 from manifests.manifest_json import decode_pointer
 from manifests.model import Ref

@@ -13,8 +13,8 @@ from checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from checkpointer.errors import CorruptionError, InvalidStateError
 from checkpointer.spark.table import TableState
 from checkpointer.storage.base import Blob
-from checkpointer.storage.memory import MemoryStore
-from manifests import object_paths
+from checkpointer.storage.memory.store import MemoryStore
+from manifests import codecs, object_paths
 from manifests.model import CheckpointId, Manifest
 from tests import damage
 from tests.proof.onlooker import Saved
@@ -77,9 +77,9 @@ def state_of(restored: Restored | None) -> State:
         return {}
 
     def read(name: str, codec: str) -> Any:
-        if codec == object_paths.PARQUET:
+        if codec == codecs.PARQUET.name:
             return rows_in(restored.table(name))
-        if codec == object_paths.MSGPACK:
+        if codec == codecs.MSGPACK.name:
             return dict(restored.keyed(name))
         operator = restored.operator(name)
         return {partition: operator.partition(partition) for partition in operator.partitions}

@@ -10,7 +10,8 @@ from typing import Any
 from checkpointer.admin import savepoints
 from checkpointer.admin.retention import delete, expire, garbage_collect, plan, policy, reachability
 from checkpointer.checkpoint import history, latest, objects, prepared, restore, save, upload, writer
-from checkpointer.storage import compare_and_swap, memory
+from checkpointer.storage import compare_and_swap
+from checkpointer.storage.memory import store as memory
 
 
 @dataclass(frozen=True, slots=True)

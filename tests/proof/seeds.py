@@ -24,7 +24,7 @@ from checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceN
 from checkpointer.table import parquet
 from checkpointer.table.merge import in_order
 from checkpointer.table.schema import MERGE
-from manifests import msgpack_values, object_paths
+from manifests import codecs, msgpack_values, object_paths
 from manifests.json_fields import dump
 from manifests.model import Artifact, Json, Manifest, Operator, Patch, Ref, Segment, Tail
 from manifests.positions_json import Ownership, Position, Row, encode_ownership, encode_position
@@ -121,12 +121,12 @@ PATH_MARKS = (b"/", b"..", b"%2e%2e", b"%2F", b"%", b"\0", b"\n", "é".encode(),
 
 def manifests() -> tuple[Manifest, ...]:
     kept = Segment(object_paths.segment(PARENT, digest("segment")), 120, 700, 600)
-    tail = replace(alone(1, operator="table", codec=object_paths.PARQUET), tail=Tail(7, digest("tail")))
+    tail = replace(alone(1, operator="table", codec=codecs.PARQUET.name), tail=Tail(7, digest("tail")))
     return (
         MANIFEST,
         Manifest(ID),
-        replace(MANIFEST, operators={"many": Operator(1000, "explicit", object_paths.RAW, segments=(kept,))}, extra={}),
-        replace(MANIFEST, operators={"table": Operator(2, "x", object_paths.PARQUET, {1: (tail,)}, WIDE.to_json())}),
+        replace(MANIFEST, operators={"many": Operator(1000, "explicit", codecs.RAW.name, segments=(kept,))}, extra={}),
+        replace(MANIFEST, operators={"table": Operator(2, "x", codecs.PARQUET.name, {1: (tail,)}, WIDE.to_json())}),
     )
 
 

@@ -14,14 +14,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from checkpointer import Checkpointer
+from checkpointer import Checkpointer, compaction
 from checkpointer.runtime import run_sync
 from checkpointer.spark import table as table_module
 from checkpointer.spark.state import State
 from checkpointer.spark.table import TableState
 from checkpointer.table import reader as version_module
 from checkpointer.table import wide
-from checkpointer.table import writer as write_module
 from checkpointer.table.merge import in_order
 from checkpointer.table.reader import Reader, Version
 from tests.proof.plain_spark import PlainFrame, new_state
@@ -52,11 +51,11 @@ class History:
         """Rows and bytes at which something changes, most of them so small that it does."""
         choose = self.draw.choice
         patch.setattr(table_module, "DRIVER_BYTES", choose([1, 3000, 16 << 20]))
-        patch.setattr(write_module, "COMPACT_ROWS", choose([8, 65_536]))
-        patch.setattr(write_module, "COMPACT_BYTES", choose([1000, 64 << 20]))
-        patch.setattr(write_module, "MOST_BYTES", choose([1, 5000, 512 << 20]))
-        patch.setattr(write_module, "SMALL_PARTITION", choose([1, 5, 4096]))
-        patch.setattr(write_module, "SMALL_BYTES", choose([1, 8 << 20]))
+        patch.setattr(compaction, "COMPACT_ROWS", choose([8, 65_536]))
+        patch.setattr(compaction, "COMPACT_BYTES", choose([1000, 64 << 20]))
+        patch.setattr(compaction, "MOST_BYTES", choose([1, 5000, 512 << 20]))
+        patch.setattr(compaction, "SMALL_PARTITION", choose([1, 5, 4096]))
+        patch.setattr(compaction, "SMALL_BYTES", choose([1, 8 << 20]))
         patch.setattr(wide, "NARROW_BYTES", choose([1, 1 << 30]))
         patch.setattr(version_module, "STREAM_BYTES", choose([1, 64 << 20]))
         patch.setattr(version_module, "PIECE_GROUPS", choose([1, 16]))

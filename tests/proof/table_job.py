@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from checkpointer import compaction
 from checkpointer.spark import table as table_module
-from checkpointer.table import writer as write_module
 from tests.proof.table_history import History
 
 BATCHES = 3
@@ -45,7 +45,7 @@ def main(master: str, folder: Path, root: str, first: int, count: int) -> None:
             os.chdir(there)
             # What tasks are told; their own limits are those of the library.
             patch.setattr(table_module, "DRIVER_BYTES", history.draw.choice([1, 100_000, 16 << 20]))
-            patch.setattr(write_module, "COMPACT_BYTES", history.draw.choice([100_000, 64 << 20]))
+            patch.setattr(compaction, "COMPACT_BYTES", history.draw.choice([100_000, 64 << 20]))
             try:
                 for number in range(BATCHES):
                     history.batch(number)

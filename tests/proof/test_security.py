@@ -45,6 +45,7 @@ EXCEPTIONS = {
         {"pickle"},
         "what a task wrote, sent back to its own driver by Spark",
     ),
+    "checkpointer.storage": ({"import_module"}, "the folders of the stores, by names that stand in their registry"),
     "checkpointer.storage.connection": ({"import_module"}, "s3fs and adlfs, by names that stand in the code"),
     "checkpointer.spark.interpreter": (
         {"__import__"},

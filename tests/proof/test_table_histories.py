@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from checkpointer import compaction
 from checkpointer.runtime import run_sync
 from checkpointer.table import wide
 from checkpointer.table import writer as write_module
@@ -57,7 +58,7 @@ def test_large_rows_that_all_change_stay_readable_batch_after_batch(
 ) -> None:
     """The long run brings more than 2 GiB of one column together, which 32-bit offsets cannot hold."""
     scale = effort(20, 1)
-    for module, name in ((wide, "NARROW_BYTES"), *((write_module, n) for n in ("COMPACT_BYTES", "MOST_BYTES"))):
+    for module, name in ((wide, "NARROW_BYTES"), *((compaction, n) for n in ("COMPACT_BYTES", "MOST_BYTES"))):
         monkeypatch.setattr(module, name, getattr(module, name) // scale)
     schema = schema_of({"k": "long", "v": "binary"}, ["k"])
     place = Place(schema)
@@ -80,7 +81,7 @@ def test_large_rows_that_all_change_stay_readable_batch_after_batch(
         delta = run_sync(writer.pack(changes))[0]
         place.chains[0] = write_module.on_top(place.chains.get(0, ()), delta)
         place.chains |= run_sync(
-            write_module.rewrite(place.reader(), writer, place.chains, write_module.rewrites(place.version, 30, 1))
+            write_module.rewrite(place.reader(), writer, place.chains, compaction.table_rewrites(place.chains, 30, 1))
         )
     (rows, size) = run_sync(_measure(place.reader()))
     assert (rows, size) == (count + 11, (count + 11) * width)

@@ -14,7 +14,7 @@ from checkpointer.consumers.eventhub import CheckpointStore
 from checkpointer.consumers.inspect import survey
 from checkpointer.errors import CheckpointError
 from checkpointer.runtime import run_sync
-from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.memory.store import MemoryStore
 from manifests import object_paths
 from manifests.positions_json import Marker, encode_marker
 from tests.damage import fill

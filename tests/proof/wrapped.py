@@ -24,7 +24,7 @@ from checkpointer.storage.base import Blob, Entry
 from checkpointer.table import parquet
 from checkpointer.table.reader import Reader, Version
 from checkpointer.table.schema import PARTITION, TableSchema
-from manifests import keyed_records, msgpack_values, object_paths, positions_json, segments, tagged_json, zstd
+from manifests import codecs, keyed_records, msgpack_values, object_paths, positions_json, segments, tagged_json, zstd
 from manifests.digest import sha256
 from manifests.json_fields import Fields
 from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json, Patches, Segment, SparkProgress
@@ -42,7 +42,7 @@ def segment(data: bytes) -> Patches:
     """The first byte is how many entries the manifest promises."""
     stored = zstandard.ZstdCompressor().compress(data[1:])
     segment = Segment(object_paths.segment(ID, sha256(stored)), len(stored), len(data) - 1, data[0] if data else 0)
-    patches = segments.decode_segment(segment, "totals", 10, object_paths.RAW, stored)
+    patches = segments.decode_segment(segment, "totals", 10, codecs.RAW.name, stored)
     segments.load("totals", seeds.MANIFEST.operators["totals"], [patches])
     return patches
 

@@ -16,13 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
-from checkpointer import Checkpointer
+from checkpointer import Checkpointer, compaction
+from checkpointer.compaction import SMALL_PARTITION
 from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from checkpointer.spark import Snapshot, State, read_state, stateful
 from checkpointer.spark import table as table_module
-from checkpointer.table import writer
 from checkpointer.table.schema import PARTITION
-from checkpointer.table.writer import SMALL_PARTITION
 from tests.spark.conftest import Job
 
 Body = Callable[[DataFrame, int, State], None]
@@ -375,7 +374,7 @@ def test_any_history_of_changes_is_what_a_dict_would_hold(
 ) -> None:
     """Written and compacted by tasks and by the driver, in changing numbers of partitions, with chains of at most 4."""
     monkeypatch.setattr(table_module, "DRIVER_BYTES", driver_bytes)
-    monkeypatch.setattr(writer, "COMPACT_ROWS", 8)
+    monkeypatch.setattr(compaction, "COMPACT_ROWS", 8)
     draw, model = random.Random(driver_bytes), {}
     keys = [None, "a", "b", "c", "ß", "d"]
     chains = []
@@ -423,7 +422,7 @@ def test_any_history_of_changes_is_what_a_dict_would_hold(
 
 
 def test_snapshots_due_at_once_are_spread_over_batches(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "COMPACT_ROWS", 1)
+    monkeypatch.setattr(compaction, "COMPACT_ROWS", 1)
     snapshots = []
 
     def body(batch: DataFrame, batch_id: int, state: State) -> None:

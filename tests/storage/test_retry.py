@@ -14,7 +14,7 @@ from checkpointer.storage import ObjectExistsError, ObjectNotFoundError, Precond
 from checkpointer.storage.base import Blob, Page, S
 from checkpointer.storage.conditional_write_check import probe
 from checkpointer.storage.limiting import SMALL, SMALL_TURNS, SMALL_WRITE, LimitedStore
-from checkpointer.storage.memory import MemoryStore
+from checkpointer.storage.memory.store import MemoryStore
 from checkpointer.storage.request_counts import Traffic, counted
 from checkpointer.storage.retrying import RetryingStore
 from manifests.digest import Bytes, sha256

@@ -14,10 +14,10 @@ from checkpointer.table import parquet, wide
 from checkpointer.table import reader as reader_module
 from checkpointer.table import writer as write_module
 from checkpointer.table.merge import apply, consolidate, first_beyond, in_order
-from checkpointer.table.reader import Reader, Version
+from checkpointer.table.reader import Reader
 from checkpointer.table.schema import MERGE, TableSchema
-from checkpointer.table.writer import COMPACT_BYTES, MAX_PARTITION, MOST_BYTES, SMALL_BYTES, rewrites
-from manifests.model import DELTA, SNAPSHOT, Artifact
+from checkpointer.table.writer import MAX_PARTITION
+from manifests.model import SNAPSHOT
 from tests.table.tables import (
     NAN,
     Change,
@@ -159,36 +159,6 @@ def test_rows_are_cut_by_rows_and_bytes() -> None:
 
 
 # ---- bytes beside rows -----------------------------------------------------------------------------------------------
-
-
-def version_of(base: int, *deltas: int, rows: int = 10) -> Version:
-    """A partition of so many bytes in memory, stored in next to none."""
-    chain = [
-        Artifact(f"p{n}", DELTA if n else SNAPSHOT, 0, 1, 1, size, rows, "0" * 64)
-        for n, size in enumerate([base, *deltas])
-    ]
-    return Version("t", SIMPLE, 1, {0: tuple(chain)})
-
-
-@pytest.mark.parametrize(
-    ("sizes", "keep"),
-    [
-        ([COMPACT_BYTES, COMPACT_BYTES], {0: 0}),
-        ([COMPACT_BYTES, COMPACT_BYTES // 2], {}),
-        ([3 * COMPACT_BYTES, COMPACT_BYTES], {}),
-        ([8 * MOST_BYTES, MOST_BYTES], {0: 0}),
-        ([8 * MOST_BYTES, MOST_BYTES - 1], {}),
-        ([SMALL_BYTES, *[1] * 10], {0: 0}),
-        ([10, *[1] * 10], {0: 1}),
-    ],
-)
-def test_a_chain_is_shortened_for_its_bytes_too(sizes: list[int], keep: dict[int, int]) -> None:
-    assert rewrites(version_of(*sizes), 10, 1) == keep
-
-
-def test_changes_that_a_task_could_not_hold_wait_for_no_turn() -> None:
-    assert rewrites(version_of(1, MOST_BYTES), 10, 0) == {0: 0}
-    assert rewrites(version_of(1, COMPACT_BYTES), 10, 0) == {}
 
 
 def test_a_partition_that_is_too_large_is_refused_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

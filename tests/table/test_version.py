@@ -2,8 +2,6 @@
 
 import asyncio
 import itertools
-import math
-import statistics
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,20 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpointer import Checkpointer
+from checkpointer import Checkpointer, compaction
 from checkpointer.errors import CorruptionError, DigestMismatchError, IllegalArgumentError, NotFoundError
 from checkpointer.runtime import run_sync
 from checkpointer.table import parquet
 from checkpointer.table import reader as reader_module
-from checkpointer.table import writer as write_module
 from checkpointer.table.kept import ids_of
 from checkpointer.table.merge import consolidate, in_order
-from checkpointer.table.reader import PARTITIONER, Reader, Version, empty_base
+from checkpointer.table.reader import Reader, Version, empty_base
 from checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema, next_schema
-from checkpointer.table.writer import COMPACT_ROWS, SMALL_PARTITION, Writer, on_top, rewrite, rewrites, split
-from manifests import object_paths
+from checkpointer.table.writer import Writer, on_top, rewrite, split
+from manifests import codecs, object_paths
 from manifests.digest import sha256
-from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId, Operator
+from manifests.model import SNAPSHOT, Artifact, Chain, CheckpointId, Operator
 from tests.table.tables import (
     PARTITION,
     Change,
@@ -128,7 +125,7 @@ def test_a_snapshot_is_what_was_written() -> None:
     assert artifact.tail is not None
     assert artifact.tail.digest == sha256(data[-artifact.tail.length :])
     parsed = object_paths.parse_artifact(artifact.path)
-    assert (parsed.operator, parsed.partition, parsed.codec) == ("t", 3, object_paths.PARQUET)
+    assert (parsed.operator, parsed.partition, parsed.codec) == ("t", 3, codecs.PARQUET.name)
 
 
 def test_a_snapshot_is_sorted_by_key() -> None:
@@ -232,10 +229,10 @@ def test_a_partition_does_not_grow_when_others_leave_its_pack(monkeypatch: pytes
     sizes = {partition: delta.raw_size for partition, delta in place.pack(rows).items()}
     assert len({sizes[p] for p in range(8) if p != 3}) == 1
     assert 20 * 5000 < sizes[3] < 20 * 6000, "of rows as wide as its own"
-    monkeypatch.setattr(write_module, "MOST_BYTES", 2 * sizes[0])
-    assert rewrites(place.version, 10, 0) == {3: 0}
+    monkeypatch.setattr(compaction, "MOST_BYTES", 2 * sizes[0])
+    assert compaction.table_rewrites(place.chains, 10, 0) == {3: 0}
     place.rewrite(dict.fromkeys(range(1, 8), 0))
-    assert rewrites(place.version, 10, 0) == {}, "the last one in a large pack is as small as it was"
+    assert compaction.table_rewrites(place.chains, 10, 0) == {}, "the last one in a large pack is as small as it was"
 
 
 @pytest.fixture
@@ -319,8 +316,8 @@ def test_a_version_is_what_its_operator_says() -> None:
     assert Version.of("t", place.version.operator()) == place.version
     assert set(place.version.only([1, 7]).chains) == {1}
     operator = place.version.operator()
-    assert operator.partitioner == PARTITIONER
-    other: list[Operator] = [replace(operator, codec=object_paths.MSGPACK), replace(operator, partitioner="python")]
+    assert operator.partitioner == codecs.PARQUET.partitioner
+    other: list[Operator] = [replace(operator, codec=codecs.MSGPACK.name), replace(operator, partitioner="python")]
     for wrong in other:
         with pytest.raises(IllegalArgumentError, match=r"operator 't': is .*, not a table"):
             Version.of("t", wrong)
@@ -464,106 +461,6 @@ def test_deltas_whose_sum_does_not_fit_alone_end_in_a_snapshot() -> None:
     assert [len(place.chains[0]), len(place.chains[1])] == [1, 2]
     assert place.rows(0) == [(1, 2**62), (2, 2)]
     assert place.rows(1) == [(1, 0), (2, 2)]
-
-
-def artifact(records: int, kind: Any = DELTA) -> Artifact:
-    return Artifact("p", kind, 0, 1, 1, 1, records, "0" * 64)
-
-
-def version_of(partitions: int = 8, **sizes: list[int]) -> Version:
-    """Partitions p0, p1, … with the records of their base and deltas."""
-    chains = {
-        int(name[1:]): (artifact(base, SNAPSHOT), *map(artifact, deltas)) for name, (base, *deltas) in sizes.items()
-    }
-    return Version("t", SIMPLE, partitions, chains)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "keep"),
-    [
-        ([10], None),
-        ([10, 1], None),
-        ([10, 1, 1, 1], None),
-        ([10, 1, 1, 1, 1], 1),
-        ([10, 100, 10, 1, 1], 3),
-        ([10**6, COMPACT_ROWS], None),
-        ([2 * COMPACT_ROWS, COMPACT_ROWS], None),
-        ([2 * COMPACT_ROWS - 1, COMPACT_ROWS], 0),
-        ([2 * COMPACT_ROWS - 1, COMPACT_ROWS // 2, COMPACT_ROWS // 2], 0),
-        ([0, COMPACT_ROWS - 1], None),
-        ([0, COMPACT_ROWS], 0),
-        ([0, COMPACT_ROWS, 1, 1, 1], 0),
-    ],
-)
-def test_when_a_chain_is_shortened(sizes: list[int], keep: int | None) -> None:
-    assert rewrites(version_of(p0=sizes), 4, 8) == ({} if keep is None else {0: keep})
-
-
-def test_snapshots_that_are_due_most_come_first_and_the_rest_is_folded_if_too_long() -> None:
-    version = version_of(
-        p0=[0, COMPACT_ROWS + 1], p1=[0, COMPACT_ROWS + 3], p2=[4 * COMPACT_ROWS, COMPACT_ROWS, 1, 1, 0], p3=[0, 1]
-    )
-    assert rewrites(version, 4, 3) == {0: 0, 1: 0, 2: 2}
-    assert rewrites(version, 4, 1) == {1: 0, 2: 2}
-    assert rewrites(version, 4, 0) == {2: 2}
-
-
-@pytest.mark.parametrize(
-    ("sizes", "keep"),
-    [
-        ([3 * SMALL_PARTITION, *[1000] * 4], 1),
-        ([SMALL_PARTITION, *[SMALL_PARTITION] * 4], 0),
-        ([0, *[SMALL_PARTITION // 4] * 4], 0),
-        ([0, *[SMALL_PARTITION // 4 - 1] * 4], 1),
-    ],
-)
-def test_a_chain_that_is_too_long_ends_in_a_snapshot_if_it_outweighs_the_old_one(sizes: list[int], keep: int) -> None:
-    assert rewrites(version_of(p0=sizes), 4, 0) == {0: keep}
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 2 * COMPACT_ROWS), min_size=1, max_size=12), max_size=6),
-    st.integers(2, 8),
-    st.integers(0, 4),
-)
-def test_no_chain_stays_too_long(sizes: list[list[int]], max_chain: int, snapshots: int) -> None:
-    version = version_of(**{f"p{n}": some for n, some in enumerate(sizes)})
-    keep = rewrites(version, max_chain, snapshots)
-    limit = max_chain - max(1, max_chain // 3)
-    early = [number for number, kept in keep.items() if kept == 0 and len(version.chains[number]) <= limit]
-    assert len(early) <= snapshots
-    for partition, chain in version.chains.items():
-        kept = keep.get(partition)
-        assert (len(chain) if kept is None else kept + 1) <= max_chain
-
-
-@pytest.mark.parametrize("partitions", [6, 16, 200])
-def test_partitions_that_grow_alike_are_not_all_folded_in_one_batch(partitions: int) -> None:
-    chains = {f"p{number}": [10**9] for number in range(partitions)}
-    shares = []
-    for _ in range(60):
-        for chain in chains.values():
-            chain.append(1)
-        keep = rewrites(version_of(partitions=partitions, **chains), 10, 1)
-        shares.append(len(keep))
-        for number, kept in keep.items():
-            chain = chains[f"p{number}"]
-            chain[kept:] = [sum(chain[kept:])]
-    assert max(shares) < partitions
-    assert statistics.mean(sorted(shares)[-10:]) < partitions / 2
-
-
-def test_deltas_are_written_again_a_few_times_only() -> None:
-    """However long a table lives without a snapshot, each row is folded about as often as a logarithm says."""
-    chain: list[int] = [10**9]
-    rewritten = 0
-    for _ in range(500):
-        chain.append(10)
-        for kept in rewrites(version_of(p0=chain), 10, 1).values():
-            rewritten += sum(chain[kept:])
-            chain = [*chain[:kept], sum(chain[kept:])]
-    assert len(chain) <= 10
-    assert rewritten / 5000 < 2 * math.log2(500)
 
 
 # ---- lookups ---------------------------------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ def _split(file: str | os.PathLike[str]) -> tuple[str, str]:
     """The folder and the name of a file, given as a path or a URL."""
     location = parse(file)
     folder, _, name = location.url.rpartition("/")
-    if not name or (location.protocol != "file" and not location.path) or os.fspath(file).endswith("/"):
+    if not name or not location.path or os.fspath(file).endswith("/"):
         raise IllegalArgumentError(f"{location.url}: names no file")
     return folder or "/", name
 

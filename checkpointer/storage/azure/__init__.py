@@ -1,1 +1,13 @@
 """Azure Blob Storage and Data Lake."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from checkpointer.storage.azure.store import AzureStore
+from checkpointer.storage.base import Settings, Store
+from checkpointer.storage.url import Location
+
+
+def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
+    """Open a root in a container; `options` are those of adlfs."""
+    return AzureStore(location, options, fencing=settings.fencing, timeout=settings.timeout)

@@ -27,7 +27,7 @@ from checkpointer.storage.base import (
     S,
     check_path,
 )
-from checkpointer.storage.connection import Connection, load, require, take_finalizers_off
+from checkpointer.storage.connection import Connection, load, take_finalizers_off
 from checkpointer.storage.url import Location
 from manifests.digest import Bytes
 
@@ -51,7 +51,6 @@ class AzureStore(Listing):
     """The blobs of a container below a prefix."""
 
     def __init__(self, location: Location, options: Mapping[str, Any], *, fencing: bool, timeout: float) -> None:
-        require("adlfs", "azure", location.url)
         self._url, self._container, self._root = location.url, location.host, location.path
         self._options = _account(location) | dict(options)
         self._fencing = fencing

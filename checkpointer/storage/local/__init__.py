@@ -1,1 +1,18 @@
 """A folder of the local machine."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.storage.base import Settings, Store
+from checkpointer.storage.local.store import LocalStore
+from checkpointer.storage.url import Location
+
+
+def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
+    """Open a folder. Of the options of fsspec it takes only the one that it keeps anyway: folders are made."""
+    if options.keys() - {"auto_mkdir"}:
+        raise IllegalArgumentError(
+            f"{location.url}: a local folder takes no storage_options; was a URL such as s3://… meant?"
+        )
+    return LocalStore(location.path, fencing=settings.fencing, timeout=settings.timeout)

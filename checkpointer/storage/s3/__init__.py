@@ -1,1 +1,19 @@
 """S3 and stores that speak its protocol."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from checkpointer.storage.base import Settings, Store
+from checkpointer.storage.s3.store import S3Store
+from checkpointer.storage.url import Location
+
+
+def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
+    """Open a root in a bucket; `options` are those of s3fs."""
+    return S3Store(
+        location,
+        options,
+        fencing=settings.fencing,
+        concurrency=settings.concurrency,
+        timeout=settings.timeout,
+    )

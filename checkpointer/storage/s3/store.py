@@ -25,7 +25,7 @@ from checkpointer.storage.base import (
     S,
     check_path,
 )
-from checkpointer.storage.connection import Connection, load, require, take_finalizers_off
+from checkpointer.storage.connection import Connection, load, take_finalizers_off
 from checkpointer.storage.s3.errors import meaning, refusal
 from checkpointer.storage.url import Location
 from manifests.digest import Bytes
@@ -49,7 +49,6 @@ class S3Store(Listing):
         concurrency: int,
         timeout: float,
     ) -> None:
-        require("s3fs", "s3", location.url)
         self._url, self._bucket, self._root = location.url, location.host, location.path
         self._options = dict(options)
         self._fencing = fencing

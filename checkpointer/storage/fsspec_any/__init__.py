@@ -1,0 +1,14 @@
+"""Any other file system that fsspec knows, without conditions on writes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from checkpointer.storage.base import Settings, Store
+from checkpointer.storage.fsspec_any.store import GenericStore, check_protocol
+from checkpointer.storage.url import Location
+
+
+def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
+    """Open a root through fsspec. Raises `IllegalArgumentError` unless fencing is given up and fsspec can open it."""
+    check_protocol(location, settings.fencing)
+    return GenericStore(location.url, options)

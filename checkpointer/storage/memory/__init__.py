@@ -1,0 +1,13 @@
+"""The memory of this process."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from checkpointer.storage.base import Settings, Store
+from checkpointer.storage.memory.store import MemoryStore
+from checkpointer.storage.url import Location
+
+
+def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
+    """Open a root in memory. No option changes anything there."""
+    return MemoryStore(location.url, fencing=settings.fencing)

@@ -1,0 +1,66 @@
+"""The registry of codecs: what the artifacts of an operator hold, and how keys are spread over its partitions.
+
+How to add a codec:
+
+1. Write its pure functions, `encode` and `decode` as `PureCodec` describes them, in a module of this package.
+2. Add one entry to `CODECS` below. Its name ends the paths of its objects; `object_paths.py` takes it from here.
+3. Describe its bytes and its partitioner in `SPEC.md`. Readers that do not know the name refuse the manifest.
+4. Let `checkpoint/save.py` write it and `checkpoint/restore.py` read it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from manifests import keyed_records
+
+Content = TypeVar("Content", contravariant=True)
+Decoded = TypeVar("Decoded", covariant=True)
+
+Stored = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """Name a codec and its partitioner, as an operator in a manifest names them."""
+
+    name: str
+    partitioner: str
+
+
+@dataclass(frozen=True, slots=True)
+class PureCodec(Codec, Generic[Content, Decoded]):
+    """Add the functions between content and stored bytes, where they need no other package than this one."""
+
+    encode: Callable[[Content], tuple[bytes, int]]
+    """Return the stored bytes, and their size before compression."""
+    decode: Callable[[str, Stored, int, int], Decoded]
+    """Return the content of stored bytes, given the object as errors name it, the raw size and how many records."""
+    partition_of: Callable[[Any, int], int] | None = None
+    """Return the partition of a key, of so many; None where the caller names the partition."""
+
+
+def _store_as_is(content: bytes) -> tuple[bytes, int]:
+    return content, len(content)
+
+
+def _give_as_is(name: str, stored: Stored, raw_size: int, records: int) -> bytes:
+    return bytes(stored)
+
+
+RAW = PureCodec("raw", "explicit", _store_as_is, _give_as_is)
+"""A job's own bytes: only the job can merge them, and it names the partition of everything it writes."""
+
+MSGPACK = PureCodec(
+    "msgpack+zstd", "crc32-key-1", keyed_records.encode, keyed_records.decode, keyed_records.partition_of
+)
+"""The entries of a keyed state."""
+
+PARQUET = Codec("parquet", "spark-murmur3-1")
+"""The rows of a table. They are encoded, decoded and spread in `checkpointer/table`, which needs Arrow.
+
+The partition of a key is `pmod(hash(keys), partitions)`, with Spark's 32-bit hash over the key columns in their order.
+"""
+
+CODECS: Mapping[str, Codec] = {codec.name: codec for codec in (RAW, MSGPACK, PARQUET)}
+"""All codecs of the format, by the name in a manifest's `codec`."""

@@ -1,0 +1,102 @@
+"""One table knows the stores: a new one is a folder and a line, and nothing else asks for protocols by their names."""
+
+import ast
+import importlib
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from checkpointer.errors import IllegalArgumentError
+from checkpointer.storage import open_store, options_near, parse, registry
+from checkpointer.storage.base import Settings, Store
+from checkpointer.storage.memory.store import MemoryStore
+from checkpointer.storage.registry import STORES, StoreKind, kind_of
+from checkpointer.storage.url import Location
+from tests.test_layers import FILES, ROOT
+from tests.test_layers import parse as parse_module
+
+_FOLDERS = {
+    f"checkpointer.storage.{path.name}"
+    for path in (ROOT / "checkpointer" / "storage").iterdir()
+    if (path / "__init__.py").exists()
+}
+
+
+def test_every_folder_is_in_the_table_and_opens_roots() -> None:
+    assert {kind_of("gs").module, *(kind.module for kind in STORES)} == _FOLDERS
+    for module in _FOLDERS:
+        assert callable(importlib.import_module(module).open_root)
+
+
+@pytest.mark.parametrize(
+    ("url", "folder", "package"),
+    [
+        ("/tmp/x", "local", None),
+        ("file:///tmp/x", "local", None),
+        ("local:///tmp/x", "local", None),
+        ("memory://x", "memory", None),
+        ("s3://b/x", "s3", "s3fs"),
+        ("S3A://b/x", "s3", "s3fs"),
+        ("s3n://b/x", "s3", "s3fs"),
+        ("abfs://c/x", "azure", "adlfs"),
+        ("abfss://c@a.dfs.core.windows.net/x", "azure", "adlfs"),
+        ("az://c/x", "azure", "adlfs"),
+        ("gs://b/x", "fsspec_any", None),
+    ],
+)
+def test_a_root_knows_its_store_and_the_package_that_it_needs(url: str, folder: str, package: str | None) -> None:
+    kind = parse(url).kind
+    assert (kind.module, kind.package) == (f"checkpointer.storage.{folder}", package)
+    assert kind.is_of_this_machine == (folder == "local")
+    assert kind.is_in_memory == (folder == "memory")
+    assert kind.is_cloud == (folder in ("s3", "azure"))
+
+
+def test_options_go_along_to_a_root_of_the_same_store() -> None:
+    options = {"key": "x"}
+    assert options_near("s3a://b/x", "s3://c/y", options) == options
+    assert options_near("gs://b/x", "gs://c/y", options) == options
+    assert options_near("gs://b/x", "oss://c/y", options) is None
+    assert options_near("abfs://b/x", "s3://c/y", options) is None
+
+
+def test_a_new_store_is_a_folder_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
+        opened.append((location, options, settings))
+        return MemoryStore(location.url, fencing=settings.fencing)
+
+    toy = ModuleType("checkpointer.storage.toy")
+    toy.__dict__["open_root"] = open_root
+    monkeypatch.setitem(sys.modules, toy.__name__, toy)
+    line = StoreKind(("toy", "toys"), toy.__name__, is_cloud=True)
+    monkeypatch.setattr(registry, "STORES", (*STORES, line))
+
+    assert open_store("toys://bucket/x", {"key": 1}, timeout=3.0).url == "toys://bucket/x"
+    assert opened == [(Location("toys", "bucket", "x"), {"key": 1}, Settings(True, 16, 3.0))]
+    assert options_near("toy://a/x", "toys://b/y", {"key": 1}) == {"key": 1}
+    with pytest.raises(IllegalArgumentError, match="names no bucket"):
+        open_store("toy:///x")
+    monkeypatch.setattr(registry, "STORES", (*STORES, StoreKind(("toy",), toy.__name__, package="no_such_package")))
+    with pytest.raises(IllegalArgumentError, match=r"toy://b/x: needs the package no_such_package: pip.*\[toy\]"):
+        open_store("toy://b/x")
+
+
+_NAMES = {protocol for kind in STORES for protocol in kind.protocols} - {"file", "memory", "local"}
+_NAMES |= {f"{protocol}://" for kind in STORES for protocol in kind.protocols}
+"""Text that names a protocol, and is no word of English besides."""
+
+
+def _protocols_in(tree: ast.AST) -> set[str]:
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return {value for value in constants if isinstance(value, str) and value in _NAMES}
+
+
+def test_no_other_module_asks_for_protocols_by_name() -> None:
+    found = {module: _protocols_in(parse_module(module)) for module in FILES if module != registry.__name__}
+    assert {module: names for module, names in found.items() if names} == {}
+    assert _protocols_in(ast.parse('root.startswith("memory://") or scheme in ("s3", "x")')) == {"memory://", "s3"}
