@@ -42,6 +42,7 @@ REASONS = {
     "checkpointer.checkpoint.objects.Segments._load": _HANDS_ON,
     "checkpointer.checkpoint.objects.Segments.load": _HANDS_ON,
     "checkpointer.checkpoint.objects.load_operators": _HANDS_ON,
+    "checkpointer.checkpoint.resolve.CheckpointSelector.parse": _OF_THE_CALLER,
     "checkpointer.checkpoint.resolve._to_time": _OF_THE_CALLER,
     "checkpointer.checkpoint.latest._decode": _HANDS_ON,
     "checkpointer.consumers.cas_object.Document._decode": _HANDS_ON,
