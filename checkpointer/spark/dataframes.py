@@ -22,8 +22,8 @@ Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What a task does with the rows it gets."""
 
 
-_SPARK_ERRORS: tuple[type[Exception], ...] = (*BAD_INPUT, PySparkException, Py4JError)
-"""What Spark makes of what it does not know."""
+_SPARK_ERRORS: tuple[type[Exception], ...] = (*BAD_INPUT, AssertionError, PySparkException, Py4JError)
+"""What Spark raises for what it does not know; of some of it, it asserts that nobody writes it."""
 
 
 def fields_of(frame: DataFrame) -> list[Json]:

@@ -110,11 +110,12 @@ def test_a_killed_writer_leaves_the_lock_free_and_the_object_whole(place_of: Cal
     place = place_of("local")
     store = place.open(timeout=5.0)
     run_sync(store.compare_and_swap(workers.COUNTER, b"a" * 200_000, None))
-    program = f"from tests.store import workers; workers.swap_for_ever({place.url!r}, {{}})"
+    program = f"from tests.storage import workers; workers.swap_for_ever({place.url!r}, {{}})"
     for _ in range(4):
         writer = subprocess.Popen([sys.executable, "-c", program])
         before = run_sync(store.get(workers.COUNTER)).version
         while run_sync(store.get(workers.COUNTER)).version == before:
+            assert writer.poll() is None, "the writer ended by itself"
             time.sleep(0.001)
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait()
