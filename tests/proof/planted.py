@@ -260,7 +260,7 @@ PLANTED = (
         "a sweep with the sequence of another reading",
         garbage_collect.judge_store,
         "Judge(head.sequence, await index_live(session, head, decision, policy.grace))",
-        "Judge((await __import__('checkpointer.checkpoint.latest').checkpoint.latest.read_head(session.store)).sequence, "
+        "Judge((await __import__('checkpointer').checkpoint.latest.read_head(session.store)).sequence, "
         "await index_live(session, head, decision, policy.grace))",
     ),
     Planted(
