@@ -1,6 +1,7 @@
 """Lower layers never import higher ones. The table says which there are, what each may import, and why."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -273,6 +274,11 @@ def test_little_stands_directly_in_the_package() -> None:
     folders = [path for path in (ROOT / "checkpointer").iterdir() if path.is_dir() and path.name != "__pycache__"]
     assert len(folders) <= 11, folders
     assert len([*(ROOT / "checkpointer").glob("*.py")]) <= 6
+
+
+def test_the_readme_says_what_each_package_does() -> None:
+    said = set(re.findall(r"^\| \[?`(?:checkpointer/)?(\w+)/`", (ROOT / "README.md").read_text(encoding="utf-8"), re.M))
+    assert said == {path.parent.name for path in (ROOT / "checkpointer").glob("*/__init__.py")} | {"manifests"}
 
 
 def test_importing_the_package_brings_no_cloud_and_no_spark() -> None:
