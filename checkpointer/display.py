@@ -9,7 +9,7 @@ _STEPS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def size(count: int | None) -> str:
-    """Bytes in binary units: 1.5 MiB. `?` where the chains that would tell were not loaded."""
+    """Return bytes in binary units: 1.5 MiB. `?` where the chains that would tell were not loaded."""
     if count is None:
         return "?"
     if count < 1024:
@@ -40,7 +40,7 @@ def duration(microseconds: int | None) -> str:
 
 
 def age(at: datetime | None, now: datetime) -> str | None:
-    """How long ago, in the largest unit that fits."""
+    """Return how long ago, in the largest unit that fits."""
     if at is None:
         return None
     seconds = int((now - at).total_seconds())
@@ -75,13 +75,13 @@ def ranges(numbers: Iterable[int], most: int = 8) -> str:
 
 
 def cut(text: object, most: int = 100) -> str:
-    """The beginning of a text on one line, without characters that a terminal would act on."""
+    """Return the beginning of a text on one line, without characters that a terminal would act on."""
     plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[: most + 1])
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
 
 
 def some(items: Iterable[object], most: int = 5) -> str:
-    """The first of some things, and how many more there are: a, b and 3 more."""
+    """Return the first of some things, and how many more there are: a, b and 3 more."""
     texts = list(map(cut, items))
     left = f" and {len(texts) - most:,} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + left
@@ -92,7 +92,7 @@ _UNSHOWN = 200
 
 
 def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows under their titles; integers to the right, None as a dash."""
+    """Return rows under their titles; integers to the right, None as a dash."""
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

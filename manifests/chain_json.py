@@ -129,7 +129,7 @@ def _is_digest(value: Json) -> bool:
 
 
 def decode_partitions(fields: Fields, keys: Iterable[str], partitions: int) -> list[int]:
-    """The partition numbers that a JSON object has as its keys."""
+    """Return the partition numbers that a JSON object has as its keys."""
     numbers = []
     for key in keys:
         if not (key.isascii() and key.isdigit()) or str(int(key[:12])) != key or int(key) >= partitions:

@@ -9,7 +9,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 def sha256(data: Bytes) -> str:
-    """The digest of `data`, 64 lower-case hexadecimal digits, as `sha256sum` prints it."""
+    """Return the digest of `data`, 64 lower-case hexadecimal digits, as `sha256sum` prints it."""
     return hashlib.sha256(data).hexdigest()
 
 

@@ -63,7 +63,7 @@ def find_key(known: Mapping[Any, Any], key: Any, default: Any = None) -> Any:
 
 
 def may_differ(keys: Collection[Any]) -> bool:
-    """Whether two keys, of which these are some and integers may be others, can be equal and not the same."""
+    """Return whether two keys, of which these are some and integers may be others, can be equal and not the same."""
     level: Collection[Any] = keys
     while True:
         kinds = set(map(type, level))
@@ -75,7 +75,7 @@ def may_differ(keys: Collection[Any]) -> bool:
 
 
 def may_meet(groups: Iterable[Collection[Any]]) -> bool:
-    """Whether two keys, of one or two of these groups, can be equal and not the same."""
+    """Return whether two keys, of one or two of these groups, can be equal and not the same."""
     groups = list(groups)
     kinds = kinds_of(groups)
     if kinds <= _FLOATS:  # each is equal to itself only, but for 0.0 and -0.0
@@ -107,7 +107,7 @@ def overlay(records: dict[Any, bytes | None], later: Mapping[Any, bytes | None])
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two equal keys are the same."""
+    """Return whether two equal keys are the same."""
     kind = type(one)
     if one is other:
         return True

@@ -30,7 +30,7 @@ _SEAL = b',"digest":"'
 
 
 def check_json(what: str, value: Json) -> Json:
-    """The value as it will be read back; `IllegalArgumentError` naming `what` where JSON would change it."""
+    """Return the value as it will be read back; `IllegalArgumentError` naming `what` where JSON would change it."""
     try:
         copy = json.loads(dump(value))
     except (TypeError, ValueError, RecursionError) as error:
@@ -43,7 +43,7 @@ def check_json(what: str, value: Json) -> Json:
 
 
 def format_time(at: datetime) -> str:
-    """A time as text, in UTC; one without a zone is taken to be in UTC already."""
+    """Return a time as text, in UTC; one without a zone is taken to be in UTC already."""
     aware = at.replace(tzinfo=UTC) if at.tzinfo is None else at
     return aware.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
@@ -77,7 +77,7 @@ class Fields:
 
     @classmethod
     def parse(cls, name: str, data: bytes) -> Self:
-        """A whole file, whose `format_version` is checked before anything else."""
+        """Return a whole file, whose `format_version` is checked before anything else."""
         try:
             value = json.loads(
                 data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
@@ -96,7 +96,7 @@ class Fields:
 
     @classmethod
     def parse_sealed(cls, name: str, data: bytes) -> Self:
-        """A whole file as `dump_sealed` makes it, its digest compared."""
+        """Return a whole file as `dump_sealed` makes it, its digest compared."""
         fields = cls.parse(name, data)
         body, seal, tail = data.rpartition(_SEAL)
         digest = fields.hexadecimal("digest", 64)
@@ -176,7 +176,7 @@ class Fields:
         return value
 
     def inner(self, key: str) -> "Fields | None":
-        """A field that is an object of its own, or null."""
+        """Return a field that is an object of its own, or null."""
         value = self.take(key)
         return None if value is None else Fields(f"{self.name}: {key}", value)
 

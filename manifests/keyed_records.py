@@ -44,7 +44,7 @@ _compressors = Idle(lambda: zstandard.ZstdCompressor(level=LEVEL))
 
 
 def encode(records: Records) -> tuple[bytes, int]:
-    """The stored bytes, and their size before compression."""
+    """Return the stored bytes, and their size before compression."""
     compressors = _compressors.take()
     compressor, stored, raw_size = compressors.compressobj(), io.BytesIO(), 0
     for keys, values in _chunks(records):
@@ -57,7 +57,7 @@ def encode(records: Records) -> tuple[bytes, int]:
 
 
 def _raw(keys: list[Any], values: list[bytes | None]) -> Iterator[bytes | memoryview]:
-    """The two arrays as msgpack; large values are handed over in pieces, and copied nowhere."""
+    """Yield the two arrays as msgpack; large values are handed over in pieces, and copied nowhere."""
     if sum(map(len, filter(None, values))) <= 4 * CHUNK_BYTES:
         yield pack_checked(keys) + pack_checked(values)
         return
@@ -88,7 +88,7 @@ def _chunks(records: Records) -> Iterator[tuple[list[Any], list[bytes | None]]]:
 
 
 def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, records: int) -> dict[Any, bytes | None]:
-    """What `encode` was given. `name` is the object as errors should name it."""
+    """Return what `encode` was given. `name` is the object as errors should name it."""
     decoded: dict[Any, bytes | None] = {}
     end = 0
     unpacker = msgpack.Unpacker(strict_map_key=False, ext_hook=from_extension, max_buffer_size=max(raw_size, 1))

@@ -37,7 +37,7 @@ MAX_PARTITIONS = 2**31
 
 
 def encode_pointer(pointer: Pointer) -> bytes:
-    """The bytes of `_latest`. The last field is the SHA-256 of all the bytes before it."""
+    """Return the bytes of `_latest`. The last field is the SHA-256 of all the bytes before it."""
     return dump_sealed(
         {
             "format_version": FORMAT_VERSION,
@@ -119,7 +119,7 @@ def _decode_retired(name: str, value: Json) -> Retired:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of a manifest. Chains of an operator that has segments are not written: the segments hold them.
+    """Return the bytes of a manifest. Chains of an operator that has segments are not written: the segments hold them.
 
     Raises `IllegalArgumentError` where the caller's values cannot be written.
     """
@@ -177,7 +177,7 @@ def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
 
 
 def _encode_cost(cost: Cost | None) -> dict[str, Json]:
-    """The field as it stands in a manifest; nothing where nothing was measured."""
+    """Return the field as it stands in a manifest; nothing where nothing was measured."""
     if cost is None:
         return {}
     return {
@@ -290,7 +290,7 @@ def encode_catalog(catalog: Catalog) -> bytes:
 
 
 def decode_catalog(path: str, data: bytes) -> Catalog:
-    """The catalog at `path`, whose bytes were compared with the digest in the path."""
+    """Return the catalog at `path`, whose bytes were compared with the digest in the path."""
     fields = Fields.parse(path, data)
     catalog = Catalog(
         id=fields.id("id"),

@@ -55,7 +55,7 @@ class UnsupportedValueError(TypeError):
 
 
 def pack(value: Any) -> bytes:
-    """One value as msgpack; `UnsupportedValueError` names what in it cannot be stored."""
+    """Return one value as msgpack; `UnsupportedValueError` names what in it cannot be stored."""
     if type(value) in _ATOMS and (type(value) not in _TEXTS or len(value) < SHORT):
         try:
             return _pack_atom(value)  # type: ignore[no-any-return]
@@ -114,12 +114,12 @@ def pack_some(values: Sequence[Any]) -> list[bytes]:
 
 
 def pack_checked(members: list[Any]) -> bytes:
-    """An array of keys, or of values that are packed already: each of them was checked when it was set."""
+    """Return an array of keys, or of values that are packed already: each of them was checked when it was set."""
     return _LEVELS[0].pack(members)
 
 
 def unpack(data: bytes) -> Any:
-    """The value that `pack` was given."""
+    """Return the value that `pack` was given."""
     return _unpack(data, from_extension)
 
 
@@ -150,7 +150,7 @@ def check_whole(data: bytes) -> None:
 
 
 def cut_whole(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes, of `size` in all, cut where values end: no piece claims to hold more than is there."""
+    """Yield the same bytes, of `size` in all, cut where values end: no piece claims to hold more than is there."""
     unpacker, waiting, begin, end = msgpack.Unpacker(max_buffer_size=max(size, 1)), bytearray(), 0, 0
     for piece in pieces:
         unpacker.feed(piece)

@@ -99,7 +99,7 @@ def manifest(checkpoint: CheckpointId) -> str:
 
 
 def manifests(oldest: int, newest: int) -> str:
-    """The longest prefix that the manifests of these sequences, and of all between them, have in common."""
+    """Return the longest prefix that the manifests of these sequences, and of all between them, have in common."""
     pairs = zip(f"{oldest:010d}", f"{newest:010d}", strict=True)
     return MANIFESTS + "".join(digit for digit, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -127,7 +127,7 @@ def progress(interface: str, *scope: str) -> str:
 
 
 def store(folder: str) -> str:
-    """What says that the positions of a folder were created, where an interface tells that from having none."""
+    """Return what says that the positions of a folder were created, where an interface tells that from having none."""
     return f"{folder}store.json"
 
 
@@ -153,7 +153,7 @@ class ProgressName:
 
 
 def parse_progress(path: str) -> ProgressName | None:
-    """The meaning of a path below `progress/`; None where it is none of the format's own."""
+    """Return the meaning of a path below `progress/`; None where it is none of the format's own."""
     if _PROGRESS.fullmatch(path) is None:
         return None
     _, interface, *rest = path.removesuffix(".json").split("/")
@@ -165,12 +165,12 @@ def parse_progress(path: str) -> ProgressName | None:
 
 
 def is_position(name: str) -> bool:
-    """Whether an object of this name in the folder of positions is one."""
+    """Return whether an object of this name in the folder of positions is one."""
     return name.endswith(".json") and _is_part(name.removesuffix(".json"))
 
 
 def _is_part(encoded: str) -> bool:
-    """Whether a part of a path is just what `encode_part` makes of some name."""
+    """Return whether a part of a path is just what `encode_part` makes of some name."""
     if re.fullmatch(_PART, encoded) is None:
         return False
     if _CUT_NAME.fullmatch(encoded):
@@ -182,7 +182,7 @@ def _is_part(encoded: str) -> bool:
 
 
 def encode_part(name: str) -> str:
-    """One part of a path for a name that somebody else's system gave: any text of at least one character.
+    """Return one part of a path for a name that somebody else's system gave: any text of at least one character.
 
     Names too long for a file system, and those that begin with a dot, are cut and end in a digest of the whole; so are
     names that look as if they were.
@@ -201,7 +201,7 @@ def encode_part(name: str) -> str:
 
 @lru_cache(maxsize=KNOWN)
 def parse_artifact(path: str) -> ArtifactName:
-    """The meaning of an artifact's path; `MalformedError` where it is none."""
+    """Return the meaning of an artifact's path; `MalformedError` where it is none."""
     match = _ARTIFACT.fullmatch(path) or _PACK.fullmatch(path)
     if match is None:
         raise MalformedError(f"{path!r:.300}: not the path of an artifact")
@@ -229,7 +229,7 @@ def under(path: str, owner: CheckpointId) -> str:
 
 @lru_cache(maxsize=1024)
 def _is_canonical(encoded: str) -> bool:
-    """Whether a part of a path is just what `encode_name` makes of some name: `..` and `%2e%2e` are not."""
+    """Return whether a part of a path is just what `encode_name` makes of some name: `..` and `%2e%2e` are not."""
     try:
         return encode_name("operator", unquote(encoded)) == encoded
     except IllegalArgumentError:
@@ -238,7 +238,7 @@ def _is_canonical(encoded: str) -> bool:
 
 @lru_cache(maxsize=KNOWN)
 def owner(path: str) -> CheckpointId | None:
-    """The attempt that wrote the object, or None where the path is not one of the format's own.
+    """Return the attempt that wrote the object, or None where the path is not one of the format's own.
 
     What this does not know is never swept.
     """

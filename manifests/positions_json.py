@@ -134,7 +134,7 @@ def _decode_row(path: str, value: Json) -> Row:
 
 
 def encode_position(position: Position, nonce: str) -> bytes:
-    """The bytes of a position; `IllegalArgumentError` where its value is nothing that JSON can carry."""
+    """Return the bytes of a position; `IllegalArgumentError` where its value is nothing that JSON can carry."""
     value = None if position.value is None else dict(position.value)
     _check_number(f"position of partition {position.partition!r:.60}: epoch", position.epoch)
     return dump_sealed(

@@ -43,7 +43,7 @@ class SegmentObject(NamedTuple):
 
 
 def encode_segment(owner: CheckpointId, operator: str, patches: Patches) -> tuple[Segment, SegmentObject]:
-    """The segment's reference and its stored bytes."""
+    """Return the segment's reference and its stored bytes."""
     table = ObjectTable()
     rows = {str(p): [patch.keep, [table.row(a) for a in patch.added]] for p, patch in sorted(patches.items())}
     raw = dump({"format_version": FORMAT_VERSION, "operator": operator, "objects": table.rows, "patches": rows})
@@ -53,7 +53,7 @@ def encode_segment(owner: CheckpointId, operator: str, patches: Patches) -> tupl
 
 
 def decode_segment(segment: Segment, operator: str, partitions: int, codec: str, data: bytes) -> dict[int, Patch]:
-    """The patches of a segment whose size and digest were checked."""
+    """Return the patches of a segment whose size and digest were checked."""
     fields = Fields.parse(segment.path, decompress(segment.path, data, segment.raw_size))
     if (found := fields.text("operator")) != operator:
         fields.fail(f"expected operator {operator!r}, found {found!r:.60}")
@@ -133,7 +133,7 @@ def spill(
 
 
 def _is_short(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
-    """Whether the manifest itself can hold these chains; `old` are those before."""
+    """Return whether the manifest itself can hold these chains; `old` are those before."""
     if len(chains) > INLINE:
         return False
     deltas = sum(map(len, chains.values())) - len(chains)
@@ -142,7 +142,7 @@ def _is_short(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
 
 
 def touched(old: Mapping[int, Chain], new: Mapping[int, Chain], known: Collection[int] | None = None) -> list[int]:
-    """The partitions of `new`, or of these the `known` ones, whose chains are not the very objects of `old`."""
+    """Return the partitions of `new`, or of these the `known` ones, whose chains are not the very objects of `old`."""
     if new is old:
         return []
     if known is not None:

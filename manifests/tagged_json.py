@@ -34,7 +34,7 @@ LONGEST = 2_000
 
 
 def to_json(value: Any) -> Json:
-    """The value as JSON can carry it. Members of sets are in an order that depends on them alone."""
+    """Return the value as JSON can carry it. Members of sets are in an order that depends on them alone."""
     try:
         return _tag(value)
     except RecursionError:

@@ -34,7 +34,7 @@ def find(name: str) -> ZoneInfo:
 
 
 def is_unnamed(zone: ZoneInfo) -> bool:
-    """Whether a zone cannot be found by its name: one that was read from a file may be another."""
+    """Return whether a zone cannot be found by its name: one that was read from a file may be another."""
     try:
         zone.__reduce__()
     except Exception as error:  # a PicklingError, by its name, as nothing here imports pickle
@@ -73,7 +73,7 @@ def normalise(key: Any) -> Any:
 
 
 def would_merge(members: Any) -> bool:
-    """Whether some members of a set, or keys of a dict, become one when they are stored and read."""
+    """Return whether some members of a set, or keys of a dict, become one when they are stored and read."""
     if HOLDERS.isdisjoint(map(type, members)):
         return False
     return len(set(map(normalise, members))) < len(members)

@@ -50,7 +50,7 @@ class PartitionSize:
 
 
 def is_loaded(operator: Operator) -> bool:
-    """Whether the chains are known: those that stand in segments are read only when somebody asks."""
+    """Return whether the chains are known: those that stand in segments are read only when somebody asks."""
     return len(operator.patches) == len(operator.segments)
 
 
@@ -92,7 +92,7 @@ def partition_bytes(operator: Operator) -> dict[int, int]:
 
 
 def biggest_partitions(manifest: Manifest, most: int = 10) -> tuple[PartitionSize, ...]:
-    """Those of all operators that store the most bytes, the largest first."""
+    """Return those of all operators that store the most bytes, the largest first."""
     sizes = (
         (size, name, partition)
         for name, operator in manifest.operators.items()
@@ -111,7 +111,7 @@ def _artifacts(operator: Operator) -> Iterator[Artifact]:
 
 
 def object_sizes(manifest: Manifest) -> dict[str, int]:
-    """Every artifact's object and every segment that the checkpoint is made of, with its size in bytes."""
+    """Return every artifact's object and every segment that the checkpoint is made of, with its size in bytes."""
     sizes: dict[str, int] = {}
     for operator in manifest.operators.values():
         sizes.update((segment.path, segment.size) for segment in operator.segments)
@@ -125,7 +125,7 @@ def operators_of_objects(manifest: Manifest) -> dict[str, str]:
 
 
 def bytes_by_attempt(sizes: dict[str, int]) -> dict[str, int]:
-    """Bytes of objects by the id, as text, of the attempt that wrote them."""
+    """Return bytes of objects by the id, as text, of the attempt that wrote them."""
     written: defaultdict[str, int] = defaultdict(int)
     for path, size in sizes.items():
         written[str(object_paths.owner(path))] += size

@@ -52,7 +52,7 @@ class Difference:
 
 
 def compare(before: Manifest, after: Manifest) -> Difference:
-    """What one has to do to `before` to have `after`."""
+    """Return what one has to do to `before` to have `after`."""
     old, new = object_sizes(before), object_sizes(after)
     names = sorted({*before.operators, *after.operators})
     pairs = ((name, before.operators.get(name), after.operators.get(name)) for name in names)

@@ -130,7 +130,7 @@ async def _examine(session: Session, wanted: CheckpointSelector, progress: Progr
 
 
 async def _is_old(session: Session, head: Head) -> bool:
-    """Whether `_latest` is an old copy that somebody put there."""
+    """Return whether `_latest` is an old copy that somebody put there."""
     newest = await newest_above(session.store, head)
     return newest is not None and (await read_head(session.store)).version == head.version
 

@@ -115,14 +115,14 @@ async def candidates(
     spark_checkpoint: str | os.PathLike[str] | None,
     storage_options: Mapping[str, Any] | None,
 ) -> list[Candidate]:
-    """Every manifest of the root with its evidence, the best first. Only reads."""
+    """Return every manifest of the root with its evidence, the best first. Only reads."""
     progress = None if spark_checkpoint is None else await read_progress(spark_checkpoint, storage_options)
     _, latest = await read_damaged(session.store)
     return Candidates((await survey(session, latest, progress)).candidates)
 
 
 async def read_progress(location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> SparkLog:
-    """What a query's `checkpointLocation` says; `IllegalArgumentError` where it has not finished a batch."""
+    """Return what a query's `checkpointLocation` says; `IllegalArgumentError` where it has not finished a batch."""
     store = open_log(location, storage_options)
     try:
         log = await read_log(store)
@@ -194,7 +194,7 @@ def _rank(candidate: Candidate) -> tuple[bool, bool, int, bool, float, Checkpoin
 
 
 async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manifest] | str:
-    """A manifest, or what is wrong with it. A newer format is for a newer library to repair."""
+    """Return a manifest, or what is wrong with it. A newer format is for a newer library to repair."""
     try:
         return await objects.find_manifest(session.store, checkpoint)
     except UnsupportedFormatError:
@@ -204,7 +204,7 @@ async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manife
 
 
 async def _read_catalogs(session: Session, paths: Sequence[str]) -> list[tuple[CatalogEntry, int]]:
-    """All entries of all catalogs that can be read, each with the sequence of its catalog."""
+    """Return all entries of all catalogs that can be read, each with the sequence of its catalog."""
     entries = []
     for path in paths:
         try:
@@ -219,7 +219,7 @@ async def _read_catalogs(session: Session, paths: Sequence[str]) -> list[tuple[C
 
 
 def _newest_savepoints(entries: Sequence[tuple[CatalogEntry, int]]) -> list[CatalogEntry]:
-    """Those in the catalogs of the highest sequence, of which nothing says which was the last."""
+    """Return those in the catalogs of the highest sequence, of which nothing says which was the last."""
     newest = max((sequence for _, sequence in entries), default=0)
     named = sorted((entry for entry, sequence in entries if sequence == newest), key=lambda entry: entry.created)
     last = {entry.name: entry for entry in named if entry.name is not None}
@@ -227,7 +227,7 @@ def _newest_savepoints(entries: Sequence[tuple[CatalogEntry, int]]) -> list[Cata
 
 
 async def _missing(session: Session, ref: Ref, manifest: Manifest, sizes: Mapping[str, int]) -> tuple[list[str], int]:
-    """What a checkpoint needs and the listing does not show as it should be; and the bytes of all it needs."""
+    """Return what a checkpoint needs and the listing does not show as it should be; and the bytes of all it needs."""
     wanted = {segment.path: segment.size for op in manifest.operators.values() for segment in op.segments}
     problems = []
     try:

@@ -212,7 +212,7 @@ class _Look:
         return True
 
     async def _is_whole(self, artifact: Artifact) -> bool:
-        """Whether one slice is as it was written, whatever the rest of its object is."""
+        """Return whether one slice is as it was written, whatever the rest of its object is."""
         if artifact not in self._artifacts:
             try:
                 await read_slice(self._session, artifact)

@@ -59,7 +59,7 @@ class Savepoints(list[Savepoint]):
 
 
 async def list_checkpoints(session: Session) -> list[CheckpointId]:
-    """Every live checkpoint, oldest first."""
+    """Return every live checkpoint, oldest first."""
 
     async def read(head: Head) -> list[CheckpointId]:
         await refuse_lost(session.store, head)
@@ -130,7 +130,7 @@ async def delete_savepoint(session: Session, name: str) -> None:
 
 
 async def recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry, ...]) -> Pointer:
-    """The pointer with a new catalog, under a newly drawn id: no stalled sweep can take it for an old one."""
+    """Return the pointer with a new catalog, under a newly drawn id: no stalled sweep can take it for an old one."""
     assert head.pointer is not None
     ordered = tuple(sorted(entries, key=lambda entry: (entry.ref.id, entry.name or "")))
     ref = (

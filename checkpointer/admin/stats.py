@@ -83,7 +83,7 @@ async def take_census(session: Session, progress: Progress | None = None) -> Cen
 
 
 async def _metadata(session: Session, overview: Overview, known: set[str]) -> dict[str, int]:
-    """The sizes of what is no artifact. Nothing but a listing tells how large a manifest is."""
+    """Return the sizes of what is no artifact. Nothing but a listing tells how large a manifest is."""
     wanted = {object_paths.LATEST, *(object_paths.manifest(listed.ref.id) for listed in overview.checkpoints)}
     wanted |= {path for path in known if path.startswith(object_paths.SEGMENTS)}
     sections = await asyncio.gather(*(session.store.list(p) for p in (object_paths.MANIFESTS, object_paths.CATALOGS)))

@@ -37,7 +37,7 @@ class Change:
         return not self.plans and self.operator.codec == codecs.RAW.name
 
     def chains(self) -> dict[int, Chain]:
-        """The operator's chains once every piece is written."""
+        """Return the operator's chains once every piece is written."""
         chains = dict(self.old)
         for partition, plan in self.plans.items():
             if not all(piece.artifacts for piece in plan.added):
@@ -55,7 +55,7 @@ class Change:
             self.operator = replace(self.operator, partitions=partition + 1)
 
     def below_delta(self, name: str, partition: int) -> Plan:
-        """The plan that a delta of opaque bytes goes on top of; refused where there is nothing below it."""
+        """Return the plan that a delta of opaque bytes goes on top of; refused where there is nothing below it."""
         plan = self.plans.get(partition) or Plan(self.old.get(partition, ()))
         if not plan.kept and not plan.added:
             raise IllegalArgumentError(

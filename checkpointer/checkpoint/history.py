@@ -39,7 +39,7 @@ class History:
         return () if self.catalog is None else self.catalog.entries
 
     def refs(self) -> dict[CheckpointId, Ref]:
-        """Every live checkpoint, oldest first."""
+        """Return every live checkpoint, oldest first."""
         live = {ref.id: ref for ref, _ in self.chain} | {entry.ref.id: entry.ref for entry in self.entries}
         return dict(sorted(live.items()))
 
@@ -48,7 +48,7 @@ class History:
 
 
 async def read_history(store: Store, head: Head) -> History:
-    """All that is live in `head`. Manifests are fetched in parallel, then proven to be one chain.
+    """Return all that is live in `head`. Manifests are fetched in parallel, then proven to be one chain.
 
     Raises `ObjectNotFoundError` where `head` is no longer the truth, or the store is damaged: see `pointer.reading`.
     """
@@ -65,7 +65,7 @@ async def _read_chain(store: Store, head: Head) -> tuple[tuple[Ref, Manifest], .
 async def walk(
     store: Store, head: Head, oldest: int, known: Mapping[Ref, Manifest] = NONE
 ) -> AsyncIterator[tuple[Ref, Manifest]]:
-    """The chain from the committed checkpoint down to sequence `oldest`: see `walk_from`."""
+    """Yield the chain from the committed checkpoint down to sequence `oldest`: see `walk_from`."""
     if head.committed is not None:
         async for pair in walk_from(store, head.committed, oldest, known):
             yield pair
@@ -96,7 +96,7 @@ async def walk_from(
 
 
 async def list_sizes(store: Store, oldest: int, newest: int) -> list[tuple[CheckpointId, int]]:
-    """The ids of the manifests that are there, in order, with their sizes. Nothing says which of them count."""
+    """Return the ids of the manifests that are there, in order, with their sizes. Nothing says which of them count."""
     return [
         (owner, entry.size)
         for entry in await store.list(object_paths.manifests(oldest, newest))
@@ -107,7 +107,7 @@ async def list_sizes(store: Store, oldest: int, newest: int) -> list[tuple[Check
 
 
 async def list_manifests(store: Store, oldest: int, newest: int) -> dict[Ref, Manifest]:
-    """The manifests that are there and readable. The chain decides which of them count."""
+    """Return the manifests that are there and readable. The chain decides which of them count."""
     return await read_found(store, await list_sizes(store, oldest, newest))
 
 
@@ -137,7 +137,7 @@ async def refuse_lost(store: Store, head: Head) -> None:
 
 
 async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | None:
-    """The checkpoint's reference if `head` makes it live. The prepared one does not count.
+    """Return the checkpoint's reference if `head` makes it live. The prepared one does not count.
 
     Its child's manifest proves it: its own may be damaged, or those of older ones.
     """
@@ -154,13 +154,13 @@ async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | N
 
 
 async def read_entries(store: Store, head: Head) -> tuple[CatalogEntry, ...]:
-    """What the catalog of a version keeps. Needs no manifest, so damage elsewhere does not matter."""
+    """Return what the catalog of a version keeps. Needs no manifest, so damage elsewhere does not matter."""
     catalog = await read_catalog(store, None if head.pointer is None else head.pointer.catalog)
     return () if catalog is None else catalog.entries
 
 
 async def became_live(store: Store, head: Head, attempt: Ref) -> bool:
-    """Whether an attempt, whose swap found the pointer moved, was committed after all.
+    """Return whether an attempt, whose swap found the pointer moved, was committed after all.
 
     Raises `OutcomeUnknownError` where the history that would tell is gone.
     """

@@ -68,7 +68,7 @@ class _Search:
         return None
 
     async def look(self, ref: Ref) -> Manifest | None:
-        """The checkpoint's manifest if all of it is intact."""
+        """Return the checkpoint's manifest if all of it is intact."""
         self._read, damaged = await self._check.whole(ref)
         if not damaged:
             return self._read
@@ -85,13 +85,13 @@ class _Search:
         return []
 
     async def outrun(self) -> bool:
-        """Whether something was missing because it was retired meanwhile, and no damage."""
+        """Return whether something was missing because it was retired meanwhile, and no damage."""
         before = self._check.findings
         await self._check.forget_retired(self._head)
         return self._check.findings != before
 
     def findings(self) -> tuple[Finding, ...]:
-        """What was found, each with all the checkpoints that were skipped for it."""
+        """Return what was found, each with all the checkpoints that were skipped for it."""
         return tuple(
             replace(found, checkpoints=tuple(sorted(ref.id for ref, bad in self.skipped.items() if found.path in bad)))
             for found in self._check.findings

@@ -144,7 +144,7 @@ def _unknown(store: Store, planned: Pointer) -> OutcomeUnknownError:
 
 
 def successor(head: Head, writer: Writer, nonce: str) -> Pointer:
-    """The pointer of `head` under `writer`, for the caller to change further. The boundary never moves back."""
+    """Return the pointer of `head` under `writer`, for the caller to change further. The boundary never moves back."""
     if head.pointer is None:
         return Pointer(writer=writer, committed=None, prepared=None, boundary=1, catalog=None, retired=(), nonce=nonce)
     return replace(head.pointer, writer=writer, nonce=nonce)

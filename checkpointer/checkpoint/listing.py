@@ -38,7 +38,7 @@ class Overview:
 
 
 async def read_overview(session: Session, *, chains: bool = False) -> Overview:
-    """All manifests at once, in few round trips however many there are; with `chains`, the segments too."""
+    """Return all manifests at once, in few round trips however many there are; with `chains`, the segments too."""
 
     async def read(head: Head) -> Overview:
         overview = await _overview(session, head)

@@ -232,12 +232,12 @@ def written(
 
 
 def contents(manifest: Manifest) -> dict[str, OperatorMetrics]:
-    """What a checkpoint holds of each operator."""
+    """Return what a checkpoint holds of each operator."""
     return {name: _sum(op, op.chains.values(), lambda path: True) for name, op in manifest.operators.items()}
 
 
 def _sum(operator: Operator, chains: Iterable[Chain], counts: Callable[[str], bool]) -> OperatorMetrics:
-    """The artifacts in `chains`, and the operator's segments, as far as their path counts."""
+    """Return the artifacts in `chains`, and the operator's segments, as far as their path counts."""
     sizes = {segment.path: segment.size for segment in operator.segments if counts(segment.path)}
     ranges: dict[tuple[str, int, int], str] = {}
     partitions = 0

@@ -42,7 +42,7 @@ async def compute(host: Host, work: Callable[[], T], small: bool) -> T:
 
 
 def are_few(operators: Mapping[str, Operator]) -> bool:
-    """Whether a manifest of these is small work."""
+    """Return whether a manifest of these is small work."""
     return sum(len(operator.chains) for operator in operators.values()) <= FEW
 
 
@@ -62,7 +62,7 @@ async def put(store: Store, path: str, data: Bytes) -> None:
 
 
 async def read_artifact(store: Store, host: Host, artifact: Artifact) -> bytes:
-    """The stored bytes of one artifact, verified."""
+    """Return the stored bytes of one artifact, verified."""
     if artifact.length == 0:
         data = b""
     elif artifact.length == artifact.size:
@@ -74,7 +74,7 @@ async def read_artifact(store: Store, host: Host, artifact: Artifact) -> bytes:
 
 
 async def read_by_path(store: Store, host: Host, path: str) -> bytes:
-    """A whole object by a path that holds its digest, verified."""
+    """Return a whole object by a path that holds its digest, verified."""
     digest = object_paths.digest_of(path)
     data = (await store.get(path)).data
     await check(host, path, data, len(data), digest)
@@ -82,7 +82,7 @@ async def read_by_path(store: Store, host: Host, path: str) -> bytes:
 
 
 async def read_slices(store: Store, host: Host, artifacts: Sequence[Artifact]) -> list[Bytes]:
-    """The stored bytes of several artifacts of one object, with one request, each verified."""
+    """Return the stored bytes of several artifacts of one object, with one request, each verified."""
     first = artifacts[0]
     if len(artifacts) == 1:
         return [await read_artifact(store, host, first)]
@@ -98,14 +98,14 @@ async def read_slices(store: Store, host: Host, artifacts: Sequence[Artifact]) -
 
 
 async def read_all(store: Store, host: Host, artifacts: Iterable[Artifact]) -> dict[Artifact, Bytes]:
-    """The stored bytes of each, verified, with one request for each object that they stand in."""
+    """Return the stored bytes of each, verified, with one request for each object that they stand in."""
     groups = by_object(artifacts)
     data = await asyncio.gather(*(read_slices(store, host, group) for group in groups))
     return {a: part for group, parts in zip(groups, data, strict=True) for a, part in zip(group, parts, strict=True)}
 
 
 def by_object(artifacts: Iterable[Artifact]) -> list[list[Artifact]]:
-    """The artifacts, grouped by the object they stand in: one request for each group."""
+    """Return the artifacts, grouped by the object they stand in: one request for each group."""
     groups: dict[str, list[Artifact]] = {}
     for artifact in dict.fromkeys(artifacts):
         groups.setdefault(artifact.path, []).append(artifact)
@@ -118,7 +118,7 @@ async def read_manifest(store: Store, host: Host, ref: Ref) -> Manifest:
 
 
 async def read_manifest_alone(store: Store, ref: Ref) -> Manifest:
-    """The manifest that `ref` names, without the chains that stand in segments."""
+    """Return the manifest that `ref` names, without the chains that stand in segments."""
     path = object_paths.manifest(ref.id)
     data = (await store.get(path, limit=MAX_MANIFEST)).data
     verify(path, data, size=len(data), digest=ref.digest)
@@ -126,7 +126,7 @@ async def read_manifest_alone(store: Store, ref: Ref) -> Manifest:
 
 
 async def find_manifest(store: Store, checkpoint: CheckpointId, size: int = MAX_MANIFEST) -> tuple[Ref, Manifest]:
-    """A manifest by id alone, without its segments' chains. Nothing says yet that the checkpoint exists.
+    """Return a manifest by id alone, without its segments' chains. Nothing says yet that the checkpoint exists.
 
     A store has more turns for what is known to be small: `size` is what it is known not to exceed.
     """
@@ -135,7 +135,7 @@ async def find_manifest(store: Store, checkpoint: CheckpointId, size: int = MAX_
 
 
 async def load_operators(store: Store, host: Host, manifest: Manifest) -> Manifest:
-    """The manifest with the chains that its segments hold."""
+    """Return the manifest with the chains that its segments hold."""
     return await Segments(store, host).load(manifest)
 
 
@@ -147,7 +147,7 @@ class Segments:
         self._read: dict[tuple[str, str], asyncio.Task[Patches]] = {}
 
     async def load(self, manifest: Manifest) -> Manifest:
-        """The manifest with all its chains. Raises `ObjectNotFoundError` where a segment is gone."""
+        """Return the manifest with all its chains. Raises `ObjectNotFoundError` where a segment is gone."""
         if not any(op.segments for op in manifest.operators.values()):
             return manifest
         names = list(manifest.operators)
@@ -239,7 +239,7 @@ async def read_catalog(store: Store, ref: CatalogRef | None) -> Catalog | None:
 
 
 def objects_of(ref: Ref, manifest: Manifest) -> set[str]:
-    """Every path that a manifest with its chains keeps alive, its own included."""
+    """Return every path that a manifest with its chains keeps alive, its own included."""
     paths = {object_paths.manifest(ref.id)}
     for operator in manifest.operators.values():
         paths.update(segment.path for segment in operator.segments)

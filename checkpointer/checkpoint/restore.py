@@ -83,11 +83,11 @@ class Snapshot:
         return find_operator(self.manifest.operators if self.manifest else {}, name)
 
     async def partition(self, name: str, partition: int) -> list[bytes]:
-        """The verified bytes of a partition: its snapshot, then its deltas, as they are stored."""
+        """Return the verified bytes of a partition: its snapshot, then its deltas, as they are stored."""
         return (await self.read(name, [partition]))[partition]
 
     async def read(self, name: str, partitions: Iterable[int] | None) -> dict[int, list[bytes]]:
-        """The same of several partitions, or of all; an object that they share is fetched once."""
+        """Return the same of several partitions, or of all; an object that they share is fetched once."""
         known = self.operator(name).chains
         chains: dict[int, Chain] = {}
         for partition in known if partitions is None else partitions:
@@ -129,7 +129,7 @@ class Snapshot:
         return await self.session.host.run(build)
 
     async def entries(self, name: str, partition: int) -> dict[object, bytes]:
-        """The keys and packed values of one partition of a keyed state."""
+        """Return the keys and packed values of one partition of a keyed state."""
         stored = await self.partition(name, partition)
         chain = self.operator(name).chains[partition]
 
@@ -171,7 +171,7 @@ async def explaining(session: Session, checkpoint: CheckpointId | None, load: Ca
 def _merge(
     chain: Chain, decoded: dict[Artifact, dict[object, bytes | None]]
 ) -> tuple[dict[object, bytes], list[dict[object, bytes | None]]]:
-    """A partition's packed values, and what each of its deltas holds."""
+    """Return a partition's packed values, and what each of its deltas holds."""
     if not chain:
         return {}, []
     data = decoded[chain[0]]
@@ -221,7 +221,7 @@ async def restore(
 async def _restore(
     session: Session, wanted: CheckpointSelector | None, on_corruption: OnCorruption
 ) -> tuple[Base | None, Snapshot | None]:
-    """What was asked for, and what to stand on where that is the committed checkpoint."""
+    """Return what was asked for, and what to stand on where that is the committed checkpoint."""
     if on_corruption not in ("error", "previous"):
         raise IllegalArgumentError(f"on_corruption={on_corruption!r:.40}: expected 'error' or 'previous'")
     if wanted is None or wanted.kind == LATEST:
@@ -250,7 +250,7 @@ async def _restore_latest(session: Session) -> tuple[Base, Snapshot | None]:
 
 
 async def _restore_intact(session: Session) -> tuple[Base | None, Snapshot | None]:
-    """The committed checkpoint if every byte of it is intact, else the newest older one that is, to look at."""
+    """Return the committed checkpoint if every byte of it is intact, else the newest older one that is, to look at."""
     found = await find_intact(session)
     if found.manifest is None or not found.skipped:
         return _go_on(session, Base(found.head, found.manifest), found.prepared)
@@ -260,7 +260,7 @@ async def _restore_intact(session: Session) -> tuple[Base | None, Snapshot | Non
 
 
 def _go_on(session: Session, base: Base, manifest: Manifest | None) -> tuple[Base, Snapshot | None]:
-    """The committed checkpoint, with the manifest of the prepared one if there is one."""
+    """Return the committed checkpoint, with the manifest of the prepared one if there is one."""
     ref = base.head.prepared
     if ref is None or manifest is None:
         return base, shown(session, base)
@@ -268,12 +268,12 @@ def _go_on(session: Session, base: Base, manifest: Manifest | None) -> tuple[Bas
 
 
 def shown(session: Session, base: Base) -> Snapshot | None:
-    """What a session stands on, as an attempt on top of it starts: None where there is nothing yet."""
+    """Return what a session stands on, as an attempt on top of it starts: None where there is nothing yet."""
     return None if base.manifest is None else Snapshot(session, base.manifest, None, migrated=base.migrated)
 
 
 async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
-    """The verified stored bytes of an artifact, or of a whole object by a path that holds its digest."""
+    """Return the verified stored bytes of an artifact, or of a whole object by a path that holds its digest."""
     if isinstance(artifact, Artifact):
         return await objects.read_artifact(session.store, session.host, artifact)
     if not isinstance(artifact, str):
@@ -286,7 +286,7 @@ async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
 
 
 async def load_manifest(session: Session, checkpoint: CheckpointId) -> Manifest:
-    """A manifest by its id, with all its chains. It may be one that nobody committed."""
+    """Return a manifest by its id, with all its chains. It may be one that nobody committed."""
     try:
         _, manifest = await objects.find_manifest(session.store, checkpoint)
     except ObjectNotFoundError:

@@ -193,7 +193,7 @@ class Draft:
         change.operator = replace(change.operator, schema=check_json(f"operator {operator!r}: schema", schema))
 
     def operator(self, name: str) -> Operator | None:
-        """An operator as this checkpoint has it so far; None where there is none."""
+        """Return an operator as this checkpoint has it so far; None where there is none."""
         return self._operators.get(name)
 
     def put_operator(self, name: str, operator: Operator) -> None:
@@ -353,7 +353,7 @@ class Draft:
         return [await self._uploads.close_pack(operator, codec) for operator, codec, _ in self._uploads.waiting()]
 
     def _still_named(self, manifest: Manifest) -> list[Pending]:
-        """What a migration made and the attempt did not replace: written last, since much of it may be."""
+        """Return what a migration made and the attempt did not replace: written last, since much of it may be."""
         if not self._made:
             return []
         named = objects.objects_of(Ref(self.id, ""), manifest)

@@ -145,7 +145,7 @@ class Uploads:
         await self.put(*pack)
 
     def waiting(self) -> list[tuple[str, str, int]]:
-        """The operators of which something still waits for company, each with its codec, and how many bytes."""
+        """Return the operators of which something still waits for company, each with its codec, and how many bytes."""
         return [(operator, codec, group.size) for (operator, codec), group in self._waiting.items()]
 
     async def put(self, path: str, data: Bytes) -> None:

@@ -185,7 +185,7 @@ class Check:
             self.findings.append(Finding(path, str(error), hurt, False, and_older))
 
     def result(self) -> Verification:
-        """What was looked at and found up to now."""
+        """Return what was looked at and found up to now."""
         findings, elsewhere = (
             tuple(sorted(group, key=lambda finding: finding.path)) for group in (self.findings, self.elsewhere)
         )
@@ -223,7 +223,7 @@ class Check:
             )
 
     async def whole(self, ref: Ref) -> tuple[Manifest | None, set[str]]:
-        """One checkpoint as far as it can be read, and those objects it needs that are damaged or missing.
+        """Return one checkpoint as far as it can be read, and those objects it needs that are damaged or missing.
 
         What was looked at for another one is not read again.
         """
@@ -286,7 +286,7 @@ class Check:
         return replace(manifest, operators=operators)
 
     async def _read_segment(self, segment: Segment) -> bool:
-        """Whether a segment is as it should be; each is looked at once."""
+        """Return whether a segment is as it should be; each is looked at once."""
         path = segment.path
         if path not in self._segments:
             self._segments[path] = False
@@ -299,7 +299,7 @@ class Check:
         return self._segments[path]
 
     def _naming(self, path: str) -> Iterator[CheckpointId]:
-        """The checkpoints that need an object."""
+        """Yield the checkpoints that need an object."""
         for ref, manifest in self.manifests.items():
             if path in objects.objects_of(ref, manifest):
                 yield ref.id

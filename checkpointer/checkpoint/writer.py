@@ -73,7 +73,7 @@ class Session:
     # ---- what the session stands on ----------------------------------------------------------------------------
 
     async def base(self) -> Base:
-        """What was restored; the committed checkpoint as it is now if nothing was."""
+        """Return what was restored; the committed checkpoint as it is now if nothing was."""
         self.check_may_write()
         if self._viewed is not None:
             raise InvalidStateError(
@@ -97,11 +97,11 @@ class Session:
             raise InvalidStateError(f"{self.store.url}: {self._must_restore}")
 
     async def read_base(self) -> Base:
-        """The committed checkpoint as it is now: `_latest`, its manifest and its segments."""
+        """Return the committed checkpoint as it is now: `_latest`, its manifest and its segments."""
         return await reading(self.store, self.base_in)
 
     async def base_in(self, head: Head) -> Base:
-        """The committed checkpoint of one version of `_latest`."""
+        """Return the committed checkpoint of one version of `_latest`."""
         await history.refuse_lost(self.store, head)
         ref = head.committed
         return Base(head, None if ref is None else await objects.read_manifest(self.store, self.host, ref))
@@ -210,7 +210,7 @@ class Session:
         return head
 
     def _owns(self, head: Head) -> bool:
-        """Whether this session was the last to take over."""
+        """Return whether this session was the last to take over."""
         return head.writer is not None and head.writer.instance == self._instance
 
     def _writer_on(self, head: Head) -> Writer:
@@ -219,7 +219,7 @@ class Session:
         return Writer((head.writer.epoch if head.writer else 0) + 1, self._instance)
 
     def _follows(self, base: Base, head: Head) -> bool:
-        """Whether nothing but retention and savepoints came between what was restored and `head`."""
+        """Return whether nothing but retention and savepoints came between what was restored and `head`."""
         return head.committed == base.head.committed and (head.writer == base.head.writer or self._owns(head))
 
     async def _lost(self, base: Base, head: Head, attempt: Ref) -> CheckpointError:
@@ -259,7 +259,7 @@ class Session:
         return who
 
     def _is_by_hand(self, job: Job | None, base: Base) -> bool:
-        """Whether a checkpoint of another writer is of a batch that it did not run itself.
+        """Return whether a checkpoint of another writer is of a batch that it did not run itself.
 
         What is committed by hand on top of a query's checkpoint, or brings one back, names the batch whose state it
         has: one of this writer's own run, or one that was committed when this writer restored.
@@ -277,7 +277,7 @@ class Session:
 
 
 def _show(manifest: Manifest, job: Job | None) -> str:
-    """The query, run and process that wrote a checkpoint, and when, as far as it says so."""
+    """Return the query, run and process that wrote a checkpoint, and when, as far as it says so."""
     told = ["no streaming query"]
     if job is not None:
         told = [f"query {job.query_id:.80}", f"run {job.run_id:.80}"]

@@ -47,7 +47,7 @@ def _duration(context: click.Context, parameter: click.Parameter, value: str | N
 
 
 def rules(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a policy."""
+    """Return the options of a policy."""
     spans = {
         "--keep-younger": "Keep those made less than this ago.",
         "--hourly": "Keep the newest of each hour for so long.",
@@ -148,7 +148,7 @@ def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
 
 
 def _load(file: Path) -> Plan:
-    """A saved plan. One that is damaged says nothing about the store."""
+    """Return a saved plan. One that is damaged says nothing about the store."""
     try:
         return Plan.load(file)
     except CorruptionError as error:

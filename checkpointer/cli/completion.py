@@ -34,7 +34,7 @@ def operators(context: click.Context, typed: str) -> list[str]:
 
 
 def _matching(names: list[str], typed: str) -> list[str]:
-    """Those that begin as typed. A shell would take one with a space for several words."""
+    """Return those that begin as typed. A shell would take one with a space for several words."""
     return [name for name in names if name.startswith(typed) and not any(map(str.isspace, name))]
 
 

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def id_or_none(checkpoint: CheckpointId | None) -> str | None:
-    """The text of an id."""
+    """Return the text of an id."""
     return None if checkpoint is None else str(checkpoint)
 
 
 def ids(checkpoints: Iterable[CheckpointId]) -> list[str]:
-    """The texts of ids."""
+    """Return the texts of ids."""
     return list(map(str, checkpoints))
 
 
@@ -51,7 +51,7 @@ def checkpoint(listed: Listed) -> nouns.Checkpoint:
 
 
 def operator(name: str, found: Operator) -> nouns.Operator:
-    """One operator of a checkpoint, and what it holds."""
+    """Return one operator of a checkpoint, and what it holds."""
     return operator_of(
         name, found.codec, found.partitioner, found.partitions, checkpoint_sizes.operator_size(found), found.schema
     )
@@ -60,7 +60,7 @@ def operator(name: str, found: Operator) -> nouns.Operator:
 def operator_of(
     name: str, codec: str, partitioner: str, declared: int, size: OperatorSize, schema: object
 ) -> nouns.Operator:
-    """The same, of its parts."""
+    """Return the same, of its parts."""
     return {
         "name": name,
         "codec": codec,
@@ -92,14 +92,14 @@ def exported(made: "Exported") -> nouns.Exported:
 
 
 def spread(found: Spread | None) -> nouns.Spread | None:
-    """The smallest, the middle and the largest."""
+    """Return the smallest, the middle and the largest."""
     if found is None:
         return None
     return {"minimum": found.minimum, "median": found.median, "maximum": found.maximum}
 
 
 def partition(found: PartitionSize) -> nouns.Partition:
-    """One of the biggest partitions."""
+    """Return one of the biggest partitions."""
     return {
         "operator": found.operator,
         "partition": found.partition,
@@ -110,7 +110,7 @@ def partition(found: PartitionSize) -> nouns.Partition:
 
 
 def artifact(found: Artifact) -> nouns.Artifact:
-    """One artifact of a chain."""
+    """Return one artifact of a chain."""
     return {
         "kind": found.kind,
         "path": found.path,
@@ -125,7 +125,7 @@ def artifact(found: Artifact) -> nouns.Artifact:
 
 
 def job(found: Job | None) -> nouns.Job | None:
-    """What Spark called the batch."""
+    """Return what Spark called the batch."""
     if found is None:
         return None
     spark = found.spark
@@ -164,14 +164,14 @@ def savepoint(found: Savepoint) -> nouns.Savepoint:
 
 
 def time(at: datetime) -> str:
-    """A time that is known."""
+    """Return a time that is known."""
     text = moment(at)
     assert text is not None
     return text
 
 
 def finding(found: Finding) -> nouns.Finding:
-    """One finding of a verification."""
+    """Return one finding of a verification."""
     return {
         "path": found.path,
         "problem": found.problem,
@@ -182,7 +182,7 @@ def finding(found: Finding) -> nouns.Finding:
 
 
 def verification(found: Verification) -> nouns.Verification:
-    """All findings, and what they rest on."""
+    """Return all findings, and what they rest on."""
     return {
         "checkpoints": found.checkpoints,
         "objects": found.objects,
@@ -199,7 +199,7 @@ def amount(total: Total) -> nouns.Amount:
 
 
 def plan_row(row: PlanRow) -> nouns.PlanRow:
-    """One object of a plan."""
+    """Return one object of a plan."""
     return {
         "path": row.path,
         "bytes": row.size,
@@ -212,7 +212,7 @@ def plan_row(row: PlanRow) -> nouns.PlanRow:
 
 
 def candidate(found: Candidate) -> nouns.Candidate:
-    """What a store could be repaired to."""
+    """Return what a store could be repaired to."""
     return asdict(found) | {  # type: ignore[return-value]  # the fields that are not named here are as they are
         "id": str(found.id),
         "created": moment(found.created),

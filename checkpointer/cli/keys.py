@@ -68,7 +68,7 @@ def _table_key(name: str, operator: Operator) -> Callable[[nouns.Record], Json]:
 
 
 def _digest(record: nouns.Record) -> bytes:
-    """A column that is not there is as good as a null."""
+    """Return a column that is not there is as good as a null."""
     row = record.get("row")
     told: Any = record["value"] if row is None else {name: value for name, value in row.items() if value is not None}
     return blake2b(to_text(told).encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -64,7 +64,7 @@ def command(store: Opened, output: str | None, share: float | None, **policy: An
 
 
 def _target(output: str | None, as_json: bool) -> Path | None:
-    """The file to write, None for stdout. Refused before anything is read where it cannot be written."""
+    """Return the file to write, None for stdout. Refused before anything is read where it cannot be written."""
     if output is None and not as_json:
         raise click.UsageError("Say where to write the page: -o report.html", click.get_current_context())
     if output == "-" and as_json:

@@ -6,7 +6,7 @@ from checkpointer.display import moment
 
 
 def report(found: Report) -> nouns.Report:
-    """All that a report says, with its verdict."""
+    """Return all that a report says, with its verdict."""
     return {
         "verdict": found.verdict,
         "root": found.root,

@@ -84,7 +84,7 @@ def _is_root(folder: Path) -> bool:
 
 
 async def _above(url: str, options: Mapping[str, Any] | None) -> str | None:
-    """The nearest store that the root lies in."""
+    """Return the nearest store that the root lies in."""
     for _ in range(_ABOVE):
         url = url.rpartition("/")[0]
         if url.endswith(":/"):

@@ -72,7 +72,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def to_text(value: object, *, indent: int | None = None) -> str:
-    """A JSON value on one line, or indented."""
+    """Return a JSON value on one line, or indented."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return "\n".join(map(visible, text.split("\n")))
 

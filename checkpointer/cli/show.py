@@ -71,7 +71,7 @@ def _document(listed: Listed) -> nouns.Checkpoint:
 
 
 def _facts(document: nouns.Checkpoint, age_of: str | None) -> dict[str, object]:
-    """What stands above the tables, in their order."""
+    """Return what stands above the tables, in their order."""
     job = document["job"]
     facts: dict[str, object] = {name: document.get(name) for name in ("id", "parent", "epoch", "state")}
     facts["created"] = document["created"] and f"{document['created']}, {age_of}"

@@ -78,7 +78,7 @@ def _total(beside: Sequence[int], widths: Sequence[int]) -> int:
 
 
 def broken(text: str, width: int, measure: Callable[[str], int]) -> list[str]:
-    """The lines of a cell. No word is longer than `width`; only prose is broken at all."""
+    """Return the lines of a cell. No word is longer than `width`; only prose is broken at all."""
     if measure(text) <= width:
         return [text]
     lines = [""]
@@ -92,7 +92,7 @@ def broken(text: str, width: int, measure: Callable[[str], int]) -> list[str]:
 
 
 def row_lines(row: Sequence[str], widths: dict[int, int], measure: Callable[[str], int]) -> Iterator[dict[int, str]]:
-    """The lines of a row that stand side by side: the text of each column that has any left on that line."""
+    """Yield the lines of a row that stand side by side: the text of each column that has any left on that line."""
     parts = {n: broken(row[n], width, measure) for n, width in widths.items()}
     for number in range(max(map(len, parts.values()), default=0)):
         yield {n: lines[number] for n, lines in parts.items() if number < len(lines)}

@@ -118,7 +118,7 @@ class Opened:
     """Storage options, which hold secrets."""
 
     def read(self, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
-        """What a function of the core makes of the store."""
+        """Return what a function of the core makes of the store."""
         return run_sync(work(self.ck._session))
 
     @property
@@ -218,7 +218,7 @@ def _common(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:
 
 
 def _root(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """The root as it was typed; `-` is the one of the environment."""
+    """Return the root as it was typed; `-` is the one of the environment."""
     if value != "-":
         return value
     known = os.environ.get(ROOT_VARIABLE)
@@ -254,7 +254,7 @@ def parse_options(context: click.Context, parameter: click.Parameter, value: str
 
 
 def into_target(run: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a verb that copies to another root."""
+    """Return the options of a verb that copies to another root."""
     run = _fencing("--target-fencing", "TARGET")(run)
     return click.option(
         "--target-storage-options",
@@ -267,7 +267,7 @@ def into_target(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def options_for(root: str, options: Options, name: str = "storage_options") -> Options:
-    """A folder takes no options; those of the environment are not meant for it."""
+    """Return a folder takes no options; those of the environment are not meant for it."""
     source = click.get_current_context().get_parameter_source(name)
     return None if source is ParameterSource.ENVIRONMENT and parse(root).kind.is_of_this_machine else options
 

@@ -104,7 +104,7 @@ class AsyncCheckpointer(AsyncFace):
         await self._run(savepoints.delete_savepoint(self._session, name))
 
     async def plan(self, policy: RetentionPolicy | None = None) -> Plan:
-        """What cleanup would do: every object of the store, with its size, who names it, and what becomes of it.
+        """Return what cleanup would do: every object of the store, with its size, who names it, and what becomes of it.
 
         Without a policy nothing is retired. Only reads.
         """
@@ -340,7 +340,7 @@ class AsyncCheckpointer(AsyncFace):
         await self._run(low_level.save_manifest(self._session, manifest))
 
     async def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
-        """A manifest by id, whether it was committed or not."""
+        """Return a manifest by id, whether it was committed or not."""
         return await self._run(restore.load_manifest(self._session, as_id(id)))
 
     async def save_snapshot(
@@ -367,7 +367,7 @@ class AsyncCheckpointer(AsyncFace):
         return await bridge(low_level.save_artifact(self._session, id, operator, partition, kind, as_bytes(data)))
 
     async def load_artifact(self, artifact: Artifact | str) -> bytes:
-        """The stored bytes of an artifact, or of the object at a path, verified."""
+        """Return the stored bytes of an artifact, or of the object at a path, verified."""
         return await bridge(restore.load_artifact(self._session, artifact))
 
     async def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
@@ -378,7 +378,7 @@ class AsyncCheckpointer(AsyncFace):
         return await self._run(savepoints.update_latest(self._session, as_id(id)))
 
     async def read_latest(self) -> CheckpointId | None:
-        """The committed checkpoint's id, as it is now."""
+        """Return the committed checkpoint's id, as it is now."""
         return await self._run(restore.read_latest(self._session))
 
     async def verify(
@@ -398,7 +398,7 @@ class AsyncCheckpointer(AsyncFace):
         return await self._run(verify_store(self._session, wanted, operator, share, progress))
 
     async def list_checkpoints(self) -> list[CheckpointId]:
-        """Every live checkpoint, oldest first."""
+        """Return every live checkpoint, oldest first."""
         return await self._run(savepoints.list_checkpoints(self._session))
 
     async def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002

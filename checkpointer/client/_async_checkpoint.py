@@ -212,9 +212,9 @@ class AsyncRestored(RestoredView):
 
 class AsyncRestoredOperator(OperatorView):
     async def partition(self, partition: int) -> list[bytes]:
-        """The partition's snapshot, then its deltas, verified."""
+        """Return the partition's snapshot, then its deltas, verified."""
         return await bridge(self._snapshot.partition(self.name, partition))
 
     async def read(self, partitions: Iterable[int] | None = None) -> dict[int, list[bytes]]:
-        """Several partitions, or all, by number; all at once, and an object that they share only once."""
+        """Return several partitions, or all, by number; all at once, and an object that they share only once."""
         return await bridge(self._snapshot.read(self.name, partitions))

@@ -102,7 +102,7 @@ class Checkpointer(SyncFace):
         self._run(savepoints.delete_savepoint(self._session, name))
 
     def plan(self, policy: RetentionPolicy | None = None) -> Plan:
-        """What cleanup would do: every object of the store, with its size, who names it, and what becomes of it.
+        """Return what cleanup would do: every object of the store, with its size, who names it, and what becomes of it.
 
         Without a policy nothing is retired. Only reads.
         """
@@ -338,7 +338,7 @@ class Checkpointer(SyncFace):
         self._run(low_level.save_manifest(self._session, manifest))
 
     def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
-        """A manifest by id, whether it was committed or not."""
+        """Return a manifest by id, whether it was committed or not."""
         return self._run(restore.load_manifest(self._session, as_id(id)))
 
     def save_snapshot(
@@ -365,7 +365,7 @@ class Checkpointer(SyncFace):
         return run_sync(low_level.save_artifact(self._session, id, operator, partition, kind, as_bytes(data)))
 
     def load_artifact(self, artifact: Artifact | str) -> bytes:
-        """The stored bytes of an artifact, or of the object at a path, verified."""
+        """Return the stored bytes of an artifact, or of the object at a path, verified."""
         return run_sync(restore.load_artifact(self._session, artifact))
 
     def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
@@ -376,7 +376,7 @@ class Checkpointer(SyncFace):
         return self._run(savepoints.update_latest(self._session, as_id(id)))
 
     def read_latest(self) -> CheckpointId | None:
-        """The committed checkpoint's id, as it is now."""
+        """Return the committed checkpoint's id, as it is now."""
         return self._run(restore.read_latest(self._session))
 
     def verify(
@@ -396,7 +396,7 @@ class Checkpointer(SyncFace):
         return self._run(verify_store(self._session, wanted, operator, share, progress))
 
     def list_checkpoints(self) -> list[CheckpointId]:
-        """Every live checkpoint, oldest first."""
+        """Return every live checkpoint, oldest first."""
         return self._run(savepoints.list_checkpoints(self._session))
 
     def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002

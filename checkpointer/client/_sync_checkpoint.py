@@ -213,9 +213,9 @@ class Restored(RestoredView):
 
 class RestoredOperator(OperatorView):
     def partition(self, partition: int) -> list[bytes]:
-        """The partition's snapshot, then its deltas, verified."""
+        """Return the partition's snapshot, then its deltas, verified."""
         return run_sync(self._snapshot.partition(self.name, partition))
 
     def read(self, partitions: Iterable[int] | None = None) -> dict[int, list[bytes]]:
-        """Several partitions, or all, by number; all at once, and an object that they share only once."""
+        """Return several partitions, or all, by number; all at once, and an object that they share only once."""
         return run_sync(self._snapshot.read(self.name, partitions))

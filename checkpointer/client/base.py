@@ -92,7 +92,7 @@ class Client:
         return self._current
 
     def _connect(self, root: str | os.PathLike[str], options: Mapping[str, Any] | None, fencing: Fencing) -> Session:
-        """A session of this configuration, here or on another root."""
+        """Return a session of this configuration, here or on another root."""
         config = self._config
         store = open_store(
             root,
@@ -155,7 +155,7 @@ def fixed(location: str | os.PathLike[str] | None) -> str | None:
 def as_migration(
     rename: Mapping[str, str] | None, drop: Iterable[str] | None, transform: Mapping[str, Transform] | None
 ) -> Migrate | None:
-    """What `restore` is to make of a checkpoint; None where that is nothing else."""
+    """Return what `restore` is to make of a checkpoint; None where that is nothing else."""
     migration = Migration(rename, drop, transform, _transform_table)
     return migration.run if migration else None
 
@@ -167,7 +167,7 @@ async def _transform_table(*given: Any) -> Operator:
 
 
 def as_id(checkpoint: CheckpointId | str) -> CheckpointId:
-    """An id, also from its text."""
+    """Return an id, also from its text."""
     return checkpoint if isinstance(checkpoint, CheckpointId) else CheckpointId.parse(checkpoint)
 
 
@@ -177,7 +177,7 @@ def as_selector(wanted: CheckpointId | str | None) -> CheckpointSelector:
 
 
 def as_bytes(data: object) -> bytes:
-    """The caller's bytes as they are now: later changes to a buffer do not reach the store."""
+    """Return the caller's bytes as they are now: later changes to a buffer do not reach the store."""
     if isinstance(data, bytes):
         return data
     if isinstance(data, bytearray | memoryview):

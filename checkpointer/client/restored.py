@@ -82,7 +82,7 @@ class RestoredView(NotPicklable):
         return said + (f"; newer ones were skipped: {damage}" if self.skipped else "")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the operators, and what is to be known first."""
+        """Return what a notebook shows: the operators, and what is to be known first."""
         shown = note("Nothing is committed.") if self.manifest is None else manifest_html(self.manifest)
         return shown + (note(self._more.removeprefix("; ")) if self._more else "")
 
@@ -103,7 +103,7 @@ class OperatorView(NotPicklable):
         return sorted(self._operator.chains)
 
     def chain(self, partition: int) -> tuple[Artifact, ...]:
-        """The artifacts that make up a partition: one snapshot, then deltas.
+        """Return the artifacts that make up a partition: one snapshot, then deltas.
 
         What a migration transformed is in memory until it is committed, under other ids than it has here.
         """
@@ -114,7 +114,7 @@ class OperatorView(NotPicklable):
         return f"{type(self).__name__}({cut(repr(self.name))}, {self._operator.codec}, {held} with state)"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the first partitions and what they are made of."""
+        """Return what a notebook shows: the first partitions and what they are made of."""
         sizes = partition_bytes(self._operator)
         rows = [
             (number, size(sizes[number]), len(self.chain(number)), sum(a.records for a in self.chain(number)))

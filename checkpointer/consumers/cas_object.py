@@ -87,7 +87,7 @@ class Document(Generic[T]):
         self._doubtful = False  # what was written last may not have reached the disk
 
     async def read(self) -> T | None:
-        """What it says now; None where there is none."""
+        """Return what it says now; None where there is none."""
         async with self._turn:
             self._last = await self._get()
             return self._last.value

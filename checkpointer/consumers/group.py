@@ -89,7 +89,7 @@ class Group:
         return position
 
     def name(self, partition: str) -> str:
-        """A position as an operator would look for it."""
+        """Return a position as an operator would look for it."""
         return f"{self.space.store.url}/{self._path(partition)}"
 
     def _path(self, partition: str) -> str:

@@ -32,7 +32,7 @@ class Watch:
         return found
 
     def is_live(self, row: Row) -> bool:
-        """Whether it has an owner who renews it."""
+        """Return whether it has an owner who renews it."""
         return bool(row.owner) and not self._has_expired(row)
 
     def is_free(self, row: Row) -> bool:
@@ -61,7 +61,7 @@ class Watch:
         return row.lease_ms / 1000 or self._duration
 
     def has_wish(self, row: Row) -> bool:
-        """Whether somebody asked for it, and not too long ago."""
+        """Return whether somebody asked for it, and not too long ago."""
         return bool(row.asked_by) and self._age(self._wishes, row) <= self._patience(row)
 
     def _age(self, since: _Since, row: Row) -> float:

@@ -79,12 +79,12 @@ class Leases:
     # ---- what people use -----------------------------------------------------------------------------------------
 
     async def rows(self) -> Mapping[str, Row]:
-        """Every row of the group. One read."""
+        """Return every row of the group. One read."""
         ownership = await self._in_time(self.group.ownership.read())
         return self._watch.see(ownership).rows
 
     def is_live(self, row: Row) -> bool:
-        """Whether somebody has the partition, and renewed it not too long ago."""
+        """Return whether somebody has the partition, and renewed it not too long ago."""
         return self._watch.is_live(row)
 
     async def create(self, partitions: Iterable[str]) -> None:
@@ -101,7 +101,7 @@ class Leases:
         await self._change(change)
 
     async def take(self, partition: str, *, force: bool = False) -> Lease | None:
-        """A lease, where the partition is free, expired or this worker's already; else None. `force` takes any.
+        """Return a lease, where the partition is free, expired or this worker's already; else None. `force` takes any.
 
         Only what was created can be taken.
         """
@@ -197,7 +197,7 @@ class Leases:
         return await self._change(change)
 
     async def balance(self) -> Balance:
-        """One round: renew what is held, take what is free, ask for what is missing. One read and one swap.
+        """Return one round: renew what is held, take what is free, ask for what is missing. One read and one swap.
 
         Two more requests for each lease that is gained.
         """
@@ -233,7 +233,7 @@ class Leases:
     async def _change(
         self, step: Callable[[dict[str, Row], datetime], object], *, fresh: bool = False
     ) -> Mapping[str, Row]:
-        """The rows as they stand once `step` was done on them."""
+        """Return the rows as they stand once `step` was done on them."""
 
         def plan(ownership: Ownership | None, now: datetime) -> Ownership | None:
             before = self._watch.see(ownership)
@@ -244,7 +244,7 @@ class Leases:
         return self._watch.see(await self._in_time(self.group.ownership.change(plan, fresh=fresh))).rows
 
     async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
-        """One request that hangs must not cost all leases: a later one may be answered while they are held."""
+        """Return one request that hangs must not cost all leases: a later one may be answered while they are held."""
         allowed = max(self.duration / 2, LEAST_PATIENCE)
         try:
             async with asyncio.timeout(allowed):

@@ -58,7 +58,7 @@ class Client(Generic[T]):
         _ = self._core  # what cannot be right is refused at once
 
     def _make(self, space: Space) -> T:
-        """What does the work, in this process."""
+        """Return what does the work, in this process."""
         raise NotImplementedError
 
     @property

@@ -341,7 +341,7 @@ class Partition:
 
 
 def _other_than(known: dict[Any, bytes], packed: dict[Any, bytes]) -> dict[Any, bytes]:
-    """What of `packed` is not known so."""
+    """Return what of `packed` is not known so."""
     if not known:
         return packed
     before = list(map(known.get, packed))

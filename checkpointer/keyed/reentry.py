@@ -143,7 +143,7 @@ class Exclusive(Generic[C]):
                 self._taken = outer
 
     def _is_mine(self) -> bool:
-        """Whether this thread has the lock: it was interrupted in a change, or makes several as one."""
+        """Return whether this thread has the lock: it was interrupted in a change, or makes several as one."""
         return bool(self._lock._is_owned())  # type: ignore[attr-defined]  # what `threading.Condition` asks it
 
     def _wait(self, work: Callable[..., R], args: tuple[Any, ...]) -> R:

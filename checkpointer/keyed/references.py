@@ -15,7 +15,7 @@ _CONTAINERS = _CHANGEABLE | {tuple}
 
 
 def unheld(values: Mapping[Any, Any]) -> list[Any]:
-    """The keys of those values to which nothing refers but `values`, nor to anything changeable in them."""
+    """Return the keys of those values to which nothing refers but `values`, nor to anything changeable in them."""
     found: list[Any] = []
     if not _COUNTED:
         return found

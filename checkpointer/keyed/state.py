@@ -91,7 +91,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return state
 
     def _repartitioned(self, partitions: int) -> "KeyedState":
-        """The same mapping in another number of partitions; its next save writes snapshots."""
+        """Return the same mapping in another number of partitions; its next save writes snapshots."""
         state = KeyedState(partitions=partitions)
         fill(state._parts, (pair for part in self._parts for pair in part.data.items()))
         return state
@@ -320,14 +320,14 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         self._owner.change(Content.clear)
 
     def to_dict(self) -> dict[Any, Any]:
-        """A plain dict of everything at one moment, whose values have nothing to do with the state any more.
+        """Return a plain dict of everything at one moment, whose values have nothing to do with the state any more.
 
         Takes half of the time of `dict(state)`. Raises `IllegalArgumentError` for a value that cannot be stored.
         """
         return {key: unpack(data) for part in self._packed() for key, data in part.items()}
 
     def _packed(self) -> list[dict[Any, bytes]]:
-        """Everything at one moment, packed."""
+        """Return everything at one moment, packed."""
         packed, refused = self._owner.change(Content.packed)
         _refuse(refused)
         return packed
@@ -335,7 +335,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     # ---- copies ---------------------------------------------------------------------------------------------------
 
     def __copy__(self) -> "KeyedState":
-        """A state of its own with equal values, which is saved whole."""
+        """Return a state of its own with equal values, which is saved whole."""
         state = KeyedState(partitions=self._partitions)
         for part, data in zip(state._parts, self._packed(), strict=True):
             part.restore((), data, [])
@@ -357,7 +357,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     # ---- saving -------------------------------------------------------------------------------------------------
 
     def _capture(self, chains: Mapping[int, Chain], max_chain: int) -> Capture:
-        """What has to be written on top of `chains`, the operator's chains in the parent.
+        """Return what has to be written on top of `chains`, the operator's chains in the parent.
 
         A partition whose chain is the one it was last saved in or restored from writes a delta, or nothing; any other
         writes a snapshot. Raises `IllegalArgumentError` for the first value that cannot be stored.

@@ -170,7 +170,7 @@ class _Unfinished:
                 logger.error("%s: failed, and nobody was told before the process ended: %s", *failure)
 
     def _wait(self, seconds: float) -> bool:
-        """Whether all work has ended before so many seconds have passed."""
+        """Return whether all work has ended before so many seconds have passed."""
         left = [task for task in [*self._work] if not task.done()]
         if left:
             submit(asyncio.wait(left, timeout=seconds)).result()
@@ -210,13 +210,13 @@ os.register_at_fork(after_in_parent=_count_fork, after_in_child=_after_fork)
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    """The event loop of this process, started if need be."""
+    """Return the event loop of this process, started if need be."""
     running: asyncio.AbstractEventLoop = fsspec.asyn.get_loop()
     return running
 
 
 def on_loop() -> bool:
-    """Whether the caller is on the event loop's own thread, where blocking would stop everything."""
+    """Return whether the caller is on the event loop's own thread, where blocking would stop everything."""
     # Not by fsspec's note of the thread: that is made once the thread runs, when work of others may be there already.
     try:
         return asyncio.get_running_loop() is fsspec.asyn.loop[0]
@@ -351,7 +351,7 @@ def call_later(function: Callable[[], None]) -> "Future[None] | None":
 
 
 async def call_alone(function: Callable[[], T]) -> T:
-    """The result of a user's function, called in a new thread: it may take long, and call this library itself.
+    """Return the result of a user's function, called in a new thread: it may take long, and call this library itself.
 
     An exception that means something to an event loop (to end it, a task, or an iteration) is refused with
     `IllegalArgumentError`: whoever waits would wait for good.

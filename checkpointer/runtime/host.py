@@ -20,7 +20,7 @@ several at once where much is done at once."""
 
 class Host(Protocol):
     def now(self) -> datetime:
-        """The time, in UTC. Recorded for people; nothing is decided by it."""
+        """Return the time, in UTC. Recorded for people; nothing is decided by it."""
 
     def clock(self) -> int:
         """Nanoseconds since some moment, for durations. Never goes back."""

@@ -29,7 +29,7 @@ class Token(NamedTuple):
 
 
 def identify(batch: DataFrame, batch_id: int) -> Job:
-    """The query, run and batch that the calling thread works for.
+    """Return the query, run and batch that the calling thread works for.
 
     Raises `IllegalArgumentError` outside classic PySpark's foreachBatch.
     """
@@ -63,7 +63,7 @@ def find_query(session: Any, query_id: str) -> Any:
 
 
 def is_active(query_id: str) -> bool:
-    """Whether a streaming query of this process runs, its first batch included."""
+    """Return whether a streaming query of this process runs, its first batch included."""
     session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     with suppress(Py4JError, AttributeError, OSError):  # where there is no Spark any more, there is no query
         return session is not None and find_query(session, query_id) is not None
@@ -74,7 +74,7 @@ ask(is_active)
 
 
 def _is_temporary(query: Any) -> bool:
-    """Whether Spark made up a checkpoint location that it deletes when the query stops."""
+    """Return whether Spark made up a checkpoint location that it deletes when the query stops."""
     kind = query.getClass()
     while kind is not None:
         for declared in kind.getDeclaredFields():

@@ -30,7 +30,7 @@ class QueryProgress:
         self._query = find_query(session, query_id)
 
     def of(self, job: Job, last: Job | None) -> Job:
-        """A batch with how far Spark is. `last` is the batch before it where that ran here.
+        """Return a batch with how far Spark is. `last` is the batch before it where that ran here.
 
         A Spark that does not tell is no reason to stop: what needs its progress asks for it then.
         """
@@ -59,7 +59,7 @@ class QueryProgress:
             return ""
 
     def _offsets(self, batch_id: int) -> str | None:
-        """The text of `offsets/<batch_id>`."""
+        """Return the text of `offsets/<batch_id>`."""
         log = self._query.offsetLog()
         found = log.get(batch_id)
         return None if found.isEmpty() else self._text(log, found.get())
@@ -104,7 +104,7 @@ class QueryProgress:
             return None
 
     def _text(self, log: Any, entry: Any) -> str:
-        """What Spark writes into a file of one of its logs."""
+        """Return what Spark writes into a file of one of its logs."""
         buffer = self._jvm.java.io.ByteArrayOutputStream()
         log.serialize(entry, buffer)
         return str(buffer.toString("UTF-8"))

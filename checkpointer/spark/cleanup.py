@@ -64,7 +64,7 @@ def plan_cleanup(
 
 
 def frame_of(spark: SparkSession, plan: Plan) -> DataFrame:
-    """A plan's rows as a DataFrame, by way of the driver's memory."""
+    """Return a plan's rows as a DataFrame, by way of the driver's memory."""
     check_session("frame_of", spark)
     return spark.createDataFrame([*plan], _ROW)
 
@@ -95,7 +95,7 @@ def clean(
 
 
 def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -> tuple[Total, Total, str | None]:
-    """What was deleted, what has to wait, and what there is to say about it."""
+    """Return what was deleted, what has to wait, and what there is to say about it."""
     session = client._session
     plan, judge = run_sync(judge_store(session, RetentionPolicy(grace=policy.grace)))
     totals = {DELETE: Total(), LATER: Total()}
@@ -112,7 +112,7 @@ Work = Callable[[Store, Iterator[PlanRow]], Iterator[pa.RecordBatch]]
 
 
 def _over_objects(spark: SparkSession, client: Checkpointer, judge: Judge | None, work: Work, schema: str) -> DataFrame:
-    """What `work` makes of all objects, each part of the paths in some task."""
+    """Yield what `work` makes of all objects, each part of the paths in some task."""
     if judge is None:
         return spark.createDataFrame([], schema)
     shares = run_sync(_shares(client, judge.sequence))
@@ -191,6 +191,6 @@ _PARTITIONS = (*(f"{digit}/" for digit in range(10)), *map(str, range(10, 100)))
 
 
 def _ids(newest: int) -> Sequence[str]:
-    """The beginnings of all ids up to a sequence: as many digits as make about `SHARES` of them."""
+    """Return the beginnings of all ids up to a sequence: as many digits as make about `SHARES` of them."""
     digits = next((d for d in range(1, 10) if int(f"{newest:010d}"[:d]) >= SHARES // 4), 10)
     return [f"{number:0{digits}d}" for number in range(int(f"{newest:010d}"[:digits]) + 1)]

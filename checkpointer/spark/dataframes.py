@@ -56,7 +56,7 @@ def _cell(column: TableColumn, field: StructField, given: Json) -> Column | str:
 
 
 def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame:
-    """The rows in the schema's columns and types, each with its partition."""
+    """Return the rows in the schema's columns and types, each with its partition."""
     given = {field["name"]: field["type"] for field in fields_of(frame)}
     cells = [
         _cell(column, field, given[column.name])
@@ -77,7 +77,7 @@ def map_batches(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
 
 
 def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
-    """The key columns of a frame, which must be there, in types that go on from those of the table or to them.
+    """Return the key columns of a frame, which must be there, in types that go on from those of the table or to them.
 
     A job that has a wider type than its table, until an upsert widens that, asks for keys that the table may not be
     able to hold. These are left out: no row has them.
@@ -105,7 +105,7 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
 
 
 def has_unique_keys(frame: DataFrame, key: list[str]) -> bool:
-    """Whether the plan itself says that no two rows have one key: they come out of a `groupBy` of the key.
+    """Return whether the plan itself says that no two rows have one key: they come out of a `groupBy` of the key.
 
     Read from the analyzed plan, which is there already: to optimize it may cost as much as to run it, and how rows are
     spread over tasks may still change while the query runs.
@@ -131,7 +131,7 @@ def has_unique_keys(frame: DataFrame, key: list[str]) -> bool:
 
 
 def _id(expression: Any) -> str:
-    """What Spark knows a column by, whatever its name."""
+    """Return what Spark knows a column by, whatever its name."""
     return str(expression.exprId().toString())
 
 

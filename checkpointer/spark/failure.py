@@ -21,7 +21,7 @@ def describe(error: BaseException) -> str:
 
 
 def _core(error: BaseException) -> str:
-    """The error that a task raised, out of what Spark wrapped around it; else the type and text of the error."""
+    """Return the error that a task raised, out of what Spark wrapped around it; else the type and text of the error."""
     if isinstance(error, CheckpointError):
         return f"{type(error).__name__}: {error}"
     text = str(error)

@@ -50,7 +50,7 @@ Write = Callable[[int, Iterator[pa.RecordBatch]], Snapshot | Delta | None]
 
 
 def partitioning(operator: str, key: Sequence[str] | None, num_partitions: int | None) -> Json:
-    """What a manifest records of how rows are brought to their partitions; None where that is left to Spark."""
+    """Return what a manifest records of how rows are brought to their partitions; None where that is left to Spark."""
     if (key is None) != (num_partitions is None):
         raise IllegalArgumentError(f"operator {operator!r}: key and num_partitions go together: both, or neither")
     if key is None:

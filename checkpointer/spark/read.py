@@ -39,7 +39,7 @@ def read_state(
     keys: DataFrame | None = None,
     fencing: Fencing = "required",
 ) -> DataFrame:
-    """The rows of a table of the last checkpoint, or of a live one by id, epoch or savepoint.
+    """Return the rows of a table of the last checkpoint, or of a live one by id, epoch or savepoint.
 
     `id` takes every form that `Checkpointer.restore` takes, such as "at=2024-01-02T06:00Z".
     The DataFrame is pinned to that checkpoint. With `keys`, a DataFrame that has the key columns, only the rows with
@@ -67,7 +67,7 @@ def diff(
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
 ) -> DataFrame:
-    """What changed in a table from checkpoint `a` to `b`, each in any form that `Checkpointer.restore` takes.
+    """Return what changed in a table from checkpoint `a` to `b`, each in any form that `Checkpointer.restore` takes.
 
     One row for each key that was "inserted", "updated" or "deleted" (column `change`), with its key columns, and
     structs `before` and `after` of the other columns, of which the one that does not apply is null. Where a key column
@@ -109,12 +109,12 @@ def _compare(old: DataFrame, new: DataFrame, key: list[str]) -> DataFrame:
 
 
 def _key(side: str, name: str) -> Column:
-    """The key column of one side, under the name that `_side` gives it."""
+    """Return the key column of one side, under the name that `_side` gives it."""
     return F.col(quote(f"{side}.{name}"))
 
 
 def _free(name: str, key: list[str]) -> str:
-    """The name, with as many underscores as set it apart from all key columns. Spark ignores case."""
+    """Return the name, with as many underscores as set it apart from all key columns. Spark ignores case."""
     taken = {column.lower() for column in key}
     while name in taken:
         name += "_"
@@ -130,7 +130,7 @@ def _side(frame: DataFrame, key: list[str], name: str) -> DataFrame:
 
 
 def _differs(old: DataFrame, new: DataFrame, key: list[str]) -> Column:
-    """Whether any other column differs; one that only one side has differs where it is not null."""
+    """Return whether any other column differs; one that only one side has differs where it is not null."""
     types: dict[str, list[DataType]] = {}
     for frame in (old, new):
         for field in frame.schema.fields:
@@ -151,7 +151,7 @@ def _differs(old: DataFrame, new: DataFrame, key: list[str]) -> Column:
 
 
 def _are_alike(kinds: list[DataType]) -> bool:
-    """Whether values of two columns can be compared: of the same type, or of one that was widened."""
+    """Return whether values of two columns can be compared: of the same type, or of one that was widened."""
     first, last = plain_type(kinds[0].jsonValue()), plain_type(kinds[-1].jsonValue())
     return first == last or is_wider(first, last) or is_wider(last, first)
 
@@ -193,7 +193,7 @@ def restore(client: Checkpointer, id: CheckpointId | str | None, epoch: int | No
 
 
 def version_of(restored: Restored, operator: str) -> Version:
-    """A table of a checkpoint."""
+    """Return a table of a checkpoint."""
     assert restored.manifest is not None
     found = restored.manifest.operators.get(operator)
     if found is None:

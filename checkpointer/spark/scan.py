@@ -75,7 +75,7 @@ def scan(
     columns: Sequence[str] | None = None,
     partitions: Sequence[int] | None = None,
 ) -> DataFrame:
-    """The rows of a version, or of some of its partitions, as a DataFrame that stays what it is now."""
+    """Return the rows of a version, or of some of its partitions, as a DataFrame that stays what it is now."""
     shown = _shown(version, columns)
     read = version if partitions is None else version.only(partitions)
     groups = spread(read.sizes(), spark.sparkContext.defaultParallelism)
@@ -84,7 +84,7 @@ def scan(
 
 
 def each(spark: SparkSession, tasks: int) -> DataFrame:
-    """One row for each of some tasks: its number."""
+    """Return one row for each of some tasks: its number."""
     return spark.range(0, tasks, 1, max(tasks, 1))
 
 
@@ -109,7 +109,7 @@ def lookup(
     keys: DataFrame,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """The rows with these keys. The keys are brought to the partitions they belong to, and read there."""
+    """Return the rows with these keys. The keys are brought to the partitions they belong to, and read there."""
     schema, shown = version.schema, _shown(version, columns)
     wanted = rows_of(keys_of(version.name, keys, schema), schema, version.partitions).distinct()
     task = LookupTask(TaskRoot.of(client, spark), checkpoint, version, None if columns is None else list(columns))
@@ -142,7 +142,7 @@ class LookupTask:
 
 
 def _shown(version: Version, columns: Sequence[str] | None) -> StructType:
-    """The schema of what is read: all columns, or those asked for in the order asked for."""
+    """Return the schema of what is read: all columns, or those asked for in the order asked for."""
     if columns is not None:
         check_names(f"table {version.name!r}: columns", columns)
     return struct_of(version.schema.choose(version.name, columns))

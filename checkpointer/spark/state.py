@@ -161,7 +161,7 @@ class State(NotPicklable):
         combine: Mapping[str, Combine] | None = None,
         schema: StructType | str | None = None,
     ) -> TableState:
-        """A distributed table, with what the last batch left in it. What is written to it is part of this batch.
+        """Return a distributed table, with what the last batch left in it. What is written to it is part of this batch.
 
         Args:
             name: Of the table, among the job's maps, tables and operators.
@@ -228,7 +228,7 @@ class State(NotPicklable):
 
     @_operation
     def partition(self, name: str, partition: int) -> list[bytes]:
-        """A partition's snapshot and deltas, as of the last committed batch. Empty where it has none."""
+        """Return a partition's snapshot and deltas, as of the last committed batch. Empty where it has none."""
         object_paths.encode_name("operator", name)
         object_paths.check_partition(partition)
         self._used.add(name)

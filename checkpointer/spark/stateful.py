@@ -151,7 +151,7 @@ class StatefulSink:
         return repeated
 
     def _step(self, line: Line, job: Job) -> Step:
-        """How a batch follows the state."""
+        """Return how a batch follows the state."""
         root = self.checkpointer.root
         if line.last is not None:
             return compare(root, line.last, job)

@@ -50,7 +50,7 @@ class TaskRoot:
 
 @functools.lru_cache(maxsize=8)
 def _client(pickled: bytes, pid: int) -> Checkpointer:
-    """One client for all the tasks of a Python worker, so that connections are kept."""
+    """Return one client for all the tasks of a Python worker, so that connections are kept."""
     client: Checkpointer = pickle.loads(pickled)  # noqa: S301  # made by the driver of this same job
     return client
 
@@ -96,7 +96,7 @@ def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None
 
 
 def executor_hosts(spark: SparkSession) -> set[str]:
-    """The machines that the session's executors run on; none where the driver runs the tasks itself."""
+    """Return the machines that the session's executors run on; none where the driver runs the tasks itself."""
     context: Any = spark.sparkContext
     if context._jsc.sc().isLocal():
         return set()

@@ -151,7 +151,7 @@ class CompactTask:
 
 
 def _tell(work: Callable[[], Written]) -> pa.RecordBatch:
-    """What a task wrote, or why it may not: no failure of the task, as another attempt would end alike."""
+    """Return what a task wrote, or why it may not: no failure of the task, as another attempt would end alike."""
     try:
         return work().dump()
     except (IllegalArgumentError, InvalidStateError) as error:

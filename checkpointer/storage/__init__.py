@@ -88,7 +88,7 @@ def open_files(
 
 
 def options_near(url: str | os.PathLike[str], root: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The storage options of a root, for another place where that is on a store of the same kind."""
+    """Return the storage options of a root, for another place where that is on a store of the same kind."""
     return options if parse(url).kind == parse(root).kind else None
 
 

@@ -121,7 +121,7 @@ class Listing:
 
 
 async def pages(store: "Listing | Store", prefix: str) -> AsyncIterator[Sequence[Entry]]:
-    """A listing page by page, for what may be too much for memory."""
+    """Yield a listing page by page, for what may be too much for memory."""
     page = await store.list_page(prefix)
     yield page.entries
     while page.more is not None:
@@ -183,7 +183,7 @@ class Store(Protocol):
         """
 
     async def list(self, prefix: str) -> list[Entry]:
-        """All pages, in order of path. For what is known to be little."""
+        """Return all pages, in order of path. For what is known to be little."""
 
     async def folders(self, prefix: str) -> Sequence[str]:
         """The folders directly in the folder `prefix` (with its slash, or empty), each a prefix itself, in order."""
@@ -192,7 +192,7 @@ class Store(Protocol):
         """Delete objects, in bulk where the store can. What is not there is no error."""
 
     async def leftovers(self) -> Sequence[Leftover]:
-        """What interrupted writes left behind, and what running writes have not finished yet."""
+        """Return what interrupted writes left behind, and what running writes have not finished yet."""
 
     async def discard(self, leftovers: Sequence[Leftover]) -> None:
         """Remove leftovers of writes that are known to be over: a write whose leftover goes meanwhile

@@ -26,7 +26,7 @@ _CLEANUP_SECONDS = 10.0
 
 
 async def answer(request: Awaitable[T], translate: Callable[[Exception], CheckpointError]) -> T:
-    """The answer to a request, or an error of the tree that carries nothing of the original one.
+    """Return the answer to a request, or an error of the tree that carries nothing of the original one.
 
     It is raised outside the handler: a cloud's exception may hold credentials, and would ride along as its
     context.
@@ -50,7 +50,7 @@ def too_large(name: str, limit: int, size: int) -> CorruptionError:
 
 
 def server_time(date: str | None) -> float | None:
-    """The `Date` header of an answer in seconds since the epoch, or None if it is missing or unreadable."""
+    """Return the `Date` header of an answer in seconds since the epoch, or None if it is missing or unreadable."""
     try:
         told = parsedate_to_datetime(date or "")
     except (ValueError, OverflowError):
@@ -89,7 +89,7 @@ def batches(items: list[T], size: int) -> Iterator[list[T]]:
 
 
 def part_size(total: int, most: int) -> int:
-    """The size of a part when no more than `most` parts are allowed."""
+    """Return the size of a part when no more than `most` parts are allowed."""
     return max(PART, -(-total // most))
 
 

@@ -22,7 +22,7 @@ class UndecidedError(Exception):
 
 
 async def find(store: Store, path: str, limit: int) -> Blob | None:
-    """The object, or None where there is none."""
+    """Return the object, or None where there is none."""
     try:
         return await store.get(path, limit=limit)
     except ObjectNotFoundError:
@@ -30,7 +30,7 @@ async def find(store: Store, path: str, limit: int) -> Blob | None:
 
 
 async def decide(store: Store, path: str, data: bytes, expected: str | None, limit: int) -> Blob | None:
-    """What is at `path` once the swap was decided: `data` itself if it took effect, or what somebody else wrote.
+    """Return what is at `path` once the swap was decided: `data` itself if it took effect, or what somebody else wrote.
 
     `data` must differ from all that was ever written to `path`. Only a changed version proves that an unanswered or
     refused request is dead. While the version is what it was, the same request is sent again, and it does not matter

@@ -37,7 +37,7 @@ def require(package: str, extra: str, url: str) -> None:
 
 
 async def load(package: str) -> Any:
-    """A package that takes long to import, without holding up the event loop."""
+    """Return a package that takes long to import, without holding up the event loop."""
     return await runtime.in_thread(importlib.import_module, package)
 
 
@@ -52,7 +52,7 @@ class Connection(Generic[F]):
         _connections.add(self)
 
     async def get(self) -> F:
-        """The connection, made if need be. Many may wait for the first one; a failed attempt is forgotten."""
+        """Return the connection, made if need be. Many may wait for the first one; a failed attempt is forgotten."""
         if self._task is None:
             self._task = asyncio.create_task(self._open())
         task = self._task

@@ -135,7 +135,7 @@ class RetryingStore(Listing):
         raise type(error)(f"{error} ({state.attempt_number} attempts in {spent:.1f} s)") from error
 
     async def _holds(self, path: str, data: Bytes) -> bool:
-        """Whether the object has just these bytes, compared in pieces; one request where it is small."""
+        """Return whether the object has just these bytes, compared in pieces; one request where it is small."""
         view, offset = memoryview(data).cast("B"), 0
         with suppress(ObjectNotFoundError):
             while True:

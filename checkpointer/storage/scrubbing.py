@@ -43,7 +43,7 @@ _QUOTED = re.compile(
 
 
 def scrub(text: str, options: Mapping[str, Any]) -> str:
-    """The first line of `text`, of bounded length, without any secret of `options` or of the environment."""
+    """Return the first line of `text`, of bounded length, without any secret of `options` or of the environment."""
     secrets = {*_secrets("", options), *_secrets("", fsspec.config.conf), *_environment()}
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, _HIDDEN)

@@ -46,7 +46,7 @@ class Location:
 
 
 def parse(url: str | os.PathLike[str]) -> Location:
-    """The location that `url` names. Raises `IllegalArgumentError`; its message never repeats a password."""
+    """Return the location that `url` names. Raises `IllegalArgumentError`; its message never repeats a password."""
     if not isinstance(url, str | os.PathLike):
         raise IllegalArgumentError(f"the root: expected a folder or a URL such as {_EXAMPLE}, got {type(url).__name__}")
     text = os.fspath(url)

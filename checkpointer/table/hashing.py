@@ -26,7 +26,7 @@ _SHORT_DECIMAL = 18
 
 
 def partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> list[int]:
-    """The partition of each row of `keys`, which has the key columns."""
+    """Return the partition of each row of `keys`, which has the key columns."""
     hashes = [_SEED] * keys.num_rows
     for column in schema.columns:
         if column.role == "key":
@@ -81,7 +81,7 @@ def _hasher(column: Column) -> Callable[[Any, int], int]:
 
 
 def _bits(real: str, integer: str, value: float) -> int:
-    """The bits of a float, with one NaN and one zero."""
+    """Return the bits of a float, with one NaN and one zero."""
     found: int = struct.unpack(integer, struct.pack(real, float("nan") if value != value else value + 0.0))[0]
     return found
 

@@ -66,7 +66,7 @@ def first_duplicate(rows: pa.Table, key: list[str]) -> str | None:
 
 
 def show_key(rows: pa.Table, key: list[str], row: int) -> str:
-    """The key of a row, as an error should show it."""
+    """Return the key of a row, as an error should show it."""
     return ", ".join(f"{name}={_shown(rows[name].slice(row, 1))}" for name in key)
 
 
@@ -80,7 +80,7 @@ def _equals_next(values: pa.Array) -> Any:
 
 
 def _shown(value: pa.ChunkedArray) -> str:
-    """One value, of whatever Spark can hold: dates beyond the year 9999, and text that is no UTF-8."""
+    """Return one value, of whatever Spark can hold: dates beyond the year 9999, and text that is no UTF-8."""
     if pa.types.is_date(value.type) or pa.types.is_timestamp(value.type):
         value = value.cast(pa.string())
     try:
@@ -180,7 +180,7 @@ def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> 
 
 
 def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:
-    """The rows whose key is one of `keys`, exactly."""
+    """Return the rows whose key is one of `keys`, exactly."""
     mask = _candidates(rows, keys, key)
     found = rows.filter(mask)
     if len(key) == 1 or found.num_rows == 0:
@@ -210,7 +210,7 @@ def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
 
 
 def _positions(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> Any:
-    """Where some whole numbers are among others, if those are in order and each there once, as in a snapshot."""
+    """Return where some whole numbers are among others, if those are in order and each there once, as in a snapshot."""
     if not pa.types.is_integer(values.type) or values.null_count or wanted.null_count:
         return None
     here, sought = values.to_numpy(), np.unique(wanted.to_numpy())
@@ -236,7 +236,7 @@ def _groups(rows: pa.Table, key: list[str]) -> tuple[Any, int]:
 
 
 def _combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[str], table: str) -> pa.Array:
-    """The combined value of each group of rows; null where a group has no value but nulls."""
+    """Return the combined value of each group of rows; null where a group has no value but nulls."""
     present = rows[column.name].is_valid().to_numpy()
     values, groups = rows[column.name].filter(pa.array(present)).combine_chunks(), groups[present]
     if column.role != "sum":
@@ -253,7 +253,7 @@ def _combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[
 
 
 def _first_too_large(values: pa.Array, groups: Any, count: int) -> int:
-    """The first value of a group whose sum does not fit into the type of the values, which are exact numbers."""
+    """Return the first value of a group whose sum does not fit into the type of the values, which are exact numbers."""
     integer = pa.types.is_integer(values.type)
     scale = 0 if integer else values.type.scale
     largest = (1 << (values.type.bit_width - 1)) - 1 if integer else 10**values.type.precision - 1
@@ -281,7 +281,7 @@ def _outgrown(table: str, column: Column, key: str) -> InvalidStateError:
 
 
 def _extreme(values: pa.Array, groups: Any, count: int, *, last: bool) -> pa.Array:
-    """The value of each group that comes first or last in Spark's order, in which NaN is above every number."""
+    """Return the value of each group that comes first or last in Spark's order, in which NaN is above every number."""
     order = np.argsort(pc.rank(values, tiebreaker="dense").to_numpy(), kind="stable")
     order = order if last else order[::-1]
     found = np.full(count, -1, dtype=np.int64)

@@ -68,7 +68,7 @@ async def transform(
 
 
 def _as_changes(rows: pa.Table, partition: int) -> pa.Table:
-    """All rows of a partition, as a delta above nothing has them."""
+    """Return all rows of a partition, as a delta above nothing has them."""
     for name, value in ((PARTITION, partition), (CHANGE, MERGE)):
         rows = rows.append_column(name, pa.repeat(pa.scalar(value, OWN[name]), rows.num_rows))
     return rows
@@ -121,7 +121,7 @@ class _Task:
             ) from None
 
     def _type(self, field: pa.Field) -> object:
-        """The type in Spark's words: those of the column of this name, if that is still what it holds."""
+        """Return the type in Spark's words: those of the column of this name, if that is still what it holds."""
         for column in self._version.schema.columns:
             if column.name == field.name and column.field().type.equals(field.type):
                 return column.type

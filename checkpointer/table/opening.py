@@ -21,7 +21,7 @@ __all__ = ["Keys", "Table", "key_table", "partition_reader", "read"]
 
 
 async def read(snapshot: Snapshot, name: str, columns: Sequence[str] | None, keys: Keys | None) -> Table:
-    """All rows of a table, or those with the keys given, merged and verified."""
+    """Return all rows of a table, or those with the keys given, merged and verified."""
     version = Version.of(name, snapshot.operator(name))
     session = snapshot.session
     wanted: dict[int, pa.Table | None] = dict.fromkeys(range(version.partitions))
@@ -42,7 +42,7 @@ async def read(snapshot: Snapshot, name: str, columns: Sequence[str] | None, key
 def partition_reader(
     snapshot: Snapshot, name: str, partitions: Sequence[int]
 ) -> Callable[[int], Coroutine[Any, Any, Table]]:
-    """What reads one partition after the other; an object that several share is fetched once."""
+    """Return what reads one partition after the other; an object that several share is fetched once."""
     session = snapshot.session
     version = Version.of(name, snapshot.operator(name)).only(partitions)
     reader = Reader(snapshot.store, session.host, version)

@@ -138,7 +138,7 @@ def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str]) 
 def decode_pack(
     name: str, data: bytes, schema: TableSchema, columns: Sequence[str], partitions: Sequence[int]
 ) -> pa.Table:
-    """The changes in a pack, in order of their partitions: all those of `partitions`, maybe more."""
+    """Return the changes in a pack, in order of their partitions: all those of `partitions`, maybe more."""
     with _explaining(name):
         file = pq.ParquetFile(pa.BufferReader(data))
         check_footer(data, file.metadata.schema)
@@ -165,7 +165,7 @@ def _groups_of(metadata: pq.FileMetaData, partitions: Sequence[int]) -> list[int
 
 
 def _range(size: int, start: object, length: object, digest: object) -> tuple[int, int, str]:
-    """Where a row group stands in a file of this size, and its digest."""
+    """Return where a row group stands in a file of this size, and its digest."""
     if type(start) is not int or type(length) is not int or type(digest) is not str:
         raise TypeError("a row group without a place or a digest")
     if not 0 <= start < start + length <= size:
@@ -189,12 +189,12 @@ class RowGroups:
                 raise ValueError(f"{len(self.ranges)} digests of {self.metadata.num_row_groups} row groups")
 
     def of_partitions(self, partitions: Sequence[int]) -> list[int]:
-        """The row groups of a pack that may hold rows of some partitions."""
+        """Return the row groups of a pack that may hold rows of some partitions."""
         with _explaining(self._name):
             return _groups_of(self.metadata, partitions)
 
     def of_keys(self, keys: pa.Table) -> list[int]:
-        """The row groups that may hold one of `keys`, by the bounds of their key columns."""
+        """Return the row groups that may hold one of `keys`, by the bounds of their key columns."""
         with _explaining(self._name):
             names = _names_by_id(self.metadata.schema.to_arrow_schema(), self._schema)
             key = self._schema.key
@@ -217,11 +217,11 @@ class RowGroups:
         return True
 
     def read(self, groups: dict[int, bytes], columns: Sequence[str]) -> pa.Table:
-        """Rows of the row groups whose bytes are given, after their digests were compared."""
+        """Return rows of the row groups whose bytes are given, after their digests were compared."""
         return self._rows(groups, columns, [])
 
     def read_changes(self, groups: dict[int, bytes], columns: Sequence[str]) -> pa.Table:
-        """The same of a pack, with what its rows do."""
+        """Return the same of a pack, with what its rows do."""
         return self._rows(groups, columns, [PARTITION, CHANGE])
 
     def _rows(self, groups: dict[int, bytes], columns: Sequence[str], own: list[str]) -> pa.Table:
@@ -295,7 +295,7 @@ def _sorted(values: pa.ChunkedArray) -> list[Any] | None:
 
 
 def _names_by_id(stored: pa.Schema, schema: TableSchema) -> dict[str, str]:
-    """The name in `schema` of each stored column that it still has."""
+    """Return the name in `schema` of each stored column that it still has."""
     ids = {str(column.id).encode(): column.name for column in schema.columns}
     return {
         field.name: ids[field.metadata[FIELD_ID]]

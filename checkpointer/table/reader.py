@@ -46,7 +46,7 @@ class Version:
         )
 
     def only(self, partitions: Sequence[int]) -> "Version":
-        """The same with some partitions alone: what one task needs."""
+        """Return the same with some partitions alone: what one task needs."""
         chains = {number: self.chains[number] for number in partitions if number in self.chains}
         return Version(self.name, self.schema, self.partitions, chains)
 
@@ -73,7 +73,7 @@ class Version:
 
 
 def empty_base(pack: Artifact) -> Artifact:
-    """The snapshot of a partition that was empty before its first delta: no bytes, nowhere else to look for."""
+    """Return the snapshot of a partition that was empty before its first delta: no bytes, nowhere else to look for."""
     return Artifact(pack.path, SNAPSHOT, 0, 0, pack.size, 0, 0, sha256(b""), pack.tail)
 
 
@@ -127,7 +127,7 @@ class Reader:
         self.bytes_read = 0
 
     async def rows(self, partition: int, keys: pa.Table | None = None) -> pa.Table:
-        """The rows of a partition, or those of them whose key is one of `keys`."""
+        """Return the rows of a partition, or those of them whose key is one of `keys`."""
         chain = self._version.chains.get(partition, ())
         if not chain:
             return self._schema.arrow().empty_table().select(self._shown)
@@ -199,7 +199,7 @@ class Reader:
             raise CorruptionError(f"{base.path}: expected rows in order of their key")
 
     async def changes(self, partition: int, artifacts: Sequence[Artifact]) -> pa.Table:
-        """What some consecutive deltas of a partition do, as one change for each key."""
+        """Return what some consecutive deltas of a partition do, as one change for each key."""
         deltas = await asyncio.gather(*(self._delta(artifact, partition) for artifact in artifacts))
 
         def merged() -> pa.Table:
@@ -225,7 +225,7 @@ class Reader:
         return await self._host.run(decode)
 
     async def _lookup(self, artifact: Artifact, keys: pa.Table) -> pa.Table:
-        """The rows of `keys`, from the tail and the row groups that may hold them."""
+        """Return the rows of `keys`, from the tail and the row groups that may hold them."""
         groups = await self._open(artifact)
         found = await self._fetch(artifact, groups, groups.of_keys(keys))
         names, key = self._schema.names, self._schema.key
@@ -263,7 +263,7 @@ class Reader:
         return pack.rows.slice(start, end - start)
 
     async def _pack(self, artifact: Artifact) -> _Pack:
-        """The changes of all partitions of this version in a pack, and maybe others."""
+        """Return the changes of all partitions of this version in a pack, and maybe others."""
         async with self._turns if artifact.size >= HUGE_PACK else nullcontext():
             decode = await self._fetch_pack(artifact)
             return await self._host.run(lambda: self._held(decode()))
@@ -290,7 +290,7 @@ class Reader:
 
 
 def _narrow(version: Version, columns: Sequence[str]) -> TableSchema:
-    """The schema with its key and the columns asked for: all that merging them needs."""
+    """Return the schema with its key and the columns asked for: all that merging them needs."""
     schema = version.schema
     shown = schema.choose(version.name, columns)
     needed = tuple(column for column in schema.columns if column.role == "key" or column in shown)

@@ -87,7 +87,7 @@ class TableSchema:
         return bool(self.values) and all(column.role != "last" for column in self.values)
 
     def choose(self, table: str, columns: Sequence[str] | None) -> list[Column]:
-        """Some columns in the order asked for, or all of them."""
+        """Return some columns in the order asked for, or all of them."""
         by_name = {column.name: column for column in self.columns}
         wanted = list(by_name) if columns is None else list(columns)
         unknown = [name for name in wanted if name not in by_name]
@@ -99,7 +99,7 @@ class TableSchema:
         return [by_name[name] for name in wanted]
 
     def arrow(self) -> pa.Schema:
-        """The stored columns of a snapshot."""
+        """Return the stored columns of a snapshot."""
         return pa.schema([column.field() for column in self.columns])
 
     def arrow_delta(self, *, kept: bool = False) -> pa.Schema:
@@ -152,7 +152,7 @@ class TableSchema:
 
 
 def first_schema(name: str, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]) -> TableSchema:
-    """The schema of a new table whose rows have these fields (Spark's JSON of each)."""
+    """Return the schema of a new table whose rows have these fields (Spark's JSON of each)."""
     return _number(name, _columns(name, fields, key, combine), None)
 
 
@@ -214,7 +214,7 @@ def migrated_schema(
 
 
 def needs_rescale(old: TableSchema, new: TableSchema) -> bool:
-    """Whether keys are hashed otherwise, so that rows may belong to other partitions."""
+    """Return whether keys are hashed otherwise, so that rows may belong to other partitions."""
     return [(c.id, c.type) for c in old.columns if c.role == "key"] != [
         (c.id, c.type) for c in new.columns if c.role == "key"
     ]

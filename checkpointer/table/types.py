@@ -42,12 +42,12 @@ BATCH_LEVELS = 62
 
 
 def arrow_type(spark: Json) -> pa.DataType:
-    """The Arrow type in which values of a Spark type are stored. `IllegalArgumentError` where there is none."""
+    """Return the Arrow type in which values of a Spark type are stored. `IllegalArgumentError` where there is none."""
     return _VARIANT if spark == "variant" else _inner_type(spark)
 
 
 def _inner_type(spark: Json) -> pa.DataType:
-    """The Arrow type of anything but a variant, which Spark takes back from Arrow as a whole column only."""
+    """Return the Arrow type of anything but a variant, which Spark takes back from Arrow as a whole column only."""
     if isinstance(spark, str):
         if spark in _ATOMIC:
             return _ATOMIC[spark]
@@ -65,7 +65,7 @@ def _inner_type(spark: Json) -> pa.DataType:
 
 
 def spark_type(kind: pa.DataType) -> Json:
-    """The Spark type whose values are stored as this Arrow type; `IllegalArgumentError` where there is none."""
+    """Return the Spark type whose values are stored as this Arrow type; `IllegalArgumentError` where there is none."""
     for name, atomic in _ATOMIC.items():
         if kind.equals(atomic):
             return name
@@ -87,7 +87,7 @@ def spark_type(kind: pa.DataType) -> Json:
 
 
 def whole_variants(rows: pa.Table) -> pa.Table:
-    """Rows in which the parts of a variant are never null by themselves: a data source has to say so."""
+    """Return rows in which the parts of a variant are never null by themselves: a data source has to say so."""
     for index, field in enumerate(rows.schema):
         if field.type.equals(_VARIANT):
             values = rows.column(index).combine_chunks()
@@ -99,7 +99,7 @@ def whole_variants(rows: pa.Table) -> pa.Table:
 
 
 def is_too_deep(spark: Json) -> bool:
-    """Whether values of a type, of any depth, could be written and then not be read back."""
+    """Return whether values of a type, of any depth, could be written and then not be read back."""
     level = [(spark, 0, 0)]
     while level:
         inner = []
@@ -119,7 +119,7 @@ def is_too_deep(spark: Json) -> bool:
 
 
 def show_type(spark: Json) -> str:
-    """A type as a person would write it."""
+    """Return a type as a person would write it."""
     if not isinstance(spark, dict):
         return str(spark)
     kind = spark.get("type")
@@ -133,7 +133,7 @@ def show_type(spark: Json) -> str:
 
 
 def plain_type(spark: Json) -> Json:
-    """A type without what may differ between two runs of one job: nullability and comments."""
+    """Return a type without what may differ between two runs of one job: nullability and comments."""
     if not isinstance(spark, dict):
         return spark
     kind = spark.get("type")
@@ -156,7 +156,7 @@ def _collations(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_wider(old: Json, new: Json) -> bool:
-    """Whether every value of the old type is a value of the new one, and the new one is another."""
+    """Return whether every value of the old type is a value of the new one, and the new one is another."""
     if old == new or not (isinstance(old, str) and isinstance(new, str)):
         return False
     for family in (_INTEGERS, _FLOATS):
@@ -184,7 +184,7 @@ def decimal_scale(spark: str) -> int:
 
 
 def can_be_key(spark: Json) -> bool:
-    """Whether equal values of the type hash alike in Spark and compare alike in Arrow."""
+    """Return whether equal values of the type hash alike in Spark and compare alike in Arrow."""
     return isinstance(spark, str) and spark != "variant"
 
 

@@ -111,7 +111,7 @@ class Writer:
 
 
 def split(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Rows that are in order of their partitions, partition by partition."""
+    """Yield rows that are in order of their partitions, partition by partition."""
     if rows.num_rows == 0:
         return
     numbers, starts = np.unique(rows[PARTITION].to_numpy(), return_index=True)
@@ -120,7 +120,7 @@ def split(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def on_top(chain: Chain, delta: Artifact) -> Chain:
-    """A chain with one more delta; above nothing it begins with an empty snapshot."""
+    """Return a chain with one more delta; above nothing it begins with an empty snapshot."""
     return (*(chain or (empty_base(delta),)), delta)
 
 
@@ -170,7 +170,7 @@ async def _fold(reader: Reader, partition: int, chain: Chain, count: int) -> pa.
 
 
 def _is_whole(chain: Chain, count: int) -> bool:
-    """Whether the deltas above the first `count` artifacts are all there is: the base is empty."""
+    """Return whether the deltas above the first `count` artifacts are all there is: the base is empty."""
     return count == 1 and chain[0].length == 0
 
 

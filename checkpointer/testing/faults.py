@@ -313,7 +313,7 @@ def _slow(before: float, after: float) -> Fault:
 
 
 def _flipping(bit: int) -> Fault:
-    """One wrong bit in an answer that has any."""
+    """Return one wrong bit in an answer that has any."""
 
     async def fault(request: Request, send: Send) -> Any:
         answer = await send(request)
@@ -327,7 +327,7 @@ def _flipping(bit: int) -> Fault:
 
 
 def _tearing(share: float) -> Fault:
-    """The beginning of what a put was to write, and a failure."""
+    """Return the beginning of what a put was to write, and a failure."""
 
     async def fault(request: Request, send: Send) -> Any:
         if request.kind != "put":

@@ -30,7 +30,7 @@ class _Option:
     costs: bool = False
 
     def meets(self, other: "_Option") -> bool:
-        """Whether it can make a difference which of the two comes first."""
+        """Return whether it can make a difference which of the two comes first."""
         if self.key[:-1] == other.key[:-1] or (self.costs and other.costs):
             return True
         return _meet(self.request, other.request) or _meet(other.request, self.request)
@@ -115,7 +115,7 @@ class _Order:
             yield _option(one, "land", partial(simulation.land, one))
 
     def _ends(self, simulation: Simulation, one: Waiting) -> Iterator[_Option]:
-        """What may become of a write that is under way when all have come to an end."""
+        """Yield what may become of a write that is under way when all have come to an end."""
         yield _option(one, "land", partial(simulation.land, one))
         yield _option(one, "vanish", partial(simulation.late.remove, one))
 

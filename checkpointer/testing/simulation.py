@@ -103,7 +103,7 @@ class Simulation:
         self._counts: Counter[tuple[str, str, str]] = Counter()
 
     def store_of(self, actor: str) -> Store:
-        """An actor's way to the store."""
+        """Return an actor's way to the store."""
         return FaultyStore(self.store, _Stage(self, actor))
 
     def start(self, actor: str, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":

@@ -65,7 +65,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
 
 
 async def _read_live(session: Session, head: Head, ref: Ref) -> Live:
-    """What is live; where the manifest of `ref` cannot be read, the chain ends with it."""
+    """Return what is live; where the manifest of `ref` cannot be read, the chain ends with it."""
     assert head.pointer is not None
     catalog = await objects.read_catalog(session.store, head.pointer.catalog)
     chain: list[Ref] = []

@@ -148,13 +148,13 @@ def is_young(old: Retired, now: datetime, grace: timedelta) -> bool:
 
 
 def too_soon(head: Head, grace: timedelta, now: datetime) -> bool:
-    """Whether something was retired so lately that the next time has to wait."""
+    """Return whether something was retired so lately that the next time has to wait."""
     assert head.pointer is not None
     return any(timedelta(0) <= now - old.at < grace / EIGHTH for old in head.pointer.retired)
 
 
 async def without(session: Session, head: Head, live: Live, gone: Collection[Ref], grace: timedelta) -> Pointer:
-    """The pointer once some checkpoints are retired. Never the committed one."""
+    """Return the pointer once some checkpoints are retired. Never the committed one."""
     assert head.pointer is not None
     old, now = head.pointer, session.host.now()
     run = 0
@@ -175,6 +175,6 @@ async def without(session: Session, head: Head, live: Live, gone: Collection[Ref
 
 
 def protected(head: Head, live: Live, refs: Collection[Ref]) -> Ref | None:
-    """One of `refs` that must not be retired in this version, whatever an older version said."""
+    """Return one of `refs` that must not be retired in this version, whatever an older version said."""
     never = {head.committed, head.prepared, *live.savepoints}
     return next((ref for ref in refs if ref in never), None)

@@ -82,7 +82,7 @@ async def make_plan(session: Session, policy: RetentionPolicy | None) -> Plan:
 
 
 async def judge_leftovers(session: Session, plan: Plan, judge: Judge) -> list[PlanRow]:
-    """What becomes of what interrupted writes left behind; where nobody may know, the plan gets a note."""
+    """Return what becomes of what interrupted writes left behind; where nobody may know, the plan gets a note."""
     try:
         return [judge.leftover(found.path, found.token) for found in await session.store.leftovers()]
     except StoreRefusedError as error:  # such as a right that is missing, and that nothing else needs
@@ -91,7 +91,7 @@ async def judge_leftovers(session: Session, plan: Plan, judge: Judge) -> list[Pl
 
 
 def check_policy(policy: RetentionPolicy | None) -> RetentionPolicy:
-    """The policy, or one that retires nothing; `IllegalArgumentError` for what is none."""
+    """Return the policy, or one that retires nothing; `IllegalArgumentError` for what is none."""
     if policy is not None and not isinstance(policy, RetentionPolicy):
         raise IllegalArgumentError(f"expected a RetentionPolicy, got {type(policy).__name__}")
     return policy or RetentionPolicy()
@@ -139,7 +139,7 @@ async def apply_plan(session: Session, plan: Plan, progress: Progress | None = N
 
 
 async def _check(session: Session, head: Head, plan: Plan) -> tuple[Live, tuple[Ref, ...]]:
-    """What is live, and what of it the plan retires; raises where the plan was outrun."""
+    """Return what is live, and what of it the plan retires; raises where the plan was outrun."""
     url = session.store.url
     if head.pointer is None:  # nothing is touched then, whatever a plan says
         if plan.retired or plan.total(DELETE).objects or plan.nonce is not None:

@@ -90,7 +90,7 @@ class Judge:
         return PlanRow(path, size, DELETE, "no live checkpoint names it")
 
     def leftover(self, path: str, token: str) -> PlanRow:
-        """What became of an interrupted write of `path`: it obeys the sequence of what it was to be.
+        """Return what became of an interrupted write of `path`: it obeys the sequence of what it was to be.
 
         What is only ever swapped has no sequence, and needs none: the store removes such a file only where no swap of
         it can be under way.
@@ -132,7 +132,7 @@ class Plan:
         return {action: self.total(action) for action in (DELETE, LATER, KEEP)}
 
     def __iter__(self) -> Iterator[PlanRow]:
-        """The rows, in the order of the listing, as often as wanted."""
+        """Yield the rows, in the order of the listing, as often as wanted."""
         if self._file is None:
             return
         with open(self._file, "rb") as file:
@@ -152,7 +152,7 @@ class Plan:
         return Total(sum(t.objects for t in some), sum(t.bytes for t in some))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: sums by action and reason, and the checkpoints that are retired."""
+        """Return what a notebook shows: sums by action and reason, and the checkpoints that are retired."""
         rows = [(action, total.objects, size(total.bytes), why) for (action, why), total in sorted(self.totals.items())]
         gone = [(c.id, c.reason) for c in self.checkpoints if not c.keep]
         shown = table(f"Plan for {self.root}", ("action", "objects", "size", "reason"), rows)
@@ -184,7 +184,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """A plan that was saved. Raises `CorruptionError` for a file that is none, or is damaged."""
+        """Return a plan that was saved. Raises `CorruptionError` for a file that is none, or is damaged."""
         try:
             file = open(path, "rb")  # noqa: SIM115  # the error is about this alone
         except OSError as error:

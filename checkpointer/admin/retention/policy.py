@@ -62,7 +62,7 @@ class RetentionPolicy:
         return {"hourly": self.hourly, "daily": self.daily, "weekly": self.weekly}
 
     def kept(self, checkpoints: Iterable[Manifest], now: datetime) -> dict[CheckpointId, str]:
-        """The checkpoints to keep, each with the rule that keeps it. Takes them one by one, newest first."""
+        """Return the checkpoints to keep, each with the rule that keeps it. Takes them one by one, newest first."""
         kept: dict[CheckpointId, str] = {}
         seen: set[tuple[str, datetime | int]] = set()
         for index, manifest in enumerate(checkpoints):

@@ -54,7 +54,7 @@ class Index:
             self._found[key] = self._values.setdefault(value, value)  # one number for all objects of one kind
 
     def who(self, path: str) -> tuple[Namer, int] | None:
-        """The strongest of those that name a path, and how many do; None for what nobody names."""
+        """Return the strongest of those that name a path, and how many do; None for what nobody names."""
         value = self._found.get(_hash(path))
         return None if value is None else (self.namers[value % _ONE_MORE], value // _ONE_MORE)
 
@@ -72,7 +72,7 @@ def _hash(path: str) -> int:
 async def index_live(
     session: Session, head: Head, decision: Decision, grace: timedelta, deleted: tuple[Ref, Manifest] | None = None
 ) -> Index:
-    """The index of one version, once what `decision` retires is retired. Nobody waits for what was `deleted`.
+    """Return the index of one version, once what `decision` retires is retired. Nobody waits for what was `deleted`.
 
     Raises `ObjectNotFoundError` or `CorruptionError` where something live cannot be read: then nothing may be deleted.
     """

@@ -16,7 +16,7 @@ CONTINUE = (
 
 
 def compare(root: str, last: Job, job: Job) -> Step:
-    """How `job`, the batch that Spark begins, follows `last`, the one that the state of `root` ends with.
+    """Return how `job`, the batch that Spark begins, follows `last`, the one that the state of `root` ends with.
 
     `next`: in step. `repeated`: Spark is one batch behind, as after a crash between its two commits; the state has the
     batch already. Raises `BatchResetError` or `BatchGapError`, which say how far each side is and what mends it, where
@@ -63,7 +63,7 @@ def compare(root: str, last: Job, job: Job) -> Step:
 
 
 def _same_input(last: Job, job: Job, step: Step) -> bool:
-    """Whether Spark's batch of the state's number ended where the state's did, as far as both are known."""
+    """Return whether Spark's batch of the state's number ended where the state's did, as far as both are known."""
     if last.spark is None or job.spark is None:
         return True
     ends = Offsets.parse(last.spark.offsets).sources
@@ -71,7 +71,7 @@ def _same_input(last: Job, job: Job, step: Step) -> bool:
 
 
 def _other_lists(last: Job, job: Job) -> str:
-    """The entries of Spark's lists of files that are not those that the state has read."""
+    """Return the entries of Spark's lists of files that are not those that the state has read."""
     if last.spark is None or job.spark is None:
         return ""
     there = job.spark.lists

@@ -19,7 +19,7 @@ _ENTRY = re.compile(r"([0-9]+)(\.compact)?")
 
 
 def last_entries(sources: Iterable[str], folders: Sequence[str] = ()) -> dict[str, int]:
-    """The entry up to which each file source is read, by its folder.
+    """Return the entry up to which each file source is read, by its folder.
 
     That is the name or number before the offset, else one of `folders`, which are in the order of the lines; without
     them the number of the line.
@@ -75,7 +75,7 @@ async def check_lists(store: Store, job: Job) -> None:
 
 
 def _newest(recorded: Iterable[str]) -> dict[str, int]:
-    """The newest entry of each source, of names `<source>/<entry>`."""
+    """Return the newest entry of each source, of names `<source>/<entry>`."""
     found: dict[str, int] = {}
     for name in recorded:
         source, _, entry = name.partition("/")

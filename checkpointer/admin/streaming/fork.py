@@ -138,7 +138,7 @@ async def _fork(
 
 
 def _renamed(session: Session, job: Job, files: dict[str, bytes], target_log: Store) -> Job:
-    """The batch as the new query's own. It has no driver yet, but who copied it."""
+    """Return the batch as the new query's own. It has no driver yet, but who copied it."""
     query_id = str(uuid.UUID(hex=session.host.token(32), version=4))
     before = files.get(f"{OFFSETS}{job.batch_id - 1}")
     sources = () if before is None else Offsets.parse(before.decode()).sources
@@ -148,7 +148,7 @@ def _renamed(session: Session, job: Job, files: dict[str, bytes], target_log: St
 
 
 async def _progress(spark: Store, log: SparkLog, job: Job) -> dict[str, bytes]:
-    """The two files of offsets that Spark needs to go on after the batch, and that the batch is committed."""
+    """Return the two files of offsets that Spark needs to go on after the batch, and that the batch is committed."""
     files = {}
     for path, recorded in (await recorded_offsets(spark, log, job, {})).items():
         data = await read_file(spark, path) if recorded is None else recorded
@@ -159,7 +159,7 @@ async def _progress(spark: Store, log: SparkLog, job: Job) -> dict[str, bytes]:
 
 
 async def _begun(target: Session, target_log: Store, manifest: Manifest) -> tuple[Job, CheckpointId] | None:
-    """What an earlier call committed that may not have come to its end: the same content, for the same place."""
+    """Return what an earlier call committed that may not have come to its end: the same content, for the same place."""
     head = await read_head(target.store)
     if head.committed is None or head.committed.id.sequence != 1:
         return None

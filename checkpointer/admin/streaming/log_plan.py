@@ -40,7 +40,7 @@ class Before:
 
 
 async def plan_log(store: Store, log: SparkLog, job: Job, before: Before | None) -> LogPlan:
-    """What takes Spark to the end of a batch; or, where that is to be undone, to how it was `before` a rewind.
+    """Return what takes Spark to the end of a batch; or, where that is to be undone, to how it was `before` a rewind.
 
     Raises `InvalidStateError` where neither Spark nor the checkpoint knows the offsets any more.
     """
@@ -79,7 +79,7 @@ def _can_start(paths: Collection[str]) -> bool:
 async def _after(
     store: Store, log: SparkLog, job: Job, recorded: Mapping[str, bytes | None]
 ) -> dict[str, bytes | None]:
-    """What Spark's progress is to be made of right after a batch; None for a file that is to stay as it is."""
+    """Return what Spark's progress is to be made of right after a batch; None for a file that is to stay as it is."""
     batch, wanted = job.batch_id, dict(recorded)
     if not any(wanted.values()):  # otherwise the others are of another line: each file is read as following the last
         wanted |= {f"{OFFSETS}{n}": None for n in log.offsets if n < batch - 1}

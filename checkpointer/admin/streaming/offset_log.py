@@ -60,13 +60,13 @@ class Offsets(NamedTuple):
 
 
 def same_offsets(some: Iterable[str], others: Iterable[str]) -> bool:
-    """Whether two lists of offsets say the same, however their JSON is written."""
+    """Return whether two lists of offsets say the same, however their JSON is written."""
     some, others = list(some), list(others)
     return some == others or list(map(_value, some)) == list(map(_value, others))
 
 
 def parts(line: str) -> tuple[str, str]:
-    """The source's name or number that the line of a newer version begins with, else nothing; and its offset."""
+    """Return the source's name or number that the line of a newer version begins with, else nothing; and its offset."""
     name, colon, offset = line.partition(":")
     return (name, offset) if colon and re.fullmatch(r"[A-Za-z0-9_]+", name) else ("", line)
 
@@ -97,7 +97,7 @@ class SparkLog:
         return max(self.commits, default=None)
 
     def has_finished(self, job: Job | None) -> bool:
-        """Whether a batch is one of this query that Spark counts as done."""
+        """Return whether a batch is one of this query that Spark counts as done."""
         last = self.finished
         return job is not None and job.query_id == self.query_id and last is not None and job.batch_id <= last
 
@@ -142,7 +142,7 @@ async def read_log(store: Store) -> SparkLog:
 
 
 async def read_file(store: Store, path: str) -> bytes | None:
-    """A file of Spark's; None where there is none."""
+    """Return a file of Spark's; None where there is none."""
     try:
         return (await store.get(path, limit=MAX_FILE)).data
     except ObjectNotFoundError:
@@ -150,7 +150,7 @@ async def read_file(store: Store, path: str) -> bytes | None:
 
 
 async def read_text(store: Store, path: str) -> str | None:
-    """The same as text; `InvalidStateError` where it is none."""
+    """Return the same as text; `InvalidStateError` where it is none."""
     data = await read_file(store, path)
     try:
         return None if data is None else data.decode()
@@ -167,7 +167,7 @@ async def read_offsets(store: Store, path: str) -> Offsets | None:
 
 
 async def query_id_of(store: Store) -> str | None:
-    """What `metadata` says; None where it does not."""
+    """Return what `metadata` says; None where it does not."""
     try:
         found = json.loads(await read_text(store, METADATA) or "null")["id"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -181,13 +181,13 @@ async def _batches(store: Store, folder: str) -> tuple[int, ...]:
 
 
 async def _stateful(store: Store) -> tuple[str, ...]:
-    """One folder for each operator; what they hold may be very much, and is not listed."""
+    """Return one folder for each operator; what they hold may be very much, and is not listed."""
     folders = [folder for folder in await store.folders(STATE) if folder.split("/")[1].isdecimal()]
     return tuple(sorted(set(await asyncio.gather(*(_operator(store, folder) for folder in folders)))))
 
 
 async def _operator(store: Store, folder: str) -> str:
-    """The name that Spark gives the operator, where it wrote one down."""
+    """Return the name that Spark gives the operator, where it wrote one down."""
     for entry in await store.list(f"{folder}_metadata/"):
         with suppress(InvalidStateError):  # a checksum
             for line in (await read_text(store, entry.path) or "").splitlines():

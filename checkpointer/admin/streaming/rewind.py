@@ -84,7 +84,7 @@ class Rewind:
         return facts("Rewind", self._facts())
 
     def _facts(self) -> dict[str, object]:
-        """What there is to say, in few words."""
+        """Return what there is to say, in few words."""
         if not self.changes:
             return {"query": self.query_id, "at batch": self.batch, "changes": "nothing"}
         said: dict[str, object] = {
@@ -154,7 +154,7 @@ class _Query:
     """The rewinds that were begun so far, newest first."""
 
     def as_it_is(self) -> Rewind:
-        """What there is to say where nothing is to be done."""
+        """Return what there is to say where nothing is to be done."""
         batch, ref = self.last.batch_id, self.committed.id
         return Rewind(ref, batch, ref, batch, self.last.query_id, self.spark.url, cut=(), written=(), changes=False)
 
@@ -200,7 +200,7 @@ class _Query:
             return record.left
 
     async def _happened(self, record: Record) -> bool:
-        """Whether its commit is in the history; of what was retired since, nobody can tell."""
+        """Return whether its commit is in the history; of what was retired since, nobody can tell."""
         store = self.session.store
 
         async def look(head: Head) -> bool | None:
@@ -309,7 +309,7 @@ class _Attempt:
         return record
 
     async def _job(self) -> Job:
-        """The batch that the state is at then, and where the query's driver and Spark's checkpoint were last."""
+        """Return the batch that the state is at then, and where the query's driver and Spark's checkpoint were last."""
         spark = self.job.spark
         if spark is None:
             spark = await progress_of(self.query.spark, self.job, self.before.cut if self.before else {})

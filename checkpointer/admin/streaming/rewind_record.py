@@ -43,7 +43,7 @@ class Record:
         return f"{self.folder}record.json"
 
     def goes(self, committed: CheckpointId, to: CheckpointId) -> bool:
-        """Whether this one is what is committed now, and leads to `to`."""
+        """Return whether this one is what is committed now, and leads to `to`."""
         return self.new == committed and to in (self.new, self.to)
 
 
@@ -67,13 +67,13 @@ async def next_number(store: Store) -> int:
 
 
 async def read_records(store: Store) -> list[Record]:
-    """The rewinds that were begun on this checkpoint of Spark's, newest first."""
+    """Return the rewinds that were begun on this checkpoint of Spark's, newest first."""
     found = [await read_record(store, number) for number in await _numbers(store)]
     return [record for record in found if record is not None]
 
 
 async def read_record(store: Store, number: int) -> Record | None:
-    """A rewind by its number; None where there is none, or it was withdrawn."""
+    """Return a rewind by its number; None where there is none, or it was withdrawn."""
     path = f"{REWOUND}{number:04d}/record.json"
     data = await read_file(store, path)
     try:

@@ -59,7 +59,7 @@ class _Column:
 
 
 def bytes_chart(checkpoints: Sequence[CheckpointRow]) -> Chart | None:
-    """What each checkpoint wrote: full state, deltas, and what is neither or was not told apart."""
+    """Return what each checkpoint wrote: full state, deltas, and what is neither or was not told apart."""
 
     def split(row: CheckpointRow) -> tuple[int, int, int] | None:
         if row.own_bytes is None:
@@ -74,7 +74,7 @@ def bytes_chart(checkpoints: Sequence[CheckpointRow]) -> Chart | None:
 
 
 def time_chart(checkpoints: Sequence[CheckpointRow]) -> Chart | None:
-    """How long each checkpoint took, and how much of that the caller was held up."""
+    """Return how long each checkpoint took, and how much of that the caller was held up."""
 
     def split(row: CheckpointRow) -> tuple[int, int] | None:
         if row.cost is None:
@@ -87,7 +87,7 @@ def time_chart(checkpoints: Sequence[CheckpointRow]) -> Chart | None:
 
 
 def lengths_chart(lengths: Sequence[tuple[int, int]], most: int = 12) -> Chart | None:
-    """How many partitions have a chain of each length; neighbours share a bar where there are many lengths."""
+    """Return how many partitions have a chain of each length; neighbours share a bar where there are many lengths."""
     told = [(str(length), (partitions,)) for length, partitions in lengths]
     legend = (("full", "partitions"),)
     return _chart("Partitions by length of chain", _columns(told, sum, most), legend, lambda n: f"{n:,}", "the sum")
@@ -96,7 +96,7 @@ def lengths_chart(lengths: Sequence[tuple[int, int]], most: int = 12) -> Chart |
 def _columns(
     told: Sequence[tuple[str, tuple[int, ...]]], combine: Callable[[Iterable[int]], int], most: int = MOST_BARS
 ) -> list[_Column]:
-    """One for each name with its values; or for several names together, with their values combined."""
+    """Return one for each name with its values; or for several names together, with their values combined."""
     together = -(-len(told) // most)
     groups = [told[start : start + together] for start in range(0, len(told), together or 1)]
     return [

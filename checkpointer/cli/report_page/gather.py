@@ -118,7 +118,7 @@ def _segments(operator: Operator) -> tuple[str, ...]:
 
 
 def _share(check: Check) -> float:
-    """A share that is soon read."""
+    """Return a share that is soon read."""
     sizes: dict[str, int] = {}
     for manifest in check.manifests.values():
         sizes |= checkpoint_sizes.object_sizes(manifest)
@@ -156,7 +156,7 @@ def _checkpoints(head: Head, check: Check, alone: dict[Ref, Manifest]) -> tuple[
 
 
 def _named(head: Head, check: Check) -> list[Ref]:
-    """What `_latest` and the catalog name, whether its manifest can be read or not."""
+    """Return what `_latest` and the catalog name, whether its manifest can be read or not."""
     named = [ref for ref in (head.committed, head.prepared) if ref is not None]
     return [*named, *(entry.ref for entry in (check.catalog.entries if check.catalog else ()))]
 
@@ -184,7 +184,7 @@ def _row(
 
 
 def _operators(manifest: Manifest) -> tuple[OperatorRow, ...]:
-    """The largest first."""
+    """Return the largest first."""
     rows = [
         OperatorRow(
             name,

@@ -19,7 +19,7 @@ MOST_TEXT = 200
 
 
 def render(report: Report) -> str:
-    """The page. Everything that came from a store is escaped."""
+    """Return the page. Everything that came from a store is escaped."""
     page = _environment().get_template("page.html")
     return page.render(
         report=report,
@@ -42,7 +42,7 @@ def age_of_newest(report: Report) -> str:
 
 
 def looked_at(report: Report) -> list[str]:
-    """What the verdict rests on, as sentences."""
+    """Return what the verdict rests on, as sentences."""
     seen = report.verification
     said = [
         f"Read and compared: {display.count(seen.objects, 'object')} with {display.size(seen.bytes)}, of "
@@ -62,7 +62,7 @@ def looked_at(report: Report) -> list[str]:
 
 
 def next_step(report: Report) -> tuple[str, str | None] | None:
-    """What to do about the findings: a sentence, and a command that it ends in."""
+    """Return what to do about the findings: a sentence, and a command that it ends in."""
     root, newest, intact = shlex.quote(report.root), report.newest, report.intact
     if not report.verification.findings:
         return None
@@ -103,6 +103,6 @@ def _environment() -> Environment:
 
 
 def _cut(value: Json) -> str:
-    """A value of a user's as text of bounded length."""
+    """Return a value of a user's as text of bounded length."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}… ({len(text):,} characters)"

@@ -45,7 +45,7 @@ class CheckpointStore(Shared, Contract):
     async def list_checkpoints(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
     ) -> list[dict[str, Any]]:
-        """How far each partition of the group is: one listing, and the reads at once."""
+        """Return how far each partition of the group is: one listing, and the reads at once."""
         names = Names(fully_qualified_namespace, eventhub_name, consumer_group)
         return await bridge(self._core.list_checkpoints(names))
 

@@ -140,7 +140,7 @@ async def _write(key: _Key, checkpoint: _Checkpoint) -> None:
 
 
 async def _settle(group: Group, claims: list[_Claim]) -> list[Row]:
-    """The rows of those claims that were won, in one swap of the group's ownership."""
+    """Return the rows of those claims that were won, in one swap of the group's ownership."""
     mine: list[Row] = []
 
     def plan(ownership: Ownership | None, now: datetime) -> Ownership | None:

@@ -63,13 +63,13 @@ class CheckpointManager(Client[Checkpoints], Closing):
         return Checkpoints(space, self._folder, self._max_updates, self._interval)
 
     def leases(self, host_name: str | None = None, *, lease_duration: float = 30.0) -> "LeaseManager":
-        """The lease manager of a host for the same event hub and consumer group, on the same connections."""
+        """Return the lease manager of a host for the same event hub and consumer group, on the same connections."""
         manager = object.__new__(LeaseManager)
         manager._set_up(self._root, self._folder, host_name, lease_duration)
         return manager
 
     def checkpoint_store_exists(self) -> bool:
-        """Whether the checkpoint store was created, and not deleted to its end since."""
+        """Return whether the checkpoint store was created, and not deleted to its end since."""
         return run_sync(self._core.store_exists())
 
     def create_checkpoint_store_if_not_exists(self) -> None:
@@ -190,11 +190,11 @@ class LeaseManager(Client[HostLeases], Closing):
         run_sync(self._core.delete_store())
 
     def get_lease(self, partition_id: str) -> CompleteLease | None:
-        """The lease of a partition as it is now, for whoever wants to acquire it; None where there is none."""
+        """Return the lease of a partition as it is now, for whoever wants to acquire it; None where there is none."""
         return run_sync(self._core.get(partition_id))
 
     def get_all_leases(self) -> list[CompleteLease]:
-        """The leases of all partitions as they are now. One read."""
+        """Return the leases of all partitions as they are now. One read."""
         return run_sync(self._core.get_all())
 
     def create_all_leases_if_not_exists(self, partition_ids: Iterable[str]) -> None:

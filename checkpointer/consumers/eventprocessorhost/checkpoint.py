@@ -34,7 +34,7 @@ class CheckpointInfo:
 
 
 def decode(name: str, partition_id: str, value: Value | None) -> CheckpointInfo | None:
-    """The checkpoint that stands in the position `name`, if there is one."""
+    """Return the checkpoint that stands in the position `name`, if there is one."""
     if value is None:
         return None
     fields = Fields(name, dict(value))
@@ -46,7 +46,7 @@ def decode(name: str, partition_id: str, value: Value | None) -> CheckpointInfo 
 
 
 def is_news(found: CheckpointInfo | None, new: CheckpointInfo) -> bool:
-    """Whether `new` comes after `found`: `IllegalArgumentError` where it comes before.
+    """Return whether `new` comes after `found`: `IllegalArgumentError` where it comes before.
 
     The sequence number tells an event from others, so an equal one is nothing new, whatever its offset.
     """
@@ -62,7 +62,7 @@ def is_news(found: CheckpointInfo | None, new: CheckpointInfo) -> bool:
 
 
 def advancing(name: str, new: CheckpointInfo) -> Callable[[Value | None], Value | None]:
-    """A change of the position `name` to `new`. What others keep in its value stays."""
+    """Return a change of the position `name` to `new`. What others keep in its value stays."""
 
     def change(value: Value | None) -> Value | None:
         if not is_news(decode(name, new.partition_id, value), new):

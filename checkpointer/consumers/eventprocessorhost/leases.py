@@ -79,7 +79,7 @@ class CompleteLease(NotPicklable):
         await self._host.keep(self)
 
     def accept(self, new: CheckpointInfo) -> bool:
-        """Whether this comes after all that was there when it was acquired, and all that was accepted since."""
+        """Return whether this comes after all that was there when it was acquired, and all that was accepted since."""
         if self._accepted is None:
             hold = self.hold
             self._accepted = decode(self._host.group.name(hold.partition), hold.partition, hold.found)
@@ -185,7 +185,7 @@ class HostLeases:
 
 
 def names(partition_ids: Iterable[str]) -> list[str]:
-    """The partitions of a call that takes several: one name is most likely a mistake for a list of it."""
+    """Return the partitions of a call that takes several: one name is most likely a mistake for a list of it."""
     if isinstance(partition_ids, str):
         raise IllegalArgumentError(f"{partition_ids!r:.60}: expected a list of partitions, got one name")
     if not isinstance(partition_ids, Iterable):

@@ -109,7 +109,7 @@ class Journal(NotPicklable):
         self._updates.put(state.name, state)
 
     def states(self) -> dict[str, EventLogState]:
-        """The last event of each log, by its name: as read at the start, and as persisted since."""
+        """Return the last event of each log, by its name: as read at the start, and as persisted since."""
         self._check_process()
         waiting = self._updates.waiting()  # first: what leaves it is in the states by then
         states = dict(self._states)
@@ -144,7 +144,7 @@ class Journal(NotPicklable):
             raise IllegalArgumentError(f"{self._file.url}: another event log might not fit into its {LIMIT} bytes")
 
     def _accept(self, name: str, state: EventLogState) -> bool:
-        """Whether this is news. On the loop, which decides of what several threads persisted in one order."""
+        """Return whether this is news. On the loop, which decides of what several threads persisted in one order."""
         held = self._states.get(name)
         if held is not None and _is_stale(state, held):
             if state.record_number != held.record_number and name not in self._warned:
@@ -194,7 +194,7 @@ def _clamp(max_updates: int, interval: float | timedelta) -> tuple[int, float]:
 
 
 def _split(file: str | os.PathLike[str]) -> tuple[str, str]:
-    """The folder and the name of a file, given as a path or a URL."""
+    """Return the folder and the name of a file, given as a path or a URL."""
     location = parse(file)
     folder, _, name = location.url.rpartition("/")
     if not name or not location.path or os.fspath(file).endswith("/"):

@@ -148,7 +148,7 @@ def largest(state: EventLogState) -> int:
 
 
 def encode(content: Content, now: datetime, nonce: str) -> bytes:
-    """The file. `nonce` makes it unlike every other; it is never used twice."""
+    """Return the file. `nonce` makes it unlike every other; it is never used twice."""
     logs = [
         {"name": state.name, "record_number": state.record_number, "timestamp": state.timestamp, **state.other}
         for _, state in sorted(content.states.items())
@@ -241,7 +241,7 @@ def _parse_entry(number: int, log: Any) -> EventLogState | Unreadable:
 
 
 def check_state(name: object, record_number: object, timestamp: object, other: Mapping[str, Any]) -> EventLogState:
-    """The state with these fields, or `IllegalArgumentError` naming the one that is none."""
+    """Return the state with these fields, or `IllegalArgumentError` naming the one that is none."""
     if not isinstance(name, str) or not name or any("\ud800" <= character <= "\udfff" for character in name):
         raise IllegalArgumentError(f"name: expected text, found {show(name)}")
     if isinstance(record_number, bool) or not isinstance(record_number, int) or not 0 <= record_number < 2**64:
@@ -255,7 +255,7 @@ def _in_utc(at: datetime) -> datetime:
 
 
 def _time(value: object) -> datetime:
-    """A time in UTC, where one without a zone is taken to be. What is finer than microseconds is cut off."""
+    """Return a time in UTC, where one without a zone is taken to be. What is finer than microseconds is cut off."""
     try:
         if isinstance(value, str):
             value = datetime.fromisoformat(value)

@@ -91,7 +91,7 @@ class ShardLeases(Client[Shards], Closing):
         return {name: one for name, one in dict(self._core.checkpointers).items() if not one.lost}
 
     def rows(self) -> Mapping[str, Row]:
-        """Every shard of the application, with its owner. One read."""
+        """Return every shard of the application, with its owner. One read."""
         return in_contract(self._core.leases.rows())
 
     def create(self, shards: Iterable[str]) -> None:
@@ -159,7 +159,7 @@ class ShardLeases(Client[Shards], Closing):
         in_contract(self._core.forget(shard_id))
 
     def balance(self) -> Balance:
-        """One round: renew what is held, take what is free, claim what this worker has too few of."""
+        """Return one round: renew what is held, take what is free, claim what this worker has too few of."""
         return in_contract(self._core.balance())
 
     @contextmanager

@@ -54,7 +54,7 @@ class ExtendedSequenceNumber:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """What `str()` made of one."""
+        """Return what `str()` made of one."""
         number, colon, sub = text.partition(":") if isinstance(text, str) else (text, "", "")
         if colon and (sub == "0" or not _DIGITS.fullmatch(sub)):
             raise IllegalArgumentError(f"{text!r:.200}: expected a sequence number, or one with `:` and a sub-sequence")

@@ -92,7 +92,7 @@ def _number(number: ExtendedSequenceNumber) -> dict[str, Json]:
 
 
 def decode(shard: str, value: Value | None, initial: ExtendedSequenceNumber) -> Recorded:
-    """What is recorded of `shard`; it begins at `initial`."""
+    """Return what is recorded of `shard`; it begins at `initial`."""
     if value is None:
         return Recorded(shard, initial)
     fields = Fields(f"position of shard {shard!r:.60}", dict(value))

@@ -28,7 +28,7 @@ _PASSING = ("AADSTS90033", "AADSTS90006", "AADSTS90012", "AADSTS50033", "tempora
 
 
 def code_of(error: Exception) -> str:
-    """The service's error code, or nothing."""
+    """Return the service's error code, or nothing."""
     code = getattr(error, "error_code", None)
     return str(getattr(code, "value", code) or "")
 
@@ -38,7 +38,7 @@ def status_of(error: Exception) -> int:
 
 
 def is_of_identity(error: Exception) -> bool:
-    """Whether no token was to be had, so that the service of the blobs was never asked.
+    """Return whether no token was to be had, so that the service of the blobs was never asked.
 
     The identity service's own answer is in such an error: its 404 says nothing of a blob.
     """
@@ -48,7 +48,7 @@ def is_of_identity(error: Exception) -> bool:
 
 
 def is_missing(error: Exception) -> bool:
-    """Whether the blob is not there; of a missing container, this is false."""
+    """Return whether the blob is not there; of a missing container, this is false."""
     return not is_of_identity(error) and status_of(error) == 404 and code_of(error) not in _NO_CONTAINER
 
 
@@ -63,7 +63,7 @@ def is_refused_condition(error: Exception) -> bool:
 
 
 def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -> CheckpointError:
-    """The error of the tree; `name` says what was asked for, `url` is the root."""
+    """Return the error of the tree; `name` says what was asked for, `url` is the root."""
     status, code = status_of(error), code_of(error)
     said = scrub(f"{code or type(error).__name__}: {getattr(error, 'message', None) or error}", options)
     if is_of_identity(error):

@@ -282,7 +282,7 @@ class _Clock:
 
 
 def _account(location: Location) -> dict[str, Any]:
-    """What `container@account.dfs.core.windows.net` in a URL says about the account."""
+    """Return what `container@account.dfs.core.windows.net` in a URL says about the account."""
     host = location.account_host
     if host is None:
         return {}
@@ -293,7 +293,7 @@ def _account(location: Location) -> dict[str, Any]:
 
 
 async def _read(stream: Any) -> bytes:
-    """A download, its pieces written where they belong: the buffer becomes the result without a copy."""
+    """Return a download, its pieces written where they belong: the buffer becomes the result without a copy."""
     buffer = io.BytesIO()
     await stream.readinto(buffer)
     data = buffer.getvalue()

@@ -124,7 +124,7 @@ class GenericStore(Listing):
         return await self._run(check_path(path), swap)
 
     async def list_page(self, prefix: str, more: object | None = None) -> Page:
-        """One page: fsspec gives a listing as a whole."""
+        """Return one page: fsspec gives a listing as a whole."""
 
         def find(fs: Any, root: str) -> dict[str, Any]:
             folder = f"{root}/{prefix.rpartition('/')[0]}".rstrip("/")

@@ -35,26 +35,26 @@ _BIT = 8 << 20
 
 
 def temporary_target(name: str) -> str | None:
-    """The name of the file that the temporary file `name` was to become, or None if it is not a temporary
+    """Return the name of the file that the temporary file `name` was to become, or None if it is not a temporary
     file."""
     match = _TEMPORARY.fullmatch(name)
     return match["target"] if match else None
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file of this name is the store's own, and no object."""
+    """Return whether a file of this name is the store's own, and no object."""
     return _TEMPORARY.fullmatch(name) is not None or name == LOCK
 
 
 def read(path: str, limit: int | None) -> bytes:
-    """A whole file, from one open: what a rename puts in its place meanwhile does not mix in."""
+    """Return a whole file, from one open: what a rename puts in its place meanwhile does not mix in."""
     with _opened(path) as (fd, size):
         _check_size(path, size, limit)
         return _read(fd, size, 0)
 
 
 def pieces(path: str, limit: int | None) -> Iterator[bytes]:
-    """A whole file, from one open, a piece at a time."""
+    """Yield a whole file, from one open, a piece at a time."""
     with _opened(path) as (fd, size):
         _check_size(path, size, limit)
         while piece := os.read(fd, _PIECE):
@@ -123,7 +123,7 @@ def create_temporary(target: str) -> tuple[str, int]:
 
 
 def private(path: str, flags: int) -> int:
-    """An opener for `open`: what it makes, nobody but the owner may read, whatever the umask says."""
+    """Return an opener for `open`: what it makes, nobody but the owner may read, whatever the umask says."""
     return os.open(path, flags, 0o600)
 
 
@@ -152,7 +152,7 @@ _BUSY = {
 
 
 def translate(error: OSError, path: str) -> CheckpointError:
-    """What a failed system call on `path` means. Missing files are told apart before this is asked."""
+    """Return what a failed system call on `path` means. Missing files are told apart before this is asked."""
     code = error.errno
     why = os.strerror(code) if code else str(error)
     if code == errno.EMFILE:

@@ -18,7 +18,7 @@ _SHARED = re.compile(
 
 
 def system_table() -> str:
-    """The mount table of this process; empty where the system has none of this kind."""
+    """Return the mount table of this process; empty where the system has none of this kind."""
     try:
         return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -26,7 +26,7 @@ def system_table() -> str:
 
 
 def file_system(folder: str, table: str) -> tuple[str, str] | None:
-    """The mount point and type that an absolute, resolved `folder` is on, or None if the table does not
+    """Return the mount point and type that an absolute, resolved `folder` is on, or None if the table does not
     say."""
     best: tuple[str, str] | None = None
     for line in table.splitlines():
@@ -42,7 +42,7 @@ def file_system(folder: str, table: str) -> tuple[str, str] | None:
 
 
 def shared_mount(folder: str, table: str) -> tuple[str, str] | None:
-    """The mount point and type of `folder` if it is on a network or FUSE file system, else None."""
+    """Return the mount point and type of `folder` if it is on a network or FUSE file system, else None."""
     found = file_system(folder, table)
     return found if found is not None and _SHARED.fullmatch(found[1]) else None
 

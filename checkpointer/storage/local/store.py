@@ -122,7 +122,7 @@ class LocalStore(Listing):
         return await self._answer(path, runtime.in_thread(function, *args, **kwargs))
 
     async def _answer(self, path: str, work: Awaitable[T]) -> T:
-        """The result of work on a file, with the system's errors turned into those of the tree."""
+        """Return the result of work on a file, with the system's errors turned into those of the tree."""
         try:
             return await work
         except OSError as error:
@@ -143,7 +143,7 @@ class LocalStore(Listing):
             raise ObjectNotFoundError(f"{os.path.join(self._root, path)}: not found") from None
 
     def _locate(self, path: str) -> str:
-        """The file of an object, refused where a symbolic link on the way leads out of the root."""
+        """Return the file of an object, refused where a symbolic link on the way leads out of the root."""
         if files.is_hidden(check_path(path).rpartition("/")[2]):
             raise IllegalArgumentError(f"{path!r:.200}: this name is kept for the store's own files")
         full = os.path.join(self._root, path)
@@ -322,13 +322,13 @@ def _replace(temporary: str, target: str) -> None:
 
 
 def _is_inside(file: str, root: str) -> bool:
-    """Whether the folder that really holds `file` is `root` or below it."""
+    """Return whether the folder that really holds `file` is `root` or below it."""
     real = os.path.realpath(root)
     return os.path.commonpath([real, os.path.realpath(os.path.dirname(file))]) == real
 
 
 def _missing_above(folder: str) -> list[str]:
-    """The parents of `folder` that do not exist yet, nearest first."""
+    """Return the parents of `folder` that do not exist yet, nearest first."""
     missing = []
     while not os.path.lexists(parent := os.path.dirname(folder)):
         missing.append(parent)

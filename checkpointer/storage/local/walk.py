@@ -30,7 +30,7 @@ def files_below(root: str, prefix: str) -> Iterator[tuple[str, int]]:
 
 
 def folders_in(folder: str) -> list[str]:
-    """The names of the folders directly in a folder; none where it is not there."""
+    """Return the names of the folders directly in a folder; none where it is not there."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     return []

@@ -84,7 +84,7 @@ def refusal(error: Exception | str, message: str = "") -> Refusal:
 
 
 def meaning(why: Refusal, name: str, url: str, options: Mapping[str, Any]) -> CheckpointError:
-    """The error of the tree; `name` says what was asked for, `url` is the root."""
+    """Return the error of the tree; `name` says what was asked for, `url` is the root."""
     if why.error is not None:
         return _without_answer(why.error, name, scrub(f"{type(why.error).__name__}: {why.message}", options))
     code, said = why.code, scrub(f"{why.code}: {why.message}", options)

@@ -310,7 +310,7 @@ _loaders: dict[str | None, Any] = {}
 
 
 def _session(package: Any, arguments: Mapping[str, Any]) -> Any:
-    """The session that s3fs would make, but botocore's descriptions of S3 are parsed once in a process.
+    """Return the session that s3fs would make, but botocore's descriptions of S3 are parsed once in a process.
 
     That is four fifths of the time that opening a root takes, and tasks open one each.
     """
@@ -327,7 +327,7 @@ class _PastTheEndError(CheckpointError):
 
 
 async def _read(body: Any) -> bytes:
-    """A body in pieces: the buffer becomes the result without a copy."""
+    """Return a body in pieces: the buffer becomes the result without a copy."""
     buffer = io.BytesIO()
     async for piece in _pieces(body):
         buffer.write(piece)
