@@ -55,7 +55,8 @@ def opaque_deltas_kept(objects: Sequence[Sequence[int]], size: int, limit: int) 
 
     `objects` has the sizes of the deltas above the snapshot, in order; those that lie in one object stand together.
 
-    Rule: that of `fold_start`, for whole objects. There is never a snapshot: only the caller can merge opaque bytes.
+    Rule: that of `fold_start`, for whole objects. Folding never makes a snapshot: only the caller can merge opaque
+    bytes.
     `limit` is the most objects that deltas may stand in; there is always room for one.
 
     Cost: that of `fold_start`. A fold joins bytes and forgets none, so a chain grows until the caller saves a snapshot.

@@ -61,7 +61,7 @@ class Change:
             raise IllegalArgumentError(
                 f"operator {name!r}, partition {partition}: a delta needs a snapshot below it: save that first"
             )
-        if len(plan.kept) + len(plan.added) > MAX_RAW_DELTAS:
+        if len(plan.kept) + sum(piece.count for piece in plan.added) > MAX_RAW_DELTAS:
             raise IllegalArgumentError(
                 f"operator {name!r}, partition {partition}: {MAX_RAW_DELTAS} deltas above one snapshot, which only the "
                 "caller can merge: save a snapshot"

@@ -38,7 +38,7 @@ FORMS = "latest, an id or the beginning of one, epoch=41, savepoint=NAME or the 
 """The grammar in one line, for errors."""
 
 _EPOCH = re.compile(r"-?[0-9]{1,18}")
-_BEGINNING = re.compile(r"[0-9]{10}|[0-9]{1,10}-[0-9a-f]{0,8}")
+_BEGINNING = re.compile(r"0[0-9]{9}|[0-9]{1,10}-[0-9a-f]{0,8}")  # ten digits without a zero may be a time as an epoch
 _ID = re.compile(r"[0-9]{10}-[0-9a-f]{8}")
 
 _DIGITS = 10
@@ -159,8 +159,10 @@ def means_two_things(name: str) -> bool:
 
 def begins(checkpoint: CheckpointId, text: str) -> bool:
     """Say whether an id begins with `text`, which may leave out the zeros where it has the hyphen."""
-    short = "-" in text and f"{checkpoint.sequence}-{checkpoint.suffix}".startswith(text)
-    return short or str(checkpoint).startswith(text)
+    sequence, hyphen, suffix = text.partition("-")
+    if not hyphen:
+        return str(checkpoint).startswith(text)
+    return int(sequence) == checkpoint.sequence and checkpoint.suffix.startswith(suffix)
 
 
 async def find(session: Session, wanted: CheckpointSelector) -> CheckpointId:

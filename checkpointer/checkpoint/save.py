@@ -97,6 +97,7 @@ class Draft:
         else:
             plan = change.below_delta(operator, partition)
             older = split_for_fold(plan, len(data), self._session.max_chain - 1)
+            piece.count += len(older)
             plan.added.append(piece)
             write = self._write_folded(piece, older, stored) if older else self._uploads.write(piece, stored, None)
         change.grow(partition)
@@ -118,7 +119,7 @@ class Draft:
         else:
             plan = change.below_delta(operator, partition)
             older = split_for_fold(plan, artifact.size, self._session.max_chain - 2)
-            folded = Piece(operator, partition, codecs.RAW.name)
+            folded = Piece(operator, partition, codecs.RAW.name, count=len(older))
             plan.added += [folded, piece] if older else [piece]
             change.grow(partition)
             if older:  # only now: whoever waits may find a commit that has begun

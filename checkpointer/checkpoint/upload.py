@@ -40,6 +40,8 @@ class Piece:
     partition: int
     codec: str
     artifacts: Chain = ()
+    count: int = 1
+    """How many artifacts there will be: more where older deltas are written again with the new one."""
 
 
 class Pending(NamedTuple):

@@ -134,16 +134,30 @@ class Session:
     # ---- one thing at a time, some of it in the background -----------------------------------------------------
 
     async def settle(self) -> None:
-        """Wait for the commit that runs in the background, and raise what became of it, once."""
+        """Wait for the commit that runs in the background, and raise what became of it.
+
+        A failure is raised again by the next call, until `told` says that it reached a caller: whoever waits here may
+        have been given up meanwhile.
+        """
         task = self._background
         if task is None:
             return
         try:
             await asyncio.shield(task)  # who stops waiting does not stop the commit
         finally:
-            if task.done() and self._background is task:
-                self._background = None
-                runtime.was_told(task)
+            if task.done() and (task.cancelled() or task.exception() is None):
+                self._forget(task)
+
+    def told(self, error: BaseException) -> None:
+        """Forget a commit that failed in the background, now that its error has reached a caller."""
+        task = self._background
+        if task is not None and task.done() and not task.cancelled() and task.exception() is error:
+            self._forget(task)
+
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
+        if self._background is task:
+            self._background = None
+            runtime.was_told(task)
 
     async def in_background(self, work: Coroutine[Any, Any, object], name: str) -> None:
         """Go on with `work` without the caller, after what already runs there; not at all if that failed.
@@ -151,7 +165,8 @@ class Session:
         A process that ends finishes it first.
         """
         try:
-            await self.settle()
+            while self._background is not None:  # another caller may be first to begin its own
+                await self.settle()
         except BaseException:
             work.close()
             raise

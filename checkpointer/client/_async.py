@@ -321,7 +321,7 @@ class AsyncCheckpointer(AsyncFace):
 
     async def close(self) -> None:
         """Wait for a commit in the background, raise what became of it, and release connections."""
-        await bridge(self._session.close())
+        await self._tell(self._session.close())
 
     async def __aenter__(self) -> Self:
         return self

@@ -5,9 +5,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from checkpointer.checkpoint import prepared, restore, save
-from checkpointer.client.base import Client, as_bytes
+from checkpointer.client.base import as_bytes
 from checkpointer.client.restored import OperatorView, RestoredView
-from checkpointer.client.seam import AsyncStart
+from checkpointer.client.seam import AsyncFace, AsyncStart
 from checkpointer.errors import CheckpointError, InvalidStateError
 from checkpointer.keyed.state import KeyedState
 from checkpointer.runtime import bridge
@@ -26,7 +26,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         "save_delta(id, …) there, and attach() here what they return"
     )
 
-    def __init__(self, client: Client, epoch: int | None, job: Job | None, background: bool) -> None:
+    def __init__(self, client: AsyncFace, epoch: int | None, job: Job | None, background: bool) -> None:
         self._client = client
         self._epoch = epoch
         self._job = job
@@ -37,8 +37,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         session = self._client._session
         meter = session.reports.meter()
         with meter.blocking():
-            work = self._client._settled(save.begin(session, self._epoch, self._job, meter))
-            self._begun = await bridge(work)
+            self._begun = await self._client._run(save.begin(session, self._epoch, self._job, meter))
         return self
 
     @property
@@ -142,7 +141,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
                     with self._draft.meter.blocking():
                         self._draft.freeze()
                         work = self._draft.commit()
-                        await bridge(self._client._session.in_background(work, f"the commit of {self.id}"))
+                        await self._client._tell(self._client._session.in_background(work, f"the commit of {self.id}"))
                 else:
                     await self.commit()
             except BaseException as failed:

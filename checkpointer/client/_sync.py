@@ -319,7 +319,7 @@ class Checkpointer(SyncFace):
 
     def close(self) -> None:
         """Wait for a commit in the background, raise what became of it, and release connections."""
-        run_sync(self._session.close())
+        self._tell(self._session.close())
 
     def __enter__(self) -> Self:
         return self

@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from checkpointer.checkpoint import prepared, restore, save
-from checkpointer.client.base import Client, as_bytes
+from checkpointer.client.base import as_bytes
 from checkpointer.client.restored import OperatorView, RestoredView
-from checkpointer.client.seam import SyncStart
+from checkpointer.client.seam import SyncFace, SyncStart
 from checkpointer.errors import CheckpointError, InvalidStateError
 from checkpointer.keyed.state import KeyedState
 from checkpointer.runtime import run_sync
@@ -27,7 +27,7 @@ class Checkpoint(SyncStart, NotPicklable):
         "save_delta(id, …) there, and attach() here what they return"
     )
 
-    def __init__(self, client: Client, epoch: int | None, job: Job | None, background: bool) -> None:
+    def __init__(self, client: SyncFace, epoch: int | None, job: Job | None, background: bool) -> None:
         self._client = client
         self._epoch = epoch
         self._job = job
@@ -38,8 +38,7 @@ class Checkpoint(SyncStart, NotPicklable):
         session = self._client._session
         meter = session.reports.meter()
         with meter.blocking():
-            work = self._client._settled(save.begin(session, self._epoch, self._job, meter))
-            self._begun = run_sync(work)
+            self._begun = self._client._run(save.begin(session, self._epoch, self._job, meter))
         return self
 
     @property
@@ -143,7 +142,7 @@ class Checkpoint(SyncStart, NotPicklable):
                     with self._draft.meter.blocking():
                         self._draft.freeze()
                         work = self._draft.commit()
-                        run_sync(self._client._session.in_background(work, f"the commit of {self.id}"))
+                        self._client._tell(self._client._session.in_background(work, f"the commit of {self.id}"))
                 else:
                     self.commit()
             except BaseException as failed:

@@ -19,11 +19,24 @@ class AsyncFace(Client):
     """A client whose verbs are awaited."""
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return await bridge(self._settled(work))
+        """Await work that comes after the commit in the background."""
+        return await self._tell(self._settled(work))
+
+    async def _tell(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await work, and note that its error has reached the caller."""
+        try:
+            return await bridge(work)
+        except BaseException as error:
+            self._session.told(error)
+            raise
 
     async def _restoring(self, work: Coroutine[Any, Any, Snapshot | None]) -> Snapshot | None:
-        """Cancel the work with whoever waits for it: a restore that ended later would change what `begin` stands on."""
-        return await bridge(self._session.reports.restoring(self._settled(work)), shield=False)
+        """Unshielded: a restore that ended after its caller gave up would change what `begin` builds on."""
+        try:
+            return await bridge(self._session.reports.restoring(self._settled(work)), shield=False)
+        except BaseException as error:
+            self._session.told(error)
+            raise
 
     def _repr_html_(self) -> str:
         """Name the call to make. Reading here would make the event loop of the notebook stand still."""
@@ -34,10 +47,17 @@ class SyncFace(Client):
     """A client whose verbs block."""
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return run_sync(self._settled(work))
+        return self._tell(self._settled(work))
+
+    def _tell(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return run_sync(work)
+        except BaseException as error:
+            self._session.told(error)
+            raise
 
     def _restoring(self, work: Coroutine[Any, Any, Snapshot | None]) -> Snapshot | None:
-        return run_sync(self._session.reports.restoring(self._settled(work)))
+        return self._tell(self._session.reports.restoring(self._settled(work)))
 
     def _repr_html_(self) -> str:
         """Show the newest checkpoints in a notebook, or why they cannot be read. Leaves what was restored alone."""

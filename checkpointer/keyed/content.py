@@ -21,8 +21,8 @@ PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 Step = tuple[Callable[..., Any], tuple[Any, ...]]
 """A change of one partition: the operation, and its arguments, of which the first is the number of the partition."""
 
-ATTEMPTS = 100
-"""Times that a change which is made of several is begun again where a signal handler raised in the middle."""
+ATTEMPTS = 3
+"""Times that a step of a change is begun again where a signal handler raised in the middle."""
 
 MISSING: Any = object()
 """Found in the place of a value where there is none."""
@@ -90,16 +90,20 @@ class Content:
 
         What a signal handler raises in the middle is raised when all of them are made.
         """
-        raised: BaseException | None = None
-        for _ in range(ATTEMPTS):
+        raised: list[tuple[int, BaseException]] = []
+        number = 0
+        while number < len(steps):
             try:
-                for operation, arguments in steps:
+                while number < len(steps):
+                    operation, arguments = steps[number]
                     operation(self, *arguments)
-                break
+                    number += 1
             except BaseException as error:
-                raised = raised or error
-        if raised is not None:
-            raise raised
+                raised.append((number, error))
+                if [at for at, _ in raised].count(number) == ATTEMPTS:
+                    break  # no handler raises so often in one step: it cannot be made
+        if raised:
+            raise raised[0][1]
         numbers = {arguments[0] for _, arguments in steps}
         return {number for number in numbers if self.parts[number].crowded}
 
@@ -118,7 +122,7 @@ class Content:
         return default
 
     def delete(self, number: int, key: Any, found: list[bool]) -> None:
-        """Remove a key and add to `found` whether it was there. Whoever completes this finds that there."""
+        """Remove a key and add to `found` whether it was there. If a copy completes the call, `found` already tells."""
         part = self.parts[number]
         if not found:
             found.append(key in part.live or key in part.data)

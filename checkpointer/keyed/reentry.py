@@ -90,9 +90,11 @@ class Exclusive(Generic[C]):
     def change(self, operation: Callable[..., R], *args: Any) -> R:
         """Call `operation(content, *args)` once; its effect is there once, even where somebody else completes it.
 
-        It has to come to the same end where part of it was done before. What it adds to its arguments, it adds once.
-        Raises what the guard raises, and `InvalidStateError` where another thread was interrupted in its own change
-        and does not come back to it.
+        `operation` must be idempotent: it may run again on a copy in which a part of it is already done. It may append
+        to a list among its arguments only while that is empty.
+
+        Raises what the guard raises, and `InvalidStateError` where another thread was interrupted in its own change and
+        does not come back to it.
         """
         if (self._taken or self._waiting) and not self._is_mine():
             return self._wait(self.change, (operation, *args))  # type: ignore[no-any-return]
@@ -148,13 +150,13 @@ class Exclusive(Generic[C]):
 
     def _wait(self, work: Callable[..., R], args: tuple[Any, ...]) -> R:
         """Wait for the lock, look now and then whether it can ever be free, and call `work(*args)`."""
-        me, taken = object(), [False]
+        lock, me, taken = self._lock, object(), [False]  # a child that is forked in `work` has another lock, not taken
         try:
             self._waiting[me] = None
             patience = _Patience(self)
             while not taken[-1]:
                 # Taking it and taking note of that is one step: an exception may come right after it.
-                taken.extend(map(self._lock.acquire, (True,), (LOOK,)))
+                taken.extend(map(lock.acquire, (True,), (LOOK,)))
                 if not taken[-1]:
                     patience.look()
             self._taken = True
@@ -162,7 +164,7 @@ class Exclusive(Generic[C]):
         finally:
             if taken[-1]:
                 self._taken = False
-                self._lock.release()
+                lock.release()
             self._waiting.pop(me, None)
 
     def last(self) -> Version[C]:

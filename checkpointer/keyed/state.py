@@ -36,7 +36,7 @@ TOGETHER = 256
 """Values that are set together, of all partitions."""
 
 _COLLECTED = frozenset({dict, list, tuple})
-"""Types of what is there as a whole before any of it is set."""
+"""Inputs that exist completely, so that `update` can set them in one change."""
 
 
 def _check_key(key: Any) -> None:

@@ -85,7 +85,7 @@ def clean(
         before = Total()
         try:
             retired, note = run_sync(retire(session, policy))
-        except StoreRefusedError:  # as in `sweep.clean`: a full disk has no room for the swap
+        except StoreRefusedError:  # as in `garbage_collect.clean`: a full disk has no room for the swap
             before = _sweep(spark, client, policy)[0]
             if not before.objects:
                 raise

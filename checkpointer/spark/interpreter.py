@@ -134,7 +134,7 @@ def _why(context: Any, text: str) -> str | None:
     """Tell from Spark's own error that it could not run the interpreter at all; None for any other error."""
     if "PYTHON_VERSION_MISMATCH" in text:
         return f"is not Python {context.pythonVer}, which the driver is"
-    if "Cannot run program" in text or "No such file or directory" in text:
+    if "Cannot run program" in text:
         return "cannot be started there"
     return "cannot import pyspark" if "No module named 'pyspark'" in text else None
 

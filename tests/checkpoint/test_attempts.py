@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
+from checkpointer.checkpoint import chains
 from checkpointer.errors import (
     CheckpointError,
     ConflictError,
@@ -281,3 +282,20 @@ def test_an_attempt_that_is_swept_while_its_manifest_is_under_way_lost_to_anothe
     with pytest.raises(ConflictError, match="swept"):
         cp.commit()
     assert latest(world.actor()) == b"another's"
+
+
+def test_folded_deltas_count_towards_the_most_that_may_lie_above_a_snapshot(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chains, "MAX_RAW_DELTAS", 10)
+    client = world.actor(max_chain=2)
+    with client.begin() as cp:
+        cp.snapshot("o", 0, b"s")
+    with pytest.raises(IllegalArgumentError, match="save a snapshot"):
+        for _ in range(4):
+            with client.begin() as cp:
+                for number in range(4):
+                    cp.delta("o", 0, b"%d" % number)
+    restored = world.actor().restore()
+    assert restored is not None
+    assert len(restored.operator("o").partition(0)) == 1 + 8

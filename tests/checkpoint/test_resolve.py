@@ -103,6 +103,7 @@ FORMS: dict[str, Callable[[CheckpointId, str], str]] = {
 
 REFUSED = {
     "2": "2 could be epoch=2, or checkpoint 0000000002-…: say which",
+    "1732345678": "1732345678 could be epoch=1732345678, or checkpoint 1732345678-…: say which",
     "000000002": "000000002 could be epoch=2, or checkpoint 0000000002-…: say which",
     "20260131121500": "20260131121500 could be epoch=20260131121500, or savepoint=20260131121500: say which",
     "epoch=two": "epoch=two: expected a number",

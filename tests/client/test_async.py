@@ -23,6 +23,7 @@ from checkpointer.errors import (
     FencedError,
     IllegalArgumentError,
     InvalidStateError,
+    StoreRefusedError,
 )
 from checkpointer.testing.faults import Faults
 from checkpointer.testing.store import FaultyStore
@@ -465,3 +466,54 @@ def test_what_is_read_back_is_whole_after_everything(world: World) -> None:
     line(client, 2)
     assert contents(client.restore()) == {"op": {0: [b"2"]}}
     assert got(client.restore(epoch=None)) == b"2"
+
+
+def refused_puts(store: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def put(self: object, path: str, data: bytes) -> None:
+        await asyncio.sleep(0.2)
+        raise StoreRefusedError("no room")
+
+    monkeypatch.setattr(store, "put", put)
+
+
+def test_a_failure_in_the_background_reaches_a_caller_even_if_one_gave_up_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> list[bytes]:
+        client = AsyncCheckpointer(f"memory://{uuid.uuid4().hex}")
+        async with client.begin(0) as cp:
+            await cp.snapshot("o", 0, b"s")
+        with monkeypatch.context() as patch:
+            refused_puts(type(client._session.store), patch)
+            async with client.begin(1, background=True) as cp:
+                await cp.delta("o", 0, b"lost")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.read_latest(), 0.05)
+            await asyncio.sleep(0.5)
+        with pytest.raises(StoreRefusedError):
+            await client.begin(2)
+        restored = await client.restore()  # it was told once
+        assert restored is not None
+        await client.close()
+        return await restored.operator("o").partition(0)
+
+    assert asyncio.run(work()) == [b"s"]
+
+
+def test_of_commits_begun_in_the_background_together_none_is_forgotten() -> None:
+    async def work() -> list[int]:
+        url = f"memory://{uuid.uuid4().hex}"
+        client = AsyncCheckpointer(url)
+        ended: list[int] = []
+
+        async def commit(number: int) -> None:
+            await asyncio.sleep(0.05)
+            ended.append(number)
+
+        session = client._session
+        await client._tell(session.in_background(commit(0), "0"))
+        await asyncio.gather(*(client._tell(session.in_background(commit(n), str(n))) for n in (1, 2, 3)))
+        await client.close()
+        return ended
+
+    assert asyncio.run(work()) == [0, 1, 2, 3]

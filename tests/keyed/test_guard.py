@@ -1,7 +1,9 @@
 """A map that was closed for changes, or for everything, is closed for what was kept of it before."""
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -253,3 +255,26 @@ def test_a_thread_waits_for_a_long_change_that_nobody_interrupts(monkeypatch: py
     thread.join()
     assert len(outcome) == 50
     assert len(state) == 30_001
+
+
+def test_a_child_forked_where_a_thread_waited_for_the_map_goes_on() -> None:
+    owner = reentry.Exclusive(content_module.Content([]))
+    held = threading.Event()
+
+    def hold() -> None:
+        held.set()
+        time.sleep(0.3)
+
+    holder = threading.Thread(target=lambda: owner.whole(hold))
+    holder.start()
+    held.wait()
+    status = 1
+    child = -1
+    try:
+        child = owner.whole(os.fork)  # it waits for the other thread first
+        status = 0
+    finally:
+        if child <= 0:  # the child, also where it failed
+            os._exit(status)
+    holder.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,7 +1,7 @@
 """What cleanup would do: every object of a store, with what would become of it and why. Making a plan deletes nothing.
 
 Rows go to a compressed temporary file as the listing comes in, so a plan takes no more memory for a million objects
-than for a thousand. It can be saved, looked at, and applied later (`sweep.py`).
+than for a thousand. It can be saved, looked at, and applied later (`garbage_collect.py`).
 """
 
 import json
