@@ -59,6 +59,7 @@ def test_a_handler_that_saves_never_saves_half_an_update(
     assert all(seen in (old, new) for seen in saved)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # where a weak reference's callback ran
 def test_an_exception_of_a_handler_leaves_all_of_an_update_or_nothing(alarm: Any) -> None:
     found: Counter[int] = Counter()
 
