@@ -14,7 +14,7 @@ from manifests.model import CheckpointId
 
 
 def choose_candidate(found: Sequence[Candidate], url: str, wanted: CheckpointSelector) -> CheckpointId:
-    """Return the candidate that is meant. "latest" is the one that what is left of `_latest` names."""
+    """Return the candidate that is meant. "latest" is the one that the remains of `_latest` name."""
     if wanted.id is not None:
         return wanted.id  # the repair itself says why that cannot be
     if wanted.kind == LATEST:

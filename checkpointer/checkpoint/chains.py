@@ -1,4 +1,7 @@
-"""What one attempt does to the operators of its parent, partition by partition."""
+"""What one attempt does to the operators of its parent, partition by partition.
+
+`checkpointer/compaction.py` decides when deltas are folded; this does it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

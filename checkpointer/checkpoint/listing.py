@@ -55,7 +55,7 @@ async def read_overview(session: Session, *, chains: bool = False) -> Overview:
 
 
 def batched(checkpoints: tuple[Listed, ...]) -> Iterator[tuple[Listed, ...]]:
-    """So many at a time as have their chains loaded together."""
+    """Yield checkpoints in groups of `AT_ONCE`, whose chains are loaded together."""
     for start in range(0, len(checkpoints), AT_ONCE):
         yield checkpoints[start : start + AT_ONCE]
 

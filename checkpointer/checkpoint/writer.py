@@ -1,4 +1,4 @@
-"""One user of one root: what it restored, and how it moves the pointer on top of that.
+"""One user of one root: what it restored, how it moves the pointer on top of that, and how a zombie is fenced.
 
 A session belongs to one process and lives on the library's event loop. It does one writing thing at a time.
 """

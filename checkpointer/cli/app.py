@@ -1,4 +1,8 @@
-"""The command itself: its verbs, and what becomes of everything that goes wrong."""
+"""The command itself: its verbs, and what becomes of everything that goes wrong.
+
+How to add a verb: write a file with one function under `@verb` (`verb.py`), name it in `VERBS` below, say in
+`nouns.py` what it prints as JSON, and give `tests/cli/every.py` a call of it.
+"""
 
 import os
 import sys

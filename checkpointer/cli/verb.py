@@ -1,4 +1,4 @@
-"""What all verbs share: the root and how to open it, --json, and errors as one sentence."""
+"""What all verbs share: the root and how to open it, --json, and errors as one sentence. `app.py` says how to add one."""
 
 import json
 import os

@@ -209,7 +209,7 @@ class Content:
         """
         if self.captured is None:
             return
-        dirty = [change.dirty for change in self.captured.changes]  # before the outcome: who settles it drops them
+        dirty = [change.dirty for change in self.captured.changes]  # before the outcome: `settle` drops them after it
         outcome = self.captured.outcome
         for change, again in zip(self.captured.changes, dirty, strict=True):
             part = self.parts[change.partition]

@@ -2,9 +2,9 @@
 
 Several threads take turns: they share a lock. But a signal handler, a `__del__` or a callback of the garbage collector
 runs inside of the thread that it interrupts. It holds that thread's lock already, it may find the content half changed,
-and the interrupted change cannot go on before it returns. So it leaves the half changed content to the interrupted
-change, takes a copy, completes the change there, and works on that copy, which is the content from now on. When the
-interrupted change goes on, nobody looks at what it does any more, and it takes the result from whoever completed it.
+and the interrupted change cannot go on before it returns. So the handler never touches the half changed content. It
+copies it, finishes the interrupted change in the copy, makes its own change there, and publishes the copy. When the
+interrupted change goes on, it finds a newer version and takes its result from there.
 
 Each step by which a change becomes visible is one call of a function written in C (`dict.setdefault`, `dict.clear`),
 which no signal handler interrupts.
@@ -58,7 +58,7 @@ class Version(Generic[C]):
     def __init__(self, content: C) -> None:
         self.content = content
         self.running: dict[int, Step] = {}
-        """The change that runs, under 0."""
+        """The change that runs, under 0: `setdefault(0, …)` is one step, which takes the place or finds it taken."""
         self.heir: dict[int, Version[C]] = {}
         """The version that took the place of this one, under 0."""
         self.completed: Step | None = None

@@ -91,7 +91,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return state
 
     def _repartitioned(self, partitions: int) -> "KeyedState":
-        """Return the same mapping in another number of partitions; its next save writes snapshots."""
+        """Return the same mapping in another number of partitions; its next save writes snapshots.
+
+        Only for a state that nobody has used yet: live values are not taken along.
+        """
         state = KeyedState(partitions=partitions)
         fill(state._parts, (pair for part in self._parts for pair in part.data.items()))
         return state
