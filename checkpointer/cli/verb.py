@@ -1,4 +1,7 @@
-"""What all verbs share: the root and how to open it, --json, and errors as one sentence. `app.py` says how to add one."""
+"""What all verbs share: the root and how to open it, --json, and errors as one sentence.
+
+`app.py` says how to add a verb.
+"""
 
 import json
 import os
