@@ -235,7 +235,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         made: list[Step] = []
         failure = None
         try:
-            made.extend(steps)
+            _gather(steps, made)
         except (TypeError, ValueError) as error:
             failure = error
         crowded = self._owner.change(Content.several, made)
@@ -281,7 +281,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             _check_key(key)
         if type(value) in PLAIN:
             try:
-                return Content.rest, (number, key, pack(value))
+                return Content.rest_all, (number, {key: pack(value)})
             except UnsupportedValueError:  # a live object, which is refused when it is saved
                 pass
         return Content.assign, (number, {key: value})
@@ -383,3 +383,15 @@ def _packed(values: list[Any]) -> list[bytes] | None:
 def _refuse(refused: Mapping[Any, UnsupportedValueError]) -> None:
     for key, error in refused.items():
         raise IllegalArgumentError(f"key {show(key)}: {error}")
+
+
+def _gather(steps: Iterable[Step], made: list[Step]) -> None:
+    """Add steps to `made`, with one dict for those of a partition that follow each other and do the same."""
+    last: dict[int, Step] = {}
+    for operation, (number, values) in steps:
+        before = last.get(number)
+        if before is not None and before[0] is operation:
+            before[1][1].update(values)
+        else:
+            last[number] = (operation, (number, values))
+            made.append(last[number])
