@@ -31,7 +31,13 @@ if "CI" not in os.environ:  # Hypothesis brings a profile of its own for CI
     settings.load_profile("shared-machine")
 
 
-LONG = ("tests/spark/test_cluster.py", "tests/examples/", "tests/spark/")
+LONG = (
+    "tests/spark/test_cluster.py",
+    "tests/examples/",
+    "tests/test_readme.py",
+    "tests/spark/",
+    "tests/proof/test_table_spark.py",
+)
 """What takes longest, so that a second process has something to do while it runs."""
 
 
