@@ -5,8 +5,13 @@ from typing import Any
 
 
 def shown(value: Any) -> str:
-    """What a value looks like, up to fifty characters."""
+    """Return what a value looks like, up to fifty characters. The members of its sets, at any depth, are sorted."""
+    return _shown(value)[:50]
+
+
+def _shown(value: Any) -> str:
     if isinstance(value, set | frozenset):
-        value = f"{type(value).__name__}({', '.join(sorted(map(shown, value)))})"
-        return value[:50]
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))[:50]
+        return f"{type(value).__name__}({', '.join(sorted(map(_shown, value)))})"
+    if type(value) in (list, tuple):
+        return f"{type(value).__name__}({', '.join(map(_shown, value))})"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
