@@ -1,4 +1,4 @@
-"""What a repair of a damaged checkpoint would keep, and what would be missing: values, and how they read."""
+"""Tell what a repair of a damaged checkpoint would keep, and what would be missing."""
 
 from dataclasses import dataclass
 

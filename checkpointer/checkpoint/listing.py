@@ -1,4 +1,4 @@
-"""Which checkpoints a store has, as far as manifests and the catalog tell."""
+"""List the checkpoints of a store, as far as manifests and the catalog tell."""
 
 import asyncio
 from collections.abc import Iterator

@@ -22,21 +22,17 @@ class AsyncFace(Client):
         """Await work that comes after the commit in the background."""
         return await self._tell(self._settled(work))
 
-    async def _tell(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _tell(self, work: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
         """Await work, and note that its error has reached the caller."""
         try:
-            return await bridge(work)
+            return await bridge(work, shield=shield)
         except BaseException as error:
             self._session.told(error)
             raise
 
     async def _restoring(self, work: Coroutine[Any, Any, Snapshot | None]) -> Snapshot | None:
-        """Unshielded: a restore that ended after its caller gave up would change what `begin` builds on."""
-        try:
-            return await bridge(self._session.reports.restoring(self._settled(work)), shield=False)
-        except BaseException as error:
-            self._session.told(error)
-            raise
+        """Await a restore, and cancel it with its caller: ending later, it would change what `begin` builds on."""
+        return await self._tell(self._session.reports.restoring(self._settled(work)), shield=False)
 
     def _repr_html_(self) -> str:
         """Name the call to make. Reading here would make the event loop of the notebook stand still."""

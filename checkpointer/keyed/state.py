@@ -315,7 +315,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         for number in range(self._partitions):
             for key in owner.change(Content.keys, number):
                 if owner.guard is not None:
-                    owner.guard(Content.listed)
+                    owner.guard(Content.keys)
                 yield key
 
     def clear(self) -> None:

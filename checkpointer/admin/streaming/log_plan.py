@@ -71,7 +71,7 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: Before | None)
 
 
 def _can_start(paths: Collection[str]) -> bool:
-    """Whether Spark finds the offsets of the newest batch and of the one before, without which it does not start."""
+    """Return whether Spark finds the offsets of the newest batch and of the one before: it does not start without."""
     numbers = {int(path.removeprefix(OFFSETS)) for path in paths if path.startswith(OFFSETS)}
     return not numbers or max(numbers) == 0 or max(numbers) - 1 in numbers
 
