@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks.measure import Finding, Note, Target
 from benchmarks.stores import backend, folder, s3_server
-from checkpointer import Checkpointer, RetentionPolicy
-from checkpointer.runtime import run_sync
-from checkpointer.storage.base import Entry, Page, Store
-from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.base import Entry, Page, Store
 from tests.servers import ServerUnavailableError
 
 POLICY = RetentionPolicy(grace=timedelta(0))

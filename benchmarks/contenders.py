@@ -22,7 +22,7 @@ from rocksdict import Checkpoint, Options, Rdict, WriteBatch, WriteOptions
 from slatedb import uniffi as slatedb
 
 from benchmarks.driver_state import State, restore_by_hand, save_by_hand
-from checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer import Checkpointer, KeyedState
 
 
 class Contender(ABC):

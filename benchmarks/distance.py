@@ -17,10 +17,10 @@ from unittest.mock import patch
 
 from benchmarks.measure import Finding, Note, Plot, Target, Times, alternate, timed
 from benchmarks.stores import azure_server, folder, move_away, s3_server
-from checkpointer import Checkpointer
-from checkpointer.checkpoint import upload
-from checkpointer.checkpoint.metrics import CommitMetrics, Metrics, RestoreMetrics
-from checkpointer.storage.request_counts import Traffic, counted
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.checkpoint import upload
+from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, RestoreMetrics
+from pyspark_checkpointer.storage.request_counts import Traffic, counted
 from tests.servers import ServerUnavailableError
 
 LATENCIES = (0.0, 0.01, 0.05)

@@ -17,8 +17,8 @@ import zstandard
 
 from benchmarks.measure import Target, Times, alternate, timed
 from benchmarks.stores import folder
-from checkpointer import Checkpointer, KeyedState
-from manifests.keyed_records import LEVEL
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.manifests.keyed_records import LEVEL
 
 State = dict[str, dict[str, Any]]
 

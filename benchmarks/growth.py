@@ -14,10 +14,10 @@ from benchmarks import growth_keys
 from benchmarks.growth_keys import LINEAR, STEADY
 from benchmarks.measure import Finding, Plot, Target, Times, alternate, grows, timed
 from benchmarks.stores import backend, folder
-from checkpointer import Checkpointer
-from checkpointer.checkpoint.metrics import CommitMetrics, Metrics
-from checkpointer.client._sync_checkpoint import Restored
-from checkpointer.storage.memory.store import forget
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.storage.memory.store import forget
 
 STILL = 0.1
 """Power of what must not grow with the history: over a thousandfold, it doubles."""

@@ -5,9 +5,9 @@ import statistics
 from collections.abc import Iterator, MutableMapping, Sequence
 
 from benchmarks.measure import Finding, Plot, Target, alternate, grows, timed
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.checkpoint.metrics import CommitMetrics, Metrics
-from checkpointer.storage.memory.store import forget
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics
+from pyspark_checkpointer.storage.memory.store import forget
 
 STEADY = 0.15
 """Power of a delta commit over the size of the state."""

@@ -16,9 +16,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.micro_batches import fingerprint, session
-from checkpointer import Checkpointer
-from checkpointer.spark import State, read_state, stateful
-from checkpointer.spark.read import version_of
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.spark import State, read_state, stateful
+from pyspark_checkpointer.spark.read import version_of
 
 COLUMNS = 32
 """Columns of random bytes, 8 in each row, which no codec makes smaller."""

@@ -16,8 +16,8 @@ from benchmarks.contenders import sync_folder, write_synced
 from benchmarks.driver_state import State, commit, keyed, save_by_hand, value
 from benchmarks.measure import Finding, Grid, Times, alternate, in_threads, timed
 from benchmarks.stores import fill, folder, random_bytes
-from checkpointer import Checkpointer, KeyedState
-from manifests import keyed_records
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.manifests import keyed_records
 
 MIB = 1 << 20
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from benchmarks.measure import Finding, Note, Target, Times, alternate, in_threads, timed
 from benchmarks.stores import backend, fill, folder, history, move_away, random_bytes, s3_server
-from checkpointer import Checkpointer
-from checkpointer.checkpoint.verify import AT_ONCE
-from checkpointer.runtime import run_sync
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.checkpoint.verify import AT_ONCE
+from pyspark_checkpointer.runtime import run_sync
 from tests.servers import ServerUnavailableError
 
 MIB = 1 << 20

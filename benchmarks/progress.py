@@ -15,12 +15,12 @@ from azure.storage.blob import BlobServiceClient
 
 from benchmarks.measure import Finding, Note, Target, Times, alternate, timed
 from benchmarks.stores import azure_server
-from checkpointer.consumers.eventhub import CheckpointStore
-from checkpointer.consumers.group import Group
-from checkpointer.consumers.leases import Leases
-from checkpointer.consumers.store_context import Root
-from checkpointer.runtime import run_sync
-from checkpointer.storage.request_counts import Traffic, counted
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer.consumers.group import Group
+from pyspark_checkpointer.consumers.leases import Leases
+from pyspark_checkpointer.consumers.store_context import Root
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.request_counts import Traffic, counted
 from tests.servers import Server, ServerUnavailableError
 
 GROUP = ("orders.servicebus.windows.net", "clicks", "$Default")

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from checkpointer import Checkpointer
-from checkpointer.client.base import Client
-from checkpointer.runtime import run_sync
-from checkpointer.storage import Store, open_store
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.client.base import Client
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import Store, open_store
 from tests.servers import Server, start_azurite, start_minio
 
 

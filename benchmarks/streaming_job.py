@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.micro_batches import FIRST, WARM, Feed, fingerprint, in_turns, session
-from checkpointer.checkpoint.metrics import CommitMetrics
-from checkpointer.spark import State, read_state, stateful
+from pyspark_checkpointer.checkpoint.metrics import CommitMetrics
+from pyspark_checkpointer.spark import State, read_state, stateful
 
 MAP_KEYS, MAP_CHANGED = 100_000, 1_000
 TABLE_KEYS, TABLE_CHANGED = 1_000_000, 50_000

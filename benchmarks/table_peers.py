@@ -22,7 +22,7 @@ from benchmarks.contenders import Synced
 from benchmarks.measure import Finding, Grid, Note, Target, Times
 from benchmarks.micro_batches import Feed, Query, fingerprint, in_turns, location
 from benchmarks.table_state import PARTITIONS, consume, session
-from checkpointer.spark import State, read_state, stateful
+from pyspark_checkpointer.spark import State, read_state, stateful
 
 BATCH_ROWS, BATCH_KEYS = 50_000, 200_000
 

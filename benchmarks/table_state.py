@@ -25,14 +25,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from benchmarks.contenders import Synced, merge
 from benchmarks.measure import Target, Times, alternate, rotated, timed
 from benchmarks.micro_batches import fingerprint
-from checkpointer import Checkpointer
-from checkpointer.runtime import run_sync
-from checkpointer.spark import TableState, read_state
-from checkpointer.spark.read import version_of
-from checkpointer.table.hashing import partitions_of
-from checkpointer.table.opening import key_table
-from checkpointer.table.parquet import LEVEL
-from checkpointer.table.reader import Reader
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark import TableState, read_state
+from pyspark_checkpointer.spark.read import version_of
+from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.opening import key_table
+from pyspark_checkpointer.table.parquet import LEVEL
+from pyspark_checkpointer.table.reader import Reader
 
 PARTITIONS = 8
 CHANGED = 100_000

@@ -1,19 +1,36 @@
 """Durable, verifiable state for PySpark jobs: snapshots, deltas and an atomic pointer on any store.
 
 `Checkpointer` blocks, `AsyncCheckpointer` is awaited; `KeyedState` is a mapping that knows what changed. The decorator
-for foreachBatch is `checkpointer.spark.stateful`.
+for foreachBatch is `pyspark_checkpointer.spark.stateful`.
 """
 
 import sys
+from typing import Any
 
 if sys.version_info < (3, 11):  # noqa: UP036  # a zip of this package is installed by nobody who would refuse
-    raise ImportError("checkpointer needs Python 3.11 or newer, this is Python {}.{}".format(*sys.version_info[:2]))
+    raise ImportError(
+        "pyspark_checkpointer needs Python 3.11 or newer, this is Python {}.{}".format(*sys.version_info[:2])
+    )
 
-from checkpointer import errors
-from checkpointer.admin.retention.plan import Plan
-from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.client._async import AsyncCheckpointer
-from checkpointer.client._sync import Checkpointer
-from checkpointer.keyed.state import KeyedState
+if __name__ != "pyspark_checkpointer":  # imported from a checkout, by the name of the folder
+    from pyspark_checkpointer.one_copy import import_as
+
+    import_as(__name__, "pyspark_checkpointer")
+
+from pyspark_checkpointer import errors
+from pyspark_checkpointer.admin.retention.plan import Plan
+from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.client._async import AsyncCheckpointer
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.keyed.state import KeyedState
 
 __all__ = ["AsyncCheckpointer", "Checkpointer", "KeyedState", "Plan", "RetentionPolicy", "errors"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return Spark's data source "checkpointer": Spark asks each module named `pyspark_…` for its `DefaultSource`."""
+    if name != "DefaultSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pyspark_checkpointer.spark.datasource import CheckpointerSource
+
+    return CheckpointerSource

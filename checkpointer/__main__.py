@@ -1,6 +1,6 @@
-"""`python -m checkpointer` is the command `checkpointer`."""
+"""`python -m pyspark_checkpointer` is the command `checkpointer`."""
 
-from checkpointer.cli import main
+from pyspark_checkpointer.cli import main
 
 if __name__ == "__main__":
     main()

@@ -7,7 +7,7 @@ manifests. Each function says its rule, and what the rule costs.
 
 from collections.abc import Mapping, Sequence
 
-from manifests.model import Chain
+from pyspark_checkpointer.manifests.model import Chain
 
 SMALL_PARTITION = 4096
 SMALL_BYTES = 8 << 20

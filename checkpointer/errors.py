@@ -32,7 +32,7 @@ Every error is built from one message and survives pickling, since Spark sends e
 
 from typing import ClassVar
 
-from manifests.errors import (
+from pyspark_checkpointer.manifests.errors import (
     CheckpointError,
     CorruptionError,
     DigestMismatchError,

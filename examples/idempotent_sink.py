@@ -25,8 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.streaming import StreamingQuery
 
-from checkpointer import Checkpointer
-from checkpointer.spark import State, Token, stateful
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.spark import State, Token, stateful
 
 BATCHES = 6
 CUSTOMERS = 40

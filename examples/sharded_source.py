@@ -23,8 +23,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.consumers.kinesis import (
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.consumers.kinesis import (
     ExtendedSequenceNumber,
     InitializationInput,
     LeaseLostInput,
@@ -34,7 +34,7 @@ from checkpointer.consumers.kinesis import (
     ShutdownRequestedInput,
     Worker,
 )
-from checkpointer.errors import ConflictError
+from pyspark_checkpointer.errors import ConflictError
 
 SHARDS = [f"shard-{number}" for number in range(6)]
 RECORDS = 1000

@@ -9,11 +9,11 @@ row       [object, raw size, records]                                       the 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from manifests import object_paths
-from manifests.errors import IllegalArgumentError, MalformedError
-from manifests.json_fields import Fields
-from manifests.model import Artifact, Chain, Json, Tail
-from manifests.shown import show
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError, MalformedError
+from pyspark_checkpointer.manifests.json_fields import Fields
+from pyspark_checkpointer.manifests.model import Artifact, Chain, Json, Tail
+from pyspark_checkpointer.manifests.shown import show
 
 
 class ObjectTable:

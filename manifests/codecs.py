@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from manifests import keyed_records
+from pyspark_checkpointer.manifests import keyed_records
 
 Content = TypeVar("Content", contravariant=True)
 Decoded = TypeVar("Decoded", covariant=True)

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from manifests.errors import DigestMismatchError
+from pyspark_checkpointer.manifests.errors import DigestMismatchError
 
 Bytes = bytes | bytearray | memoryview
 """Anything that holds bytes and can be hashed and written without a copy."""

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from manifests.errors import InvalidStateError
-from manifests.msgpack_values import pack
-from manifests.shown import show
+from pyspark_checkpointer.manifests.errors import InvalidStateError
+from pyspark_checkpointer.manifests.msgpack_values import pack
+from pyspark_checkpointer.manifests.shown import show
 
 EXACT = frozenset({str, bytes, type(None), date, timedelta, UUID})
 """Types of keys to which only the same key is equal."""

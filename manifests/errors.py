@@ -1,6 +1,6 @@
 """The errors that the format itself can raise: the root of the tree and its branch for bad bytes.
 
-`checkpointer.errors` draws the whole tree; these classes live here because the format imports nothing above it.
+`pyspark_checkpointer.errors` draws the whole tree; these classes live here because the format imports nothing above it.
 Every error is built from one message, so that all of them survive pickling between Spark's processes.
 """
 

@@ -2,9 +2,9 @@
 
 import re
 
-from manifests.json_fields import Fields
-from manifests.model import Job, Json, SparkProgress
-from manifests.shown import show
+from pyspark_checkpointer.manifests.json_fields import Fields
+from pyspark_checkpointer.manifests.model import Job, Json, SparkProgress
+from pyspark_checkpointer.manifests.shown import show
 
 _OFFSETS = re.compile(r"v[0-9]+\n")
 LIST_ENTRY = re.compile(r"[A-Za-z0-9_]+/[0-9]{1,18}")

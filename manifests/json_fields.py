@@ -9,10 +9,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NoReturn, Self
 
-from manifests.digest import sha256
-from manifests.errors import DigestMismatchError, IllegalArgumentError, MalformedError, UnsupportedFormatError
-from manifests.model import FORMAT_VERSION, CheckpointId, Json
-from manifests.shown import show
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.errors import (
+    DigestMismatchError,
+    IllegalArgumentError,
+    MalformedError,
+    UnsupportedFormatError,
+)
+from pyspark_checkpointer.manifests.model import FORMAT_VERSION, CheckpointId, Json
+from pyspark_checkpointer.manifests.shown import show
 
 
 def dump(value: Json) -> bytes:

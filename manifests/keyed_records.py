@@ -18,13 +18,20 @@ from zlib import crc32
 import msgpack
 import zstandard
 
-from manifests.equal_keys import find_key, is_zoned, now_equal
-from manifests.errors import IllegalArgumentError, InvalidStateError, MalformedError
-from manifests.idle import Idle
-from manifests.msgpack_values import BAD_VALUE, MAX_DEPTH, cut_whole, from_extension, pack, pack_checked
-from manifests.shown import show
-from manifests.zones import normalise
-from manifests.zstd import decompress_pieces
+from pyspark_checkpointer.manifests.equal_keys import find_key, is_zoned, now_equal
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError, InvalidStateError, MalformedError
+from pyspark_checkpointer.manifests.idle import Idle
+from pyspark_checkpointer.manifests.msgpack_values import (
+    BAD_VALUE,
+    MAX_DEPTH,
+    cut_whole,
+    from_extension,
+    pack,
+    pack_checked,
+)
+from pyspark_checkpointer.manifests.shown import show
+from pyspark_checkpointer.manifests.zones import normalise
+from pyspark_checkpointer.manifests.zstd import decompress_pieces
 
 CHUNK = 4096
 """Entries that are packed at once: the interpreter's lock is held that long, and other threads wait."""

@@ -1,18 +1,18 @@
 """Values of the model as bytes, and back. Each pair of functions handles the same fields in the same order.
 
 Decoding checks everything that can be checked without another object, so that a value of the model never
-contradicts itself. Whoever reads an object whose digest is known checks size and digest first (`manifests.digest`).
+contradicts itself. Whoever reads an object whose digest is known checks size and digest first (`digest.py`).
 """
 
 from collections.abc import Mapping
 from datetime import datetime
 
-from manifests import codecs, object_paths
-from manifests.chain_json import decode_rows, encode_rows
-from manifests.errors import IllegalArgumentError, MalformedError
-from manifests.job_json import decode_job, encode_job
-from manifests.json_fields import Fields, check_json, dump, dump_sealed, format_time
-from manifests.model import (
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.chain_json import decode_rows, encode_rows
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError, MalformedError
+from pyspark_checkpointer.manifests.job_json import decode_job, encode_job
+from pyspark_checkpointer.manifests.json_fields import Fields, check_json, dump, dump_sealed, format_time
+from pyspark_checkpointer.manifests.model import (
     FORMAT_VERSION,
     Catalog,
     CatalogEntry,
@@ -28,7 +28,7 @@ from manifests.model import (
     Segment,
     Writer,
 )
-from manifests.shown import show
+from pyspark_checkpointer.manifests.shown import show
 
 MAX_PARTITIONS = 2**31
 
@@ -147,7 +147,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
-    """The manifest of `checkpoint`. Operators with segments come without chains (`manifests.segments` adds them)."""
+    """The manifest of `checkpoint`. Operators with segments come without chains (`segments.load` adds them)."""
     name = object_paths.manifest(checkpoint)
     fields = Fields.parse(name, data)
     if (found := fields.id("id")) != checkpoint:

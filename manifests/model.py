@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from manifests.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError
 
 FORMAT_VERSION = 1
 

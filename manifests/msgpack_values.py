@@ -18,9 +18,9 @@ from zoneinfo import ZoneInfo
 
 import msgpack
 
-from manifests import zones
-from manifests.errors import BAD_INPUT, MalformedError
-from manifests.idle import Idle
+from pyspark_checkpointer.manifests import zones
+from pyspark_checkpointer.manifests.errors import BAD_INPUT, MalformedError
+from pyspark_checkpointer.manifests.idle import Idle
 
 MAX_DEPTH = 32
 """Extensions (tuples, sets) one inside the other. Each level takes some 40 KiB of the C stack, which has an end."""

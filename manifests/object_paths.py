@@ -11,10 +11,10 @@ from itertools import takewhile
 from typing import Literal
 from urllib.parse import quote, unquote
 
-from manifests.codecs import CODECS
-from manifests.digest import sha256
-from manifests.errors import IllegalArgumentError, MalformedError
-from manifests.model import CheckpointId, Kind
+from pyspark_checkpointer.manifests.codecs import CODECS
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError, MalformedError
+from pyspark_checkpointer.manifests.model import CheckpointId, Kind
 
 LATEST = "_latest"
 MANIFESTS = "manifests/"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 
-from manifests.errors import IllegalArgumentError
-from manifests.json_fields import Fields, check_json, dump_sealed, format_time
-from manifests.model import FORMAT_VERSION, Json
-from manifests.shown import show
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.json_fields import Fields, check_json, dump_sealed, format_time
+from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Json
+from pyspark_checkpointer.manifests.shown import show
 
 MAX_OWNERSHIP = 16 << 20
 """Bytes of the ownership of one group: some 60,000 partitions."""

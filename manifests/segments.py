@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import zstandard
 
-from manifests import object_paths
-from manifests.chain_json import ArtifactReader, ObjectTable, decode_partitions
-from manifests.digest import sha256
-from manifests.errors import MalformedError
-from manifests.json_fields import Fields, dump
-from manifests.model import FORMAT_VERSION, Chain, CheckpointId, Operator, Patch, Patches, Segment
-from manifests.shown import show
-from manifests.zstd import decompress
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.chain_json import ArtifactReader, ObjectTable, decode_partitions
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.errors import MalformedError
+from pyspark_checkpointer.manifests.json_fields import Fields, dump
+from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Chain, CheckpointId, Operator, Patch, Patches, Segment
+from pyspark_checkpointer.manifests.shown import show
+from pyspark_checkpointer.manifests.zstd import decompress
 
 INLINE = 512
 """Chains that stand in the manifest itself."""

@@ -25,9 +25,9 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from manifests.errors import IllegalArgumentError
-from manifests.model import Json
-from manifests.msgpack_values import zone_name
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import Json
+from pyspark_checkpointer.manifests.msgpack_values import zone_name
 
 LONGEST = 2_000
 """Bits of an integer that stands as itself. Python itself refuses to write more than some 14,000 in digits."""

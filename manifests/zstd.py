@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import zstandard
 
-from manifests.errors import MalformedError
+from pyspark_checkpointer.manifests.errors import MalformedError
 
 MAX_BLOCK = 128 << 10
 """Bytes that a block of a zstd frame becomes at most."""

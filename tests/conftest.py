@@ -20,7 +20,7 @@ from tests.world import World
 
 S = TypeVar("S", bound=Service)
 
-pytest_plugins = ["pytester", "checkpointer.testing.plugin", "tests.proof.effort"]
+pytest_plugins = ["pytester", "pyspark_checkpointer.testing.plugin", "tests.proof.effort"]
 
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark would take any python3
 # Every Java here lives for seconds: compiling it well costs a third of the time of what it does.

@@ -7,15 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.client._sync_checkpoint import Checkpoint, Restored
-from checkpointer.runtime import run_sync
-from checkpointer.table.merge import in_order
-from checkpointer.table.reader import Version
-from checkpointer.table.schema import MERGE
-from checkpointer.table.writer import Writer, on_top
-from manifests.model import Chain, CheckpointId
-from manifests.segments import INLINE
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
+from pyspark_checkpointer.manifests.model import Chain, CheckpointId
+from pyspark_checkpointer.manifests.segments import INLINE
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table.merge import in_order
+from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.schema import MERGE
+from pyspark_checkpointer.table.writer import Writer, on_top
 from tests.table.tables import changes_of, rows_in, schema_of, snapshot_rows
 from tests.world import contents
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointer.compaction import (
+from pyspark_checkpointer.compaction import (
     COMPACT_BYTES,
     COMPACT_ROWS,
     MOST_BYTES,
@@ -22,7 +22,7 @@ from checkpointer.compaction import (
     segment_fold_start,
     table_rewrites,
 )
-from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Kind
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Kind
 
 # ---- chains of any kind ----------------------------------------------------------------------------------------------
 

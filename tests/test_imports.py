@@ -4,11 +4,13 @@ import ast
 import pickle
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
-from checkpointer import Checkpointer, errors
+from pyspark_checkpointer import Checkpointer, errors
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,15 +40,15 @@ def last_line(program: str) -> str:
     [
         (
             "pyspark",
-            "import checkpointer.spark",
-            "checkpointer.spark needs PySpark 4 and pyarrow, and pyspark is missing",
+            "import pyspark_checkpointer.spark",
+            "pyspark_checkpointer.spark needs PySpark 4 and pyarrow, and pyspark is missing",
         ),
         (
             "pyarrow",
-            "import checkpointer.spark",
-            "checkpointer.spark needs PySpark 4 and pyarrow, and pyarrow is missing",
+            "import pyspark_checkpointer.spark",
+            "pyspark_checkpointer.spark needs PySpark 4 and pyarrow, and pyarrow is missing",
         ),
-        ("numpy", "import checkpointer.table.opening", "tables need pyarrow and numpy, and numpy is missing"),
+        ("numpy", "import pyspark_checkpointer.table.opening", "tables need pyarrow and numpy, and numpy is missing"),
     ],
 )
 def test_a_missing_package_is_named_with_what_to_install(package: str, statement: str, said: str) -> None:
@@ -56,30 +58,34 @@ def test_a_missing_package_is_named_with_what_to_install(package: str, statement
 
 
 def test_another_python_is_refused_in_a_sentence_that_it_can_read() -> None:
-    program = "import sys; sys.version_info = (3, 10, 1, 'final', 0); import checkpointer.spark"
-    assert last_line(program) == "ImportError: checkpointer needs Python 3.11 or newer, this is Python 3.10"
+    program = "import sys; sys.version_info = (3, 10, 1, 'final', 0); import pyspark_checkpointer.spark"
+    assert last_line(program) == "ImportError: pyspark_checkpointer needs Python 3.11 or newer, this is Python 3.10"
     source = (ROOT / "checkpointer" / "__init__.py").read_text()
     tree = ast.parse(source, feature_version=(3, 8))
-    imports = [index for index, node in enumerate(tree.body) if isinstance(node, ast.ImportFrom)]
-    (check,) = [index for index, node in enumerate(tree.body) if isinstance(node, ast.If)]
-    assert check < min(imports), "what is imported before the check may not parse"
+    ours = [
+        index
+        for index, node in enumerate(tree.body)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pyspark_checkpointer")
+    ]
+    check = next(index for index, node in enumerate(tree.body) if isinstance(node, ast.If))
+    assert check < min(ours), "what is imported before the check may not parse"
 
 
 @pytest.mark.parametrize("name", errors.__all__)
 def test_an_error_goes_by_the_name_that_users_catch_it_by(name: str) -> None:
     kind = getattr(errors, name)
-    assert kind.__module__ == "checkpointer.errors"
+    assert kind.__module__ == "pyspark_checkpointer.errors"
     again = pickle.loads(pickle.dumps(kind("said")))
     assert (type(again), str(again)) == (kind, "said")
 
 
 def test_a_traceback_ends_with_the_name_that_users_catch() -> None:
-    program = "from checkpointer import Checkpointer; Checkpointer('memory://x').restore(epoch='1')"
-    assert last_line(program).startswith("checkpointer.errors.IllegalArgumentError: epoch '1'")
+    program = "from pyspark_checkpointer import Checkpointer; Checkpointer('memory://x').restore(epoch='1')"
+    assert last_line(program).startswith("pyspark_checkpointer.errors.IllegalArgumentError: epoch '1'")
 
 
 def test_a_map_is_no_table_and_the_way_to_read_it_is_said(tmp_path: Path) -> None:
-    from checkpointer import KeyedState
+    from pyspark_checkpointer import KeyedState
 
     client = Checkpointer(tmp_path / "root")
     with client.begin() as cp:
@@ -91,3 +97,32 @@ def test_a_map_is_no_table_and_the_way_to_read_it_is_said(tmp_path: Path) -> Non
         restored.table("visits")
     with pytest.raises(errors.IllegalArgumentError, match=r"is bytes, not a table: restored\.operator\('blobs'\)"):
         restored.table("blobs")
+
+
+@pytest.mark.parametrize(
+    ("folder", "package", "module", "name"),
+    [
+        ("checkpointer", "pyspark_checkpointer", "errors", "FencedError"),
+        ("checkpointer", "pyspark_checkpointer", "storage.local.store", "LocalStore"),
+        ("manifests", "pyspark_checkpointer.manifests", "model", "Manifest"),
+    ],
+)
+def test_a_folder_of_the_checkout_is_no_second_copy(folder: str, package: str, module: str, name: str) -> None:
+    program = f"""
+from {folder}.{module} import {name}
+from {package}.{module} import {name} as same
+import {folder}, {package} as whole
+assert {name} is same and {folder} is whole
+print(whole.{module}.__name__, whole.{module}.__spec__.name)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.stderr) == ([f"{package}.{module}"] * 2, "")
+
+
+def test_a_wheel_installs_one_package_that_nobody_else_has(tmp_path: Path) -> None:
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"pyspark_checkpointer"}
+    for module in ("manifests/model.py", "checkpoint/writer.py", "py.typed"):
+        assert f"pyspark_checkpointer/{module}" in names

@@ -27,87 +27,93 @@ class Layer:
 
 LAYERS = (
     Layer(
+        "folders",
+        "A folder of a checkout that is imported by its own name is the package: that comes before anything is loaded.",
+        ("pyspark_checkpointer.one_copy",),
+    ),
+    Layer(
         "format",
         "The format is values and bytes, so that it can be read, tested and written again without a store or a clock.",
-        ("manifests",),
+        ("pyspark_checkpointer.manifests",),
+        ("folders",),
         packages=("msgpack", "zstandard"),
     ),
     Layer(
         "errors",
         "Every layer raises errors of one tree, which therefore stands below all of them.",
-        ("checkpointer.errors",),
+        ("pyspark_checkpointer.errors",),
         ("format",),
     ),
     Layer(
         "display",
         "How values read is decided once, for text and for notebooks, and knows no object of ours.",
-        ("checkpointer.display",),
+        ("pyspark_checkpointer.display",),
     ),
     Layer(
         "compaction",
         "When chains are folded is a function of sizes, so that it can be tried on any history without a store.",
-        ("checkpointer.compaction",),
+        ("pyspark_checkpointer.compaction",),
         ("format",),
     ),
     Layer(
         "runtime",
         "Threads, the event loop, time and randomness are handed in from one place, so that tests can replace them.",
-        ("checkpointer.runtime",),
+        ("pyspark_checkpointer.runtime",),
         ("format", "errors"),
         ("fsspec",),
     ),
     Layer(
         "keyed",
         "A keyed state is a dict that knows its changes; saving it is somebody else's business.",
-        ("checkpointer.keyed",),
+        ("pyspark_checkpointer.keyed",),
         ("format", "errors", "compaction", "runtime"),
     ),
     Layer(
         "store",
         "A store moves whole objects and knows nothing of checkpoints, so a new backend is one folder and one line.",
-        ("checkpointer.storage",),
+        ("pyspark_checkpointer.storage",),
         ("format", "errors", "runtime"),
         ("fsspec", "s3fs", "adlfs", "azure", "botocore", "aiobotocore", "aiohttp", "tenacity"),
     ),
     Layer(
         "checkpoint",
         "The protocol talks to a store through its interface only, whatever cloud is behind it.",
-        ("checkpointer.checkpoint",),
+        ("pyspark_checkpointer.checkpoint",),
         ("format", "errors", "display", "compaction", "runtime", "keyed", "store"),
         ("zstandard",),
     ),
     Layer(
         "consumers",
         "Positions of stream consumers share the stores, and nothing of checkpoints.",
-        ("checkpointer.consumers",),
+        ("pyspark_checkpointer.consumers",),
         ("format", "errors", "runtime", "store"),
         ("azure", "yaml"),
     ),
     Layer(
         "admin",
         "Looking after a store is done beside the jobs: nothing that a batch needs depends on it.",
-        ("checkpointer.admin",),
+        ("pyspark_checkpointer.admin",),
         ("format", "errors", "display", "runtime", "store", "checkpoint"),
         ("zstandard",),
     ),
     Layer(
         "table",
         "Tables are merged in Arrow alone, so that executors, the driver and readers without Spark do it alike.",
-        ("checkpointer.table",),
+        ("pyspark_checkpointer.table",),
         ("format", "errors", "compaction", "runtime", "store", "checkpoint", "admin"),
         ("pyarrow", "numpy"),
     ),
     Layer(
         "client",
         "The public classes add no behaviour: two of them, blocking and awaitable, stand on the same functions.",
-        ("checkpointer.client",),
+        ("pyspark_checkpointer.client",),
         ("format", "errors", "display", "runtime", "keyed", "store", "checkpoint", "admin", "table"),
         ("opentelemetry",),
     ),
     Layer(
         "spark",
         "Only this part imports Spark, so that everything else runs, and is tested, without a JVM.",
-        ("checkpointer.spark",),
+        ("pyspark_checkpointer.spark",),
         (
             *("format", "errors", "display", "compaction", "runtime", "keyed", "store", "checkpoint", "admin", "table"),
             "client",
@@ -116,14 +122,14 @@ LAYERS = (
     ),
     Layer(
         "public",
-        "What users import by name is a list, without behaviour of its own.",
-        ("checkpointer.__init__",),
-        ("errors", "keyed", "admin", "client"),
+        "What users import by name is a list, without behaviour of its own; Spark finds its data source here too.",
+        ("pyspark_checkpointer.__init__",),
+        ("folders", "errors", "keyed", "admin", "client", "spark"),
     ),
     Layer(
         "commands",
         "A command line calls what a program could call, and holds no logic of its own.",
-        ("checkpointer.cli", "checkpointer.__main__"),
+        ("pyspark_checkpointer.cli", "pyspark_checkpointer.__main__"),
         (
             *("format", "errors", "display", "runtime", "keyed", "store", "checkpoint", "consumers", "admin", "table"),
             *("client", "public"),
@@ -133,7 +139,7 @@ LAYERS = (
     Layer(
         "testing",
         "Faults are put in from outside: what is tested does not know that there are tests.",
-        ("checkpointer.testing",),
+        ("pyspark_checkpointer.testing",),
         ("format", "errors", "runtime", "store", "checkpoint", "client", "public"),
         ("pytest",),
     ),
@@ -143,16 +149,18 @@ LAYERS = (
 BY_NAME = {layer.name: layer for layer in LAYERS}
 
 
-def module_name(path: Path) -> str:
-    """`checkpointer.storage` for its `__init__.py`; that of `checkpointer` itself is `checkpointer.__init__`."""
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    return name if name == "checkpointer.__init__" else name.removesuffix(".__init__")
+PACKAGE = "pyspark_checkpointer"
+FOLDERS = {ROOT / "checkpointer": PACKAGE, ROOT / "manifests": f"{PACKAGE}.manifests"}
+"""The folders of the repository, and what they are imported as."""
 
 
-FILES = {
-    module_name(path): path for package in ("manifests", "checkpointer") for path in (ROOT / package).rglob("*.py")
-}
-OWN = ("manifests", "checkpointer")
+def module_name(folder: Path, path: Path) -> str:
+    """Return `pyspark_checkpointer.storage` for its `__init__.py`; the package itself is `….__init__`."""
+    name = ".".join((FOLDERS[folder], *path.relative_to(folder).with_suffix("").parts))
+    return name if name == f"{PACKAGE}.__init__" else name.removesuffix(".__init__")
+
+
+FILES = {module_name(folder, path): path for folder in FOLDERS for path in folder.rglob("*.py")}
 
 
 def layer_of(module: str) -> Layer | None:
@@ -184,7 +192,7 @@ def parse(module: str) -> ast.AST:
 
 
 def own_name(imported: str) -> str:
-    return "checkpointer.__init__" if imported == "checkpointer" else imported
+    return f"{PACKAGE}.__init__" if imported == PACKAGE else imported
 
 
 def faults(module: str, tree: ast.AST) -> list[str]:
@@ -196,13 +204,13 @@ def faults(module: str, tree: ast.AST) -> list[str]:
     found = []
     for imported in imports(tree):
         package = imported.partition(".")[0]
-        if package in OWN:
+        if package == PACKAGE:
             target = layer_of(own_name(imported))
             if target is None or target.name not in allowed:
                 found.append(f"{module} ({layer.name}) imports {imported} ({target and target.name}): {layer.why}")
         elif package not in sys.stdlib_module_names and package not in layer.packages:
             found.append(f"{module} ({layer.name}) imports {imported}: {layer.why}")
-        elif package == "importlib" and layer.name != "store":
+        elif package == "importlib" and layer.name not in ("store", "folders"):
             found.append(f"{module} ({layer.name}) imports by name, which this test cannot see")
     return found
 
@@ -215,20 +223,20 @@ def test_a_module_imports_only_what_lies_below_it(module: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("manifests.manifest_json", "import fsspec"),
-        ("manifests.manifest_json", "from checkpointer.errors import CheckpointError"),
-        ("manifests.manifest_json", "def late():\n    from checkpointer import objects"),
-        ("checkpointer.storage.s3.store", "from checkpointer.checkpoint.latest import advance"),
-        ("checkpointer.storage.s3.store", "from checkpointer import Checkpointer"),
-        ("checkpointer.storage.s3.store", "import pyspark"),
-        ("manifests.msgpack_values", "from checkpointer.storage import open_store"),
-        ("checkpointer.checkpoint.latest", "import s3fs.core"),
-        ("checkpointer.checkpoint.latest", "from checkpointer.client._sync import Checkpointer"),
-        ("checkpointer.checkpoint.latest", "import importlib"),
-        ("checkpointer.client._sync", "from pyspark.sql import DataFrame"),
-        ("checkpointer.client._sync", "import click"),
-        ("checkpointer.checkpoint.metering", "import opentelemetry"),
-        ("checkpointer.utils", "import os"),
+        ("pyspark_checkpointer.manifests.manifest_json", "import fsspec"),
+        ("pyspark_checkpointer.manifests.manifest_json", "from pyspark_checkpointer.errors import CheckpointError"),
+        ("pyspark_checkpointer.manifests.manifest_json", "def late():\n    from pyspark_checkpointer import objects"),
+        ("pyspark_checkpointer.storage.s3.store", "from pyspark_checkpointer.checkpoint.latest import advance"),
+        ("pyspark_checkpointer.storage.s3.store", "from pyspark_checkpointer import Checkpointer"),
+        ("pyspark_checkpointer.storage.s3.store", "import pyspark"),
+        ("pyspark_checkpointer.manifests.msgpack_values", "from pyspark_checkpointer.storage import open_store"),
+        ("pyspark_checkpointer.checkpoint.latest", "import s3fs.core"),
+        ("pyspark_checkpointer.checkpoint.latest", "from pyspark_checkpointer.client._sync import Checkpointer"),
+        ("pyspark_checkpointer.checkpoint.latest", "import importlib"),
+        ("pyspark_checkpointer.client._sync", "from pyspark.sql import DataFrame"),
+        ("pyspark_checkpointer.client._sync", "import click"),
+        ("pyspark_checkpointer.checkpoint.metering", "import opentelemetry"),
+        ("pyspark_checkpointer.utils", "import os"),
     ],
 )
 def test_a_wrong_import_is_found(module: str, source: str) -> None:
@@ -253,8 +261,8 @@ def test_modules_do_not_import_each_other_in_a_circle(top: bool) -> None:
 
 
 def room(module: str) -> str:
-    """Return the package of a module: `manifests`, or what stands directly below `checkpointer`."""
-    return ".".join(module.split(".")[: 1 if module.startswith("manifests") else 2])
+    """Return what stands directly below the package, of which a module is a part."""
+    return module.split(".")[1]
 
 
 def test_the_house_has_few_rooms_on_few_floors() -> None:
@@ -271,18 +279,22 @@ def test_the_house_has_few_rooms_on_few_floors() -> None:
 
 
 def test_little_stands_directly_in_the_package() -> None:
-    folders = [path for path in (ROOT / "checkpointer").iterdir() if path.is_dir() and path.name != "__pycache__"]
+    folders = [
+        path
+        for path in (ROOT / "checkpointer").iterdir()
+        if path.is_dir() and not path.is_symlink() and path.name != "__pycache__"
+    ]
     assert len(folders) <= 11, folders
     assert len([*(ROOT / "checkpointer").glob("*.py")]) <= 6
 
 
 def test_the_readme_says_what_each_package_does() -> None:
     said = set(re.findall(r"^\| \[?`(?:checkpointer/)?(\w+)/`", (ROOT / "README.md").read_text(encoding="utf-8"), re.M))
-    assert said == {path.parent.name for path in (ROOT / "checkpointer").glob("*/__init__.py")} | {"manifests"}
+    assert said == {path.parent.name for path in (ROOT / "checkpointer").glob("*/__init__.py")}
 
 
 def test_importing_the_package_brings_no_cloud_and_no_spark() -> None:
-    program = "import sys, checkpointer; print(*{name.partition('.')[0] for name in sys.modules})"
+    program = "import sys, pyspark_checkpointer; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
@@ -292,7 +304,7 @@ def test_importing_the_package_brings_no_cloud_and_no_spark() -> None:
 
 
 def test_the_command_line_brings_only_what_it_shows() -> None:
-    program = "import sys, checkpointer.cli.app; print(*{name.partition('.')[0] for name in sys.modules})"
+    program = "import sys, pyspark_checkpointer.cli.app; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import errors
-from checkpointer.cli.app import checkpointer
+from pyspark_checkpointer import errors
+from pyspark_checkpointer.cli.app import checkpointer
 
 README = Path(__file__).parents[1] / "README.md"
 OPERATIONS = README.parent / "docs" / "operations.md"
@@ -88,7 +88,7 @@ def test_a_cluster_whose_python_lacks_packages_is_told_in_one_sentence(tmp_path:
     assert done.returncode != 0
     (said,) = [line for line in done.stderr.splitlines() if "state/totals: batch 0 failed: " in line]
     assert "the Python of Spark's tasks" in said
-    assert "cannot import checkpointer" in said
+    assert "cannot import pyspark_checkpointer" in said
     assert "let PYSPARK_PYTHON" in said
 
 
@@ -136,7 +136,7 @@ def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> N
 JOB = """
 import sys
 from pyspark.sql import SparkSession, functions as F
-from checkpointer.spark import stateful
+from pyspark_checkpointer.spark import stateful
 
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 

@@ -5,21 +5,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from checkpointer import Checkpointer, runtime
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.history import read_history
-from checkpointer.checkpoint.latest import Head, read_head
-from checkpointer.checkpoint.restore import Snapshot
-from checkpointer.checkpoint.writer import Session
-from checkpointer.client._sync_checkpoint import Checkpoint, Restored
-from checkpointer.runtime.host import Host
-from checkpointer.storage.base import Store
-from checkpointer.storage.local.store import LocalStore
-from checkpointer.storage.memory.store import MemoryStore
-from checkpointer.storage.retrying import RetryingStore
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.store import FaultyStore
-from manifests.model import CheckpointId, Pointer, Ref
+from pyspark_checkpointer import Checkpointer, runtime
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.history import read_history
+from pyspark_checkpointer.checkpoint.latest import Head, read_head
+from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
+from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref
+from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.storage.local.store import LocalStore
+from pyspark_checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 
 Contents = dict[str, dict[int, list[bytes]]]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from heapq import nlargest
 from statistics import median_low
 
-from manifests import object_paths
-from manifests.model import SNAPSHOT, Artifact, Manifest, Operator
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Manifest, Operator
 
 
 @dataclass(frozen=True, slots=True)

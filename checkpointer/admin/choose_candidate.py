@@ -6,11 +6,11 @@ too. So whatever fits several is refused, and "the newest by then" has no answer
 
 from collections.abc import Sequence
 
-from checkpointer.admin.repair_candidates import Candidate
-from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, begins
-from checkpointer.display import some
-from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError
-from manifests.model import CheckpointId
+from pyspark_checkpointer.admin.repair_candidates import Candidate
+from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, begins
+from pyspark_checkpointer.display import some
+from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError
+from pyspark_checkpointer.manifests.model import CheckpointId
 
 
 def choose_candidate(found: Sequence[Candidate], url: str, wanted: CheckpointSelector) -> CheckpointId:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from checkpointer.admin.checkpoint_sizes import object_sizes
-from manifests.model import CheckpointId, Json, Manifest, Operator
+from pyspark_checkpointer.admin.checkpoint_sizes import object_sizes
+from pyspark_checkpointer.manifests.model import CheckpointId, Json, Manifest, Operator
 
 Change = Literal["added", "removed", "changed"]
 KeyChange = Literal["inserted", "updated", "deleted"]

@@ -9,21 +9,21 @@ digests and the chains they make are what they were. What a crash leaves behind 
 import logging
 from dataclasses import replace
 
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.comparison import Comparison
-from checkpointer.checkpoint.latest import Head, read_head, reading
-from checkpointer.checkpoint.resolve import CheckpointSelector, read_live
-from checkpointer.checkpoint.restore import explaining
-from checkpointer.checkpoint.upload import IN_FLIGHT, Flight
-from checkpointer.checkpoint.writer import Base, Session
-from checkpointer.errors import InvalidStateError
-from checkpointer.runtime.host import Progress, tell
-from checkpointer.storage.base import Store
-from manifests import object_paths
-from manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
-from manifests.segments import SegmentObject
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.comparison import Comparison
+from pyspark_checkpointer.checkpoint.latest import Head, read_head, reading
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
+from pyspark_checkpointer.checkpoint.restore import explaining
+from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, Flight
+from pyspark_checkpointer.checkpoint.writer import Base, Session
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
+from pyspark_checkpointer.manifests.segments import SegmentObject
+from pyspark_checkpointer.runtime.host import Progress, tell
+from pyspark_checkpointer.storage.base import Store
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 AT_ONCE = 16
 """Objects that are copied at the same time; fewer where they are large, since each is in memory as a whole."""

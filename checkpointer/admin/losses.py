@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from checkpointer.display import count
-from manifests.model import CheckpointId
+from pyspark_checkpointer.display import count
+from pyspark_checkpointer.manifests.model import CheckpointId
 
 SHOWN = 3
 """Losses that an error names."""

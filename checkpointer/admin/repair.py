@@ -10,23 +10,23 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from checkpointer.admin.choose_candidate import choose_candidate
-from checkpointer.admin.export import Copier
-from checkpointer.admin.losses import RepairPlan
-from checkpointer.admin.repair_candidates import survey
-from checkpointer.admin.salvage import Salvage, extract, salvage
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.history import is_live, newest_above, read_history
-from checkpointer.checkpoint.intact import Intact, find_intact
-from checkpointer.checkpoint.latest import Head, read_damaged, read_head, reading
-from checkpointer.checkpoint.resolve import CheckpointSelector
-from checkpointer.checkpoint.writer import Base, Session
-from checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
-from checkpointer.runtime.host import Progress
-from checkpointer.storage.base import ObjectNotFoundError
-from manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Pointer
+from pyspark_checkpointer.admin.choose_candidate import choose_candidate
+from pyspark_checkpointer.admin.export import Copier
+from pyspark_checkpointer.admin.losses import RepairPlan
+from pyspark_checkpointer.admin.repair_candidates import survey
+from pyspark_checkpointer.admin.salvage import Salvage, extract, salvage
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.history import is_live, newest_above, read_history
+from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
+from pyspark_checkpointer.checkpoint.latest import Head, read_damaged, read_head, reading
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.writer import Base, Session
+from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Pointer
+from pyspark_checkpointer.runtime.host import Progress
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 
 async def plan_repair(session: Session, to: CheckpointSelector, progress: Progress | None = None) -> RepairPlan:

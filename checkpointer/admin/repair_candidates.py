@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from checkpointer import display
-from checkpointer.admin.streaming.offset_log import SparkLog, open_log, read_log
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.latest import read_damaged
-from checkpointer.checkpoint.writer import Session
-from checkpointer.display import table
-from checkpointer.errors import CorruptionError, IllegalArgumentError, UnsupportedFormatError
-from checkpointer.storage.base import ObjectNotFoundError
-from manifests import object_paths
-from manifests.model import CatalogEntry, CatalogRef, CheckpointId, Job, Manifest, Ref
+from pyspark_checkpointer import display
+from pyspark_checkpointer.admin.streaming.offset_log import SparkLog, open_log, read_log
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.latest import read_damaged
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.display import table
+from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, UnsupportedFormatError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import CatalogEntry, CatalogRef, CheckpointId, Job, Manifest, Ref
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,16 @@ checkpoint is a mix of batches, which only its owner can judge. Nothing is writt
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from checkpointer.admin.losses import SHOWN, Loss, Older, RepairPlan
-from checkpointer.admin.repair_candidates import Survey
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.verify import Check
-from checkpointer.checkpoint.writer import Session
-from checkpointer.errors import CheckpointNotFoundError, CorruptionError, UnsupportedFormatError
-from checkpointer.runtime.host import Progress
-from checkpointer.storage.base import ObjectNotFoundError
-from manifests import object_paths
-from manifests.model import Artifact, CatalogEntry, Chain, CheckpointId, Manifest, Operator, Ref
+from pyspark_checkpointer.admin.losses import SHOWN, Loss, Older, RepairPlan
+from pyspark_checkpointer.admin.repair_candidates import Survey
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.verify import Check
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.errors import CheckpointNotFoundError, CorruptionError, UnsupportedFormatError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import Artifact, CatalogEntry, Chain, CheckpointId, Manifest, Operator, Ref
+from pyspark_checkpointer.runtime.host import Progress
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 
 @dataclass(slots=True)

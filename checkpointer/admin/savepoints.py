@@ -9,16 +9,16 @@ import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.history import is_live, read_entries, read_history, refuse_lost
-from checkpointer.checkpoint.latest import Head, advance, read_head, reading
-from checkpointer.checkpoint.metering import Meter, written
-from checkpointer.checkpoint.prepared import refuse_prepared
-from checkpointer.checkpoint.require_intact import refuse_damaged
-from checkpointer.checkpoint.resolve import CheckpointSelector, means_two_things, read_live, resolve_live
-from checkpointer.checkpoint.writer import Base, Session
-from checkpointer.display import cut, moment, table
-from checkpointer.errors import (
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history, refuse_lost
+from pyspark_checkpointer.checkpoint.latest import Head, advance, read_head, reading
+from pyspark_checkpointer.checkpoint.metering import Meter, written
+from pyspark_checkpointer.checkpoint.prepared import refuse_prepared
+from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, means_two_things, read_live, resolve_live
+from pyspark_checkpointer.checkpoint.writer import Base, Session
+from pyspark_checkpointer.display import cut, moment, table
+from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     ConflictError,
     CorruptionError,
@@ -27,12 +27,12 @@ from checkpointer.errors import (
     RetiredError,
     SavepointNotFoundError,
 )
-from checkpointer.runtime.host import Progress
-from checkpointer.storage.base import ObjectNotFoundError
-from manifests import object_paths
-from manifests.model import Catalog, CatalogEntry, CheckpointId, Job, Manifest, Pointer, Ref
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Job, Manifest, Pointer, Ref
+from pyspark_checkpointer.runtime.host import Progress
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
-from checkpointer.admin import checkpoint_sizes
-from checkpointer.admin.checkpoint_sizes import Spread
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.listing import Overview, batched, read_overview
-from checkpointer.checkpoint.writer import Session
-from checkpointer.runtime.host import Progress, tell
-from manifests import object_paths
-from manifests.model import Operator
+from pyspark_checkpointer.admin import checkpoint_sizes
+from pyspark_checkpointer.admin.checkpoint_sizes import Spread
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.listing import Overview, batched, read_overview
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import Operator
+from pyspark_checkpointer.runtime.host import Progress, tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from checkpointer.checkpoint.upload import Piece
-from checkpointer.compaction import opaque_deltas_kept
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from manifests import codecs
-from manifests.model import Chain, Operator
+from pyspark_checkpointer.checkpoint.upload import Piece
+from pyspark_checkpointer.compaction import opaque_deltas_kept
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests import codecs
+from pyspark_checkpointer.manifests.model import Chain, Operator
 
 MAX_RAW_DELTAS = 1000
 """Deltas of opaque bytes above one snapshot. Nobody but the caller can merge them."""

@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Iterable
 
-from manifests import object_paths
-from manifests.digest import check_digest, check_size
-from manifests.model import Artifact
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.digest import check_digest, check_size
+from pyspark_checkpointer.manifests.model import Artifact
 
 
 class _Part:

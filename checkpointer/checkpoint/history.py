@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from checkpointer.checkpoint.latest import Head
-from checkpointer.checkpoint.objects import find_manifest, read_catalog, read_manifest_alone
-from checkpointer.errors import InvalidStateError, OutcomeUnknownError
-from checkpointer.storage.base import Store
-from manifests import object_paths
-from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
+from pyspark_checkpointer.checkpoint.latest import Head
+from pyspark_checkpointer.checkpoint.objects import find_manifest, read_catalog, read_manifest_alone
+from pyspark_checkpointer.errors import InvalidStateError, OutcomeUnknownError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
+from pyspark_checkpointer.storage.base import Store
 
 NEAR = 4
 """Checkpoints so close to the committed one that walking down to them costs less than listing."""

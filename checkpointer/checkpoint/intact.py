@@ -6,12 +6,12 @@ counts as a whole or not at all: nothing is ever put together from two.
 
 from dataclasses import dataclass, replace
 
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.latest import Head, read_head
-from checkpointer.checkpoint.verify import Check, Finding
-from checkpointer.checkpoint.writer import Session
-from checkpointer.errors import CorruptionError
-from manifests.model import CatalogRef, Manifest, Ref
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.latest import Head, read_head
+from pyspark_checkpointer.checkpoint.verify import Check, Finding
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.manifests.model import CatalogRef, Manifest, Ref
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from checkpointer.errors import (
+from pyspark_checkpointer.errors import (
     ConflictError,
     CorruptionError,
     OutcomeUnknownError,
     UnsupportedFormatError,
 )
-from checkpointer.storage.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
-from checkpointer.storage.compare_and_swap import NOT_TOLD, UndecidedError, decide, find
-from manifests import object_paths
-from manifests.manifest_json import decode_pointer, encode_pointer
-from manifests.model import Pointer, Ref, Writer
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.manifest_json import decode_pointer, encode_pointer
+from pyspark_checkpointer.manifests.model import Pointer, Ref, Writer
+from pyspark_checkpointer.storage.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
+from pyspark_checkpointer.storage.compare_and_swap import NOT_TOLD, UndecidedError, decide, find
 
 T = TypeVar("T")
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.history import History, read_history
-from checkpointer.checkpoint.latest import Head, reading
-from checkpointer.checkpoint.resolve import CheckpointSelector, resolve
-from checkpointer.checkpoint.writer import Session
-from manifests.model import Manifest, Ref
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.history import History, read_history
+from pyspark_checkpointer.checkpoint.latest import Head, reading
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, resolve
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.manifests.model import Manifest, Ref
 
 State = Literal["committed", "prepared", "history", "kept"]
 """`history`: on the chain below the committed one. `kept`: below the boundary, by the catalog alone."""

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from checkpointer.runtime.processes import read_start, read_state
-from manifests.digest import sha256
-from manifests.model import Job
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.runtime.processes import read_start, read_state
 
 Running = Literal["no", "yes", "unknown"]
 

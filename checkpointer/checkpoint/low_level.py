@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.upload import Piece, Slice, Uploads
-from checkpointer.checkpoint.writer import Session
-from checkpointer.errors import IllegalArgumentError
-from manifests import codecs, object_paths
-from manifests.model import Artifact, CheckpointId, Kind, Manifest
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.upload import Piece, Slice, Uploads
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Kind, Manifest
 
 
 async def save_artifact(

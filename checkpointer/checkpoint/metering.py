@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
-from checkpointer import runtime
-from checkpointer.checkpoint.metrics import (
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.checkpoint.metrics import (
     CommitMetrics,
     Metrics,
     MetricsCallback,
@@ -18,13 +18,13 @@ from checkpointer.checkpoint.metrics import (
     Requests,
     RestoreMetrics,
 )
-from checkpointer.errors import CheckpointError, OutcomeUnknownError
-from checkpointer.runtime.host import Host
-from checkpointer.storage.request_counts import Traffic, counted
-from manifests import object_paths, segments
-from manifests.model import SNAPSHOT, Chain, CheckpointId, Cost, Manifest, Operator
+from pyspark_checkpointer.errors import CheckpointError, OutcomeUnknownError
+from pyspark_checkpointer.manifests import object_paths, segments
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain, CheckpointId, Cost, Manifest, Operator
+from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.storage.request_counts import Traffic, counted
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 PATIENCE = 10.0
 """Seconds that `close()` waits for a callback."""

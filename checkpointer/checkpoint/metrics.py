@@ -16,7 +16,7 @@ is, as bytes and objects, once the manifest names it.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from manifests.model import CheckpointId
+from pyspark_checkpointer.manifests.model import CheckpointId
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from checkpointer.storage.overlay import OverlayStore
-from manifests import object_paths
-from manifests.model import CheckpointId, Operator
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId, Operator
+from pyspark_checkpointer.storage.overlay import OverlayStore
 
 
 def how_to_keep(operator: str) -> str:

@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from checkpointer.checkpoint.migrated import Migrated
-from checkpointer.checkpoint.restore import Snapshot
-from checkpointer.checkpoint.upload import Piece, Slice, Uploads
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.keyed.state import KeyedState
-from checkpointer.storage.overlay import OverlayStore
-from manifests import codecs, object_paths
-from manifests.model import SNAPSHOT, Chain, CheckpointId, Operator
+from pyspark_checkpointer.checkpoint.migrated import Migrated
+from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.checkpoint.upload import Piece, Slice, Uploads
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.keyed.state import KeyedState
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain, CheckpointId, Operator
+from pyspark_checkpointer.storage.overlay import OverlayStore
 
 Transform = Callable[..., Any]
 """What a new version makes of an operator: of a map `dict -> dict`; of opaque bytes `(partition, chain) -> bytes`, for

@@ -6,15 +6,25 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from checkpointer.compaction import segment_fold_start
-from checkpointer.errors import ConflictError, CorruptionError, MalformedError
-from checkpointer.runtime.host import Host
-from checkpointer.storage.base import ObjectExistsError, Store
-from checkpointer.storage.compare_and_swap import find
-from manifests import manifest_json, object_paths, segments
-from manifests.digest import Bytes, sha256, verify
-from manifests.model import Artifact, Catalog, CatalogRef, CheckpointId, Manifest, Operator, Patches, Ref, Segment
-from manifests.segments import SegmentObject
+from pyspark_checkpointer.compaction import segment_fold_start
+from pyspark_checkpointer.errors import ConflictError, CorruptionError, MalformedError
+from pyspark_checkpointer.manifests import manifest_json, object_paths, segments
+from pyspark_checkpointer.manifests.digest import Bytes, sha256, verify
+from pyspark_checkpointer.manifests.model import (
+    Artifact,
+    Catalog,
+    CatalogRef,
+    CheckpointId,
+    Manifest,
+    Operator,
+    Patches,
+    Ref,
+    Segment,
+)
+from pyspark_checkpointer.manifests.segments import SegmentObject
+from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.storage.base import ObjectExistsError, Store
+from pyspark_checkpointer.storage.compare_and_swap import find
 
 T = TypeVar("T")
 

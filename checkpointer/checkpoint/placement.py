@@ -8,9 +8,9 @@ it could never be read again.
 import os
 import socket
 
-from checkpointer.errors import InvalidStateError
-from checkpointer.storage.base import ObjectNotFoundError, Store
-from manifests.model import Artifact
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.manifests.model import Artifact
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
 
 def this_place(root: str) -> str:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from checkpointer.checkpoint.latest import Head
-from checkpointer.checkpoint.metering import Meter, written
-from checkpointer.checkpoint.writer import Base, Session
-from checkpointer.errors import ConflictError, InvalidStateError
-from manifests.model import Manifest, Pointer, Ref
+from pyspark_checkpointer.checkpoint.latest import Head
+from pyspark_checkpointer.checkpoint.metering import Meter, written
+from pyspark_checkpointer.checkpoint.writer import Base, Session
+from pyspark_checkpointer.errors import ConflictError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
 
 
 def refuse_prepared(session: Session, prepared: Ref | None) -> None:

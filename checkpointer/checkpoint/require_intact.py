@@ -1,12 +1,12 @@
 """Refusing a checkpoint that is not whole, before it becomes the state of a job again."""
 
-from checkpointer.checkpoint.history import is_live
-from checkpointer.checkpoint.latest import reading
-from checkpointer.checkpoint.verify import Check
-from checkpointer.checkpoint.writer import Session
-from checkpointer.errors import CorruptionError, RetiredError
-from checkpointer.runtime.host import Progress
-from manifests.model import Manifest, Ref
+from pyspark_checkpointer.checkpoint.history import is_live
+from pyspark_checkpointer.checkpoint.latest import reading
+from pyspark_checkpointer.checkpoint.verify import Check
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.errors import CorruptionError, RetiredError
+from pyspark_checkpointer.manifests.model import Manifest, Ref
+from pyspark_checkpointer.runtime.host import Progress
 
 SHOWN = 3
 """Damaged objects that an error names."""

@@ -19,14 +19,14 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Literal, Self
 
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.history import is_live, read_entries, read_history
-from checkpointer.checkpoint.latest import Head, reading
-from checkpointer.checkpoint.writer import Session
-from checkpointer.display import some
-from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, SavepointNotFoundError
-from manifests.json_fields import format_time
-from manifests.model import CheckpointId, Manifest, Ref
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history
+from pyspark_checkpointer.checkpoint.latest import Head, reading
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.display import some
+from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, SavepointNotFoundError
+from pyspark_checkpointer.manifests.json_fields import format_time
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
 
 Kind = Literal["latest", "prepared", "id", "beginning", "epoch", "at", "savepoint", "name"]
 """`name` is a savepoint's name without `savepoint=` before it."""

@@ -12,31 +12,31 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.history import is_live
-from checkpointer.checkpoint.intact import find_intact
-from checkpointer.checkpoint.latest import Head, read_head, reading
-from checkpointer.checkpoint.migrated import Migrated
-from checkpointer.checkpoint.prepared import Prepared, refuse_prepared
-from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, read_live
-from checkpointer.checkpoint.verify import Finding
-from checkpointer.checkpoint.writer import Base, Session
-from checkpointer.errors import (
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.history import is_live
+from pyspark_checkpointer.checkpoint.intact import find_intact
+from pyspark_checkpointer.checkpoint.latest import Head, read_head, reading
+from pyspark_checkpointer.checkpoint.migrated import Migrated
+from pyspark_checkpointer.checkpoint.prepared import Prepared, refuse_prepared
+from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, read_live
+from pyspark_checkpointer.checkpoint.verify import Finding
+from pyspark_checkpointer.checkpoint.writer import Base, Session
+from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     CorruptionError,
     IllegalArgumentError,
     OperatorNotFoundError,
     RetiredError,
 )
-from checkpointer.keyed.state import MOST_PARTITIONS, KeyedState
-from checkpointer.storage.base import ObjectNotFoundError
-from manifests import codecs, object_paths
-from manifests.equal_keys import may_meet, now_equal, overlay
-from manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator
+from pyspark_checkpointer.keyed.state import MOST_PARTITIONS, KeyedState
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.equal_keys import may_meet, now_equal, overlay
+from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 T = TypeVar("T")
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 OnCorruption = Literal["error", "previous"]
 

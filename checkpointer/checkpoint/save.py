@@ -10,21 +10,21 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 
-from checkpointer.checkpoint import objects, placement
-from checkpointer.checkpoint.chains import Change, Plan, split_for_fold
-from checkpointer.checkpoint.latest import Head
-from checkpointer.checkpoint.metering import Meter, written
-from checkpointer.checkpoint.migrated import how_to_keep
-from checkpointer.checkpoint.prepared import Prepared, refuse_prepared
-from checkpointer.checkpoint.upload import PACK, Flight, Pending, Piece, Slice, Uploads
-from checkpointer.checkpoint.writer import Base, Session
-from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
-from checkpointer.keyed.changes import Capture, PartitionChange
-from checkpointer.keyed.state import KeyedState
-from manifests import codecs, object_paths
-from manifests.codecs import Codec
-from manifests.json_fields import check_json
-from manifests.model import (
+from pyspark_checkpointer.checkpoint import objects, placement
+from pyspark_checkpointer.checkpoint.chains import Change, Plan, split_for_fold
+from pyspark_checkpointer.checkpoint.latest import Head
+from pyspark_checkpointer.checkpoint.metering import Meter, written
+from pyspark_checkpointer.checkpoint.migrated import how_to_keep
+from pyspark_checkpointer.checkpoint.prepared import Prepared, refuse_prepared
+from pyspark_checkpointer.checkpoint.upload import PACK, Flight, Pending, Piece, Slice, Uploads
+from pyspark_checkpointer.checkpoint.writer import Base, Session
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
+from pyspark_checkpointer.keyed.changes import Capture, PartitionChange
+from pyspark_checkpointer.keyed.state import KeyedState
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.codecs import Codec
+from pyspark_checkpointer.manifests.json_fields import check_json
+from pyspark_checkpointer.manifests.model import (
     DELTA,
     SNAPSHOT,
     Artifact,
@@ -37,7 +37,7 @@ from manifests.model import (
     Pointer,
     Ref,
 )
-from manifests.segments import SegmentObject
+from pyspark_checkpointer.manifests.segments import SegmentObject
 
 ENCODE_TOGETHER = 2 << 20
 """Bytes of small partitions that are encoded in one go."""

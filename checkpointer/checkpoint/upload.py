@@ -5,12 +5,12 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from checkpointer.checkpoint.objects import hash_of, put
-from checkpointer.runtime.host import Host
-from checkpointer.storage.base import Store
-from manifests import object_paths
-from manifests.digest import Bytes
-from manifests.model import Artifact, Chain, CheckpointId, Kind
+from pyspark_checkpointer.checkpoint.objects import hash_of, put
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId, Kind
+from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.storage.base import Store
 
 SMALL = 256 << 10
 """Stored bytes up to which a piece waits for others to share an object with."""

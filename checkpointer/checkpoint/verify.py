@@ -10,25 +10,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.comparison import Comparison
-from checkpointer.checkpoint.history import list_manifests, newest_above, read_history
-from checkpointer.checkpoint.latest import Head, read_head
-from checkpointer.checkpoint.resolve import CheckpointSelector, find
-from checkpointer.checkpoint.writer import Session
-from checkpointer.display import count, cut, note, size, some, table
-from checkpointer.errors import (
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.comparison import Comparison
+from pyspark_checkpointer.checkpoint.history import list_manifests, newest_above, read_history
+from pyspark_checkpointer.checkpoint.latest import Head, read_head
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.display import count, cut, note, size, some, table
+from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     CorruptionError,
     IllegalArgumentError,
     OperatorNotFoundError,
     StoreRefusedError,
 )
-from checkpointer.runtime.host import Progress, tell
-from checkpointer.storage.base import ObjectNotFoundError
-from manifests import object_paths
-from manifests.digest import sha256
-from manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment
+from pyspark_checkpointer.runtime.host import Progress, tell
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 AT_ONCE = 16
 """Objects that are read at the same time."""

@@ -10,14 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from checkpointer import runtime
-from checkpointer.checkpoint import history, objects
-from checkpointer.checkpoint.latest import Head, advance, read_head, reading, successor
-from checkpointer.checkpoint.liveness import show_driver
-from checkpointer.checkpoint.metering import Reports
-from checkpointer.checkpoint.metrics import MetricsCallback
-from checkpointer.checkpoint.migrated import Migrated
-from checkpointer.errors import (
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.checkpoint import history, objects
+from pyspark_checkpointer.checkpoint.latest import Head, advance, read_head, reading, successor
+from pyspark_checkpointer.checkpoint.liveness import show_driver
+from pyspark_checkpointer.checkpoint.metering import Reports
+from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
+from pyspark_checkpointer.checkpoint.migrated import Migrated
+from pyspark_checkpointer.errors import (
     CheckpointError,
     ConflictError,
     FencedError,
@@ -25,12 +25,12 @@ from checkpointer.errors import (
     OutcomeUnknownError,
     RetiredError,
 )
-from checkpointer.runtime.host import Host
-from checkpointer.storage.base import Store
-from checkpointer.storage.conditional_write_check import probe
-from manifests.model import CheckpointId, Job, Manifest, Pointer, Ref, Writer
+from pyspark_checkpointer.manifests.model import CheckpointId, Job, Manifest, Pointer, Ref, Writer
+from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.storage.conditional_write_check import probe
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 PlanSwap = Callable[[Head, Pointer], Awaitable[Pointer | None]]
 """What to write on a version, given a pointer that is its successor in this writer's name."""

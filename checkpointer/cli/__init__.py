@@ -12,7 +12,7 @@ import sys
 
 def main() -> None:
     """Run the command line of this process, and exit with its status."""
-    from checkpointer.cli.app import checkpointer
+    from pyspark_checkpointer.cli.app import checkpointer
 
     logging.getLogger().addHandler(logging.NullHandler())  # what matters is said in one sentence at the end
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # closed by the shell: >&-

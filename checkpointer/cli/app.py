@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
-from checkpointer.cli import (
+from pyspark_checkpointer.cli import (
     cat,
     cleanup,
     diff,
@@ -29,8 +29,8 @@ from checkpointer.cli import (
     tree,
     verify,
 )
-from checkpointer.cli.screen import complain, print_error
-from checkpointer.cli.verb import MISTYPED, ROOT_VARIABLE, Failed
+from pyspark_checkpointer.cli.screen import complain, print_error
+from pyspark_checkpointer.cli.verb import MISTYPED, ROOT_VARIABLE, Failed
 
 VERBS = (
     lists.command,

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from checkpointer.checkpoint.listing import read_listed
-from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
-from checkpointer.checkpoint.restore import Snapshot, kind_of
-from checkpointer.cli import nouns
-from checkpointer.cli.records import records, require_arrow
-from checkpointer.cli.screen import print_json, print_line, to_text
-from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
-from checkpointer.display import count
-from checkpointer.errors import NotFoundError
+from pyspark_checkpointer.checkpoint.listing import read_listed
+from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
+from pyspark_checkpointer.checkpoint.restore import Snapshot, kind_of
+from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.cli.records import records, require_arrow
+from pyspark_checkpointer.cli.screen import print_json, print_line, to_text
+from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
+from pyspark_checkpointer.display import count
+from pyspark_checkpointer.errors import NotFoundError
 
 NOTE = """A keyed state gives {"partition", "key", "value"}, a table {"partition", "row"}, and bytes of a job's own
 format {"partition", "kind", "text"} for each artifact, or "base64" where they are no text. A value that JSON does not
@@ -93,7 +93,7 @@ def _write(
             param_hint="--output",
         )
     require_arrow(store.ck.root)
-    from checkpointer.table.parquet_file import PlainRows, write_file  # pyarrow, only for those who use tables
+    from pyspark_checkpointer.table.parquet_file import PlainRows, write_file  # pyarrow, only for those who use tables
 
     written = write_file(PlainRows(snapshot, name, kind, partitions), partitions, limit, output)
     document: nouns.File = {"file": str(output), "records": written, "bytes": output.stat().st_size}

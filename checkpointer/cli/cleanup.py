@@ -9,15 +9,15 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from checkpointer.admin.retention.garbage_collect import Cleaned
-from checkpointer.admin.retention.plan import Plan
-from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.cli import documents, nouns
-from checkpointer.cli.screen import print_json, print_line, print_table, progress, to_text
-from checkpointer.cli.table import Column
-from checkpointer.cli.verb import Failed, Opened, verb
-from checkpointer.display import count, size
-from checkpointer.errors import CorruptionError, IllegalArgumentError
+from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
+from pyspark_checkpointer.admin.retention.plan import Plan
+from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress, to_text
+from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.verb import Failed, Opened, verb
+from pyspark_checkpointer.display import count, size
+from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
 
 _TOTALS = (Column("ACTION"), Column("OBJECTS", right=True), Column("SIZE", right=True), Column("REASON", prose=True))
 _CHECKPOINTS = (Column("ID"), Column("ACTION"), Column("REASON", prose=True))

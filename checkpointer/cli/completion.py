@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from checkpointer.admin import savepoints
-from checkpointer.checkpoint.listing import read_listed, read_overview
-from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
-from checkpointer.checkpoint.writer import Session
-from checkpointer.client._sync import Checkpointer
-from checkpointer.runtime import run_sync
+from pyspark_checkpointer.admin import savepoints
+from pyspark_checkpointer.checkpoint.listing import read_listed, read_overview
+from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.runtime import run_sync
 
 PATIENCE = 3.0
 """Seconds that a shell waits for a store."""

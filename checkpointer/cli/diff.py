@@ -5,16 +5,16 @@ from dataclasses import asdict
 
 import click
 
-from checkpointer.admin.diff import Difference, OperatorDifference, ValueDifference, compare
-from checkpointer.checkpoint.listing import Listed, read_listed
-from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
-from checkpointer.checkpoint.restore import Snapshot
-from checkpointer.checkpoint.writer import Session
-from checkpointer.cli import keys, nouns
-from checkpointer.cli.screen import print_json, print_line, print_table, to_text
-from checkpointer.cli.table import Column
-from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
-from checkpointer.display import count, ranges, size
+from pyspark_checkpointer.admin.diff import Difference, OperatorDifference, ValueDifference, compare
+from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
+from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
+from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.cli import keys, nouns
+from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, to_text
+from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
+from pyspark_checkpointer.display import count, ranges, size
 
 _KEYS = (Column("CHANGE"), Column("KEY"))
 _COLUMNS = (Column("WHAT"), Column("NAME"), Column("CHANGE"), Column("DETAIL", prose=True))

@@ -5,21 +5,21 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from checkpointer.admin import checkpoint_sizes
-from checkpointer.admin.checkpoint_sizes import OperatorSize, PartitionSize, Spread
-from checkpointer.admin.losses import Loss, Older, RepairPlan
-from checkpointer.admin.repair_candidates import Candidate
-from checkpointer.admin.retention.plan import PlanRow, Total
-from checkpointer.admin.savepoints import Savepoint
-from checkpointer.checkpoint.listing import Listed
-from checkpointer.checkpoint.verify import Finding, Verification
-from checkpointer.cli import nouns
-from checkpointer.display import moment
-from manifests import object_paths
-from manifests.model import Artifact, CheckpointId, Cost, Job, Operator
+from pyspark_checkpointer.admin import checkpoint_sizes
+from pyspark_checkpointer.admin.checkpoint_sizes import OperatorSize, PartitionSize, Spread
+from pyspark_checkpointer.admin.losses import Loss, Older, RepairPlan
+from pyspark_checkpointer.admin.repair_candidates import Candidate
+from pyspark_checkpointer.admin.retention.plan import PlanRow, Total
+from pyspark_checkpointer.admin.savepoints import Savepoint
+from pyspark_checkpointer.checkpoint.listing import Listed
+from pyspark_checkpointer.checkpoint.verify import Finding, Verification
+from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.display import moment
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Cost, Job, Operator
 
 if TYPE_CHECKING:
-    from checkpointer.table.export import Exported  # it takes pyarrow, which not all have
+    from pyspark_checkpointer.table.export import Exported  # it takes pyarrow, which not all have
 
 
 def id_or_none(checkpoint: CheckpointId | None) -> str | None:

@@ -4,12 +4,12 @@ from typing import Any
 
 import click
 
-from checkpointer.checkpoint.resolve import CheckpointSelector, find
-from checkpointer.cli import documents
-from checkpointer.cli.screen import print_json, print_line, progress
-from checkpointer.cli.verb import CHECKPOINT, Opened, Options, into_target, options_for, verb
-from checkpointer.display import count
-from manifests.model import CheckpointId
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.screen import print_json, print_line, progress
+from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, Options, into_target, options_for, verb
+from pyspark_checkpointer.display import count
+from pyspark_checkpointer.manifests.model import CheckpointId
 
 
 @verb(

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from checkpointer.admin.diff import compare_keys, partitions_to_compare
-from checkpointer.checkpoint.restore import Snapshot, kind_of
-from checkpointer.cli import nouns
-from checkpointer.cli.records import records
-from checkpointer.cli.screen import to_text
-from checkpointer.errors import IllegalArgumentError
-from manifests.model import Json, Operator
+from pyspark_checkpointer.admin.diff import compare_keys, partitions_to_compare
+from pyspark_checkpointer.checkpoint.restore import Snapshot, kind_of
+from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.cli.records import records
+from pyspark_checkpointer.cli.screen import to_text
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import Json, Operator
 
 Contents = dict[str, bytes]
 """Keys as JSON, and a digest of what each has."""
@@ -61,7 +61,7 @@ def _contents(snapshot: Snapshot, operator: Operator | None, name: str, partitio
 
 
 def _table_key(name: str, operator: Operator) -> Callable[[nouns.Record], Json]:
-    from checkpointer.table.reader import Version  # pyarrow, only for tables
+    from pyspark_checkpointer.table.reader import Version  # pyarrow, only for tables
 
     columns = Version.of(name, operator).schema.key
     return lambda record: {column: record["row"][column] for column in columns}

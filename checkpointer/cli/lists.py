@@ -2,12 +2,12 @@
 
 import click
 
-from checkpointer.checkpoint.listing import read_overview
-from checkpointer.cli import documents
-from checkpointer.cli.screen import print_json, print_table
-from checkpointer.cli.table import Column
-from checkpointer.cli.verb import Opened, verb
-from checkpointer.display import age, size
+from pyspark_checkpointer.checkpoint.listing import read_overview
+from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.screen import print_json, print_table
+from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.verb import Opened, verb
+from pyspark_checkpointer.display import age, size
 
 _COLUMNS = (
     Column("ID"),

@@ -6,7 +6,7 @@ that is not known, or that there is none of, is null; a field is left out only w
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from manifests.model import Json
+from pyspark_checkpointer.manifests.model import Json
 
 Id = Annotated[str, "id"]
 Time = Annotated[str, "time"]

@@ -2,13 +2,13 @@
 
 import click
 
-from checkpointer.cli import nouns
-from checkpointer.cli.root import require_store
-from checkpointer.cli.screen import complain, print_error, print_json, print_table, to_text
-from checkpointer.cli.table import Column
-from checkpointer.cli.verb import FAILED, Opened, verb
-from checkpointer.consumers.inspect import Partition, Survey, survey
-from checkpointer.display import age, moment
+from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.cli.root import require_store
+from pyspark_checkpointer.cli.screen import complain, print_error, print_json, print_table, to_text
+from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.verb import FAILED, Opened, verb
+from pyspark_checkpointer.consumers.inspect import Partition, Survey, survey
+from pyspark_checkpointer.display import age, moment
 
 _COLUMNS = (
     Column("INTERFACE"),

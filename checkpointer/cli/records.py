@@ -3,12 +3,12 @@
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 
-from checkpointer.checkpoint.restore import Snapshot, kind_of
-from checkpointer.cli import nouns
-from checkpointer.runtime import run_sync
-from checkpointer.storage.connection import require
-from manifests.msgpack_values import unpack
-from manifests.tagged_json import to_json
+from pyspark_checkpointer.checkpoint.restore import Snapshot, kind_of
+from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.manifests.msgpack_values import unpack
+from pyspark_checkpointer.manifests.tagged_json import to_json
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.connection import require
 
 
 def require_arrow(root: str) -> None:
@@ -26,7 +26,7 @@ def records(snapshot: Snapshot, name: str, partitions: Sequence[int]) -> Iterato
 
 
 def _rows(snapshot: Snapshot, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
-    from checkpointer.table.opening import partition_reader  # pyarrow, only for tables
+    from pyspark_checkpointer.table.opening import partition_reader  # pyarrow, only for tables
 
     read = partition_reader(snapshot, name, partitions)
     for partition in partitions:

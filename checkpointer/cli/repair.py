@@ -2,18 +2,18 @@
 
 import click
 
-from checkpointer.admin.choose_candidate import choose_candidate
-from checkpointer.admin.losses import RepairPlan
-from checkpointer.admin.repair_candidates import Candidate
-from checkpointer.checkpoint.resolve import CheckpointSelector
-from checkpointer.cli import documents
-from checkpointer.cli.root import require_store
-from checkpointer.cli.screen import print_json, print_line, print_table, progress
-from checkpointer.cli.table import Column
-from checkpointer.cli.verb import CHECKPOINT, Opened, Options, verb
-from checkpointer.display import count, moment, size
-from checkpointer.storage import options_near
-from manifests.model import CheckpointId
+from pyspark_checkpointer.admin.choose_candidate import choose_candidate
+from pyspark_checkpointer.admin.losses import RepairPlan
+from pyspark_checkpointer.admin.repair_candidates import Candidate
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.root import require_store
+from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress
+from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, Options, verb
+from pyspark_checkpointer.display import count, moment, size
+from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.storage import options_near
 
 _COLUMNS = (
     Column("ID"),

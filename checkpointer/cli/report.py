@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.cli import report_document
-from checkpointer.cli.cleanup import rules
-from checkpointer.cli.root import require_store
-from checkpointer.cli.screen import print_json, print_line, progress
-from checkpointer.cli.verb import Mistyped, Opened, verb
-from checkpointer.storage.local import files
+from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.cli import report_document
+from pyspark_checkpointer.cli.cleanup import rules
+from pyspark_checkpointer.cli.root import require_store
+from pyspark_checkpointer.cli.screen import print_json, print_line, progress
+from pyspark_checkpointer.cli.verb import Mistyped, Opened, verb
+from pyspark_checkpointer.storage.local import files
 
 
 @verb(
@@ -42,8 +42,8 @@ def command(store: Opened, output: str | None, share: float | None, **policy: An
     biggest partitions; what cleanup would free, by the given rules. The page is one file that needs nothing else. What
     cannot be read is on it as a finding. Only reads.
     """
-    from checkpointer.cli.report_page import page
-    from checkpointer.cli.report_page.gather import make_report
+    from pyspark_checkpointer.cli.report_page import page
+    from pyspark_checkpointer.cli.report_page.gather import make_report
 
     target = _target(output, store.json)
     with progress("verifying", "bytes") as told:

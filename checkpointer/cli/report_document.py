@@ -1,8 +1,8 @@
 """Make JSON of a report."""
 
-from checkpointer.cli import documents, nouns
-from checkpointer.cli.report_page.model import CheckpointRow, Committed, OperatorRow, Position, Report
-from checkpointer.display import moment
+from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli.report_page.model import CheckpointRow, Committed, OperatorRow, Position, Report
+from pyspark_checkpointer.display import moment
 
 
 def report(found: Report) -> nouns.Report:

@@ -5,15 +5,15 @@ from typing import Any
 
 import click
 
-from checkpointer.admin.streaming import rewind as query
-from checkpointer.admin.streaming.rewind import Options, Rewind
-from checkpointer.checkpoint.resolve import CheckpointSelector, find
-from checkpointer.cli import documents
-from checkpointer.cli import verb as shared
-from checkpointer.cli.screen import print_facts, print_json, print_line, progress
-from checkpointer.cli.verb import CHECKPOINT, Opened, into_target, options_for, verb
-from checkpointer.errors import InvalidStateError
-from manifests.model import Json
+from pyspark_checkpointer.admin.streaming import rewind as query
+from pyspark_checkpointer.admin.streaming.rewind import Options, Rewind
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli import verb as shared
+from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, progress
+from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, into_target, options_for, verb
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.manifests.model import Json
 
 SPARK_CHECKPOINT = click.option(
     "--spark-checkpoint", metavar="PATH", help="The query's checkpointLocation, if it is not where it was."

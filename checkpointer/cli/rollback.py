@@ -2,10 +2,10 @@
 
 import click
 
-from checkpointer.checkpoint.resolve import CheckpointSelector, find
-from checkpointer.cli import documents
-from checkpointer.cli.screen import print_json, print_line, progress
-from checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.screen import print_json, print_line, progress
+from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, verb
 
 
 @verb(

@@ -7,9 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from checkpointer.errors import CheckpointError, CorruptionError, StoreNotFoundError
-from checkpointer.storage import ObjectNotFoundError, Store, open_store, parse
-from manifests import object_paths
+from pyspark_checkpointer.errors import CheckpointError, CorruptionError, StoreNotFoundError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.storage import ObjectNotFoundError, Store, open_store, parse
 
 _LOST = "manifests are there, but `_latest`, which names the committed one, was lost: see `checkpointer repair`"
 _ABOVE = 3

@@ -2,12 +2,12 @@
 
 import click
 
-from checkpointer.checkpoint.resolve import CheckpointSelector, find
-from checkpointer.cli import documents
-from checkpointer.cli.screen import print_json, print_line, print_table
-from checkpointer.cli.table import Column
-from checkpointer.cli.verb import CHECKPOINT, Opened, verb
-from checkpointer.display import age, moment
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.screen import print_json, print_line, print_table
+from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from pyspark_checkpointer.display import age, moment
 
 _COLUMNS = (Column("NAME"), Column("ID"), Column("CREATED"), Column("AGE", right=True))
 

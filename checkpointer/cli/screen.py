@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from checkpointer.cli.table import GAP, Column, arrange, row_lines
-from checkpointer.display import size
-from checkpointer.runtime.host import Progress
+from pyspark_checkpointer.cli.table import GAP, Column, arrange, row_lines
+from pyspark_checkpointer.display import size
+from pyspark_checkpointer.runtime.host import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console

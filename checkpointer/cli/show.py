@@ -2,14 +2,14 @@
 
 import click
 
-from checkpointer.admin import checkpoint_sizes
-from checkpointer.checkpoint.listing import Listed, read_listed
-from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
-from checkpointer.cli import documents, nouns
-from checkpointer.cli.screen import print_facts, print_json, print_line, print_table, to_text
-from checkpointer.cli.table import Column
-from checkpointer.cli.verb import CHECKPOINT, Opened, verb
-from checkpointer.display import age, size, spread
+from pyspark_checkpointer.admin import checkpoint_sizes
+from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
+from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
+from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table, to_text
+from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from pyspark_checkpointer.display import age, size, spread
 
 _OPERATORS = (
     Column("OPERATOR"),

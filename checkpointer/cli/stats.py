@@ -2,12 +2,12 @@
 
 from dataclasses import asdict
 
-from checkpointer.admin.stats import Census, take_census
-from checkpointer.cli import documents, nouns
-from checkpointer.cli.screen import print_facts, print_json, print_line, print_table, progress
-from checkpointer.cli.table import Column
-from checkpointer.cli.verb import Opened, verb
-from checkpointer.display import size, spread
+from pyspark_checkpointer.admin.stats import Census, take_census
+from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table, progress
+from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.verb import Opened, verb
+from pyspark_checkpointer.display import size, spread
 
 _HELD = (Column("OPERATOR"), Column("KIND"), Column("OBJECTS", right=True), Column("SIZE", right=True))
 _CURRENT = (

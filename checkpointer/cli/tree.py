@@ -2,15 +2,15 @@
 
 import click
 
-from checkpointer.admin import checkpoint_sizes
-from checkpointer.checkpoint.listing import Listed, read_listed
-from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
-from checkpointer.checkpoint.restore import find_operator
-from checkpointer.cli import documents, nouns
-from checkpointer.cli.screen import Node, print_json, print_tree
-from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
-from checkpointer.display import count, size
-from manifests.model import Operator
+from pyspark_checkpointer.admin import checkpoint_sizes
+from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
+from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
+from pyspark_checkpointer.checkpoint.restore import find_operator
+from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli.screen import Node, print_json, print_tree
+from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
+from pyspark_checkpointer.display import count, size
+from pyspark_checkpointer.manifests.model import Operator
 
 _PARTITIONS = 20
 

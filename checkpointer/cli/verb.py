@@ -18,16 +18,16 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from checkpointer.checkpoint.resolve import CheckpointSelector
-from checkpointer.checkpoint.writer import Session
-from checkpointer.cli import completion
-from checkpointer.cli.root import require_store
-from checkpointer.cli.screen import visible
-from checkpointer.client._sync import Checkpointer
-from checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError, StoreNotFoundError
-from checkpointer.runtime import run_sync
-from checkpointer.storage.scrubbing import scrub
-from checkpointer.storage.url import parse
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.cli import completion
+from pyspark_checkpointer.cli.root import require_store
+from pyspark_checkpointer.cli.screen import visible
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError, StoreNotFoundError
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.scrubbing import scrub
+from pyspark_checkpointer.storage.url import parse
 
 T = TypeVar("T")
 

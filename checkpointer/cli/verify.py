@@ -2,13 +2,13 @@
 
 import click
 
-from checkpointer.checkpoint.resolve import CheckpointSelector, find
-from checkpointer.checkpoint.verify import Finding, Verification
-from checkpointer.cli import documents
-from checkpointer.cli.screen import complain, print_json, print_line, print_table, progress
-from checkpointer.cli.table import Column
-from checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
-from checkpointer.display import count, size
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.checkpoint.verify import Finding, Verification
+from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.screen import complain, print_json, print_line, print_table, progress
+from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
+from pyspark_checkpointer.display import count, size
 
 _COLUMNS = (Column("FINDING"), Column("PROBLEM", prose=True), Column("HURTS", prose=True))
 

@@ -7,34 +7,34 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from checkpointer.admin import export, repair, repair_candidates, savepoints
-from checkpointer.admin.losses import RepairPlan
-from checkpointer.admin.repair_candidates import Candidate
-from checkpointer.admin.retention import garbage_collect
-from checkpointer.admin.retention.delete import delete_checkpoint
-from checkpointer.admin.retention.garbage_collect import Cleaned
-from checkpointer.admin.retention.plan import Plan
-from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.admin.savepoints import Savepoint
-from checkpointer.admin.streaming import fork, rewind
-from checkpointer.admin.streaming.fork import Fork
-from checkpointer.admin.streaming.rewind import Rewind
-from checkpointer.checkpoint import low_level, restore
-from checkpointer.checkpoint.migration import Transform
-from checkpointer.checkpoint.resolve import CheckpointSelector
-from checkpointer.checkpoint.restore import OnCorruption
-from checkpointer.checkpoint.verify import Verification, verify_store
-from checkpointer.client._async_checkpoint import AsyncCheckpoint, AsyncRestored
-from checkpointer.client.base import as_bytes, as_id, as_migration, as_selector, fixed
-from checkpointer.client.seam import AsyncFace
-from checkpointer.runtime import bridge
-from checkpointer.runtime.host import Progress
-from checkpointer.storage import Fencing, open_files, options_near
-from checkpointer.storage.connection import require
-from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Kind, Manifest
+from pyspark_checkpointer.admin import export, repair, repair_candidates, savepoints
+from pyspark_checkpointer.admin.losses import RepairPlan
+from pyspark_checkpointer.admin.repair_candidates import Candidate
+from pyspark_checkpointer.admin.retention import garbage_collect
+from pyspark_checkpointer.admin.retention.delete import delete_checkpoint
+from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
+from pyspark_checkpointer.admin.retention.plan import Plan
+from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.admin.savepoints import Savepoint
+from pyspark_checkpointer.admin.streaming import fork, rewind
+from pyspark_checkpointer.admin.streaming.fork import Fork
+from pyspark_checkpointer.admin.streaming.rewind import Rewind
+from pyspark_checkpointer.checkpoint import low_level, restore
+from pyspark_checkpointer.checkpoint.migration import Transform
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.restore import OnCorruption
+from pyspark_checkpointer.checkpoint.verify import Verification, verify_store
+from pyspark_checkpointer.client._async_checkpoint import AsyncCheckpoint, AsyncRestored
+from pyspark_checkpointer.client.base import as_bytes, as_id, as_migration, as_selector, fixed
+from pyspark_checkpointer.client.seam import AsyncFace
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Kind, Manifest
+from pyspark_checkpointer.runtime import bridge
+from pyspark_checkpointer.runtime.host import Progress
+from pyspark_checkpointer.storage import Fencing, open_files, options_near
+from pyspark_checkpointer.storage.connection import require
 
 if TYPE_CHECKING:
-    from checkpointer.table.export import Exported
+    from pyspark_checkpointer.table.export import Exported
 
 
 class AsyncCheckpointer(AsyncFace):
@@ -176,7 +176,7 @@ class AsyncCheckpointer(AsyncFace):
             progress: Told partitions: those written, and how many there are.
         """
         require("pyarrow", "spark", self.root)
-        from checkpointer.table.export import export_parquet  # pyarrow, only for those who use tables
+        from pyspark_checkpointer.table.export import export_parquet  # pyarrow, only for those who use tables
 
         target = open_files(to_folder, storage_options, fencing)
         wanted = as_selector(what)

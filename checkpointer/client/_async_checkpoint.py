@@ -4,18 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from checkpointer.checkpoint import prepared, restore, save
-from checkpointer.client.base import as_bytes
-from checkpointer.client.restored import OperatorView, RestoredView
-from checkpointer.client.seam import AsyncFace, AsyncStart
-from checkpointer.errors import CheckpointError, InvalidStateError
-from checkpointer.keyed.state import KeyedState
-from checkpointer.runtime import bridge
-from checkpointer.runtime.not_picklable import NotPicklable
-from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json
+from pyspark_checkpointer.checkpoint import prepared, restore, save
+from pyspark_checkpointer.client.base import as_bytes
+from pyspark_checkpointer.client.restored import OperatorView, RestoredView
+from pyspark_checkpointer.client.seam import AsyncFace, AsyncStart
+from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
+from pyspark_checkpointer.keyed.state import KeyedState
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json
+from pyspark_checkpointer.runtime import bridge
+from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 if TYPE_CHECKING:
-    from checkpointer.table.opening import Table
+    from pyspark_checkpointer.table.opening import Table
 
 
 class AsyncCheckpoint(AsyncStart, NotPicklable):
@@ -204,7 +204,7 @@ class AsyncRestored(RestoredView):
         self, name: str, columns: Sequence[str] | None = None, *, keys: "Sequence[Mapping[str, Any]] | None" = None
     ) -> "Table":
         """The rows of a table that Spark wrote, without Spark; with `keys`, only those with one of these keys."""
-        from checkpointer.table import opening  # pyarrow, only for those who use tables
+        from pyspark_checkpointer.table import opening  # pyarrow, only for those who use tables
 
         return await bridge(opening.read(self._snapshot, name, columns, keys))
 

@@ -6,20 +6,20 @@ from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
-from checkpointer.admin.streaming.spark_location import Where
-from checkpointer.checkpoint.metrics import MetricsCallback
-from checkpointer.checkpoint.migration import Migration, Transform
-from checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
-from checkpointer.checkpoint.restore import Migrate
-from checkpointer.checkpoint.writer import Session
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.runtime.host import SystemHost
-from checkpointer.storage import Fencing, absolute, open_store
-from manifests.model import CheckpointId, Operator
+from pyspark_checkpointer.admin.streaming.spark_location import Where
+from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
+from pyspark_checkpointer.checkpoint.migration import Migration, Transform
+from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
+from pyspark_checkpointer.checkpoint.restore import Migrate
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import CheckpointId, Operator
+from pyspark_checkpointer.runtime.host import SystemHost
+from pyspark_checkpointer.storage import Fencing, absolute, open_store
 
 T = TypeVar("T")
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 MIN_CHAIN = 2
 
@@ -67,7 +67,7 @@ class Client:
             concurrency: Requests under way at once, small reads and writes apart: of these sixteen times as many.
             timeout: Seconds after which a request of a small object counts as unanswered.
             metrics: Called with a `CommitMetrics` after each commit and a `RestoreMetrics` after each restore, in a
-                thread of the library's own: see `checkpointer.checkpoint.metrics`. Left out of a pickle.
+                thread of the library's own: see `pyspark_checkpointer.checkpoint.metrics`. Left out of a pickle.
         """
         if isinstance(max_chain, bool) or not isinstance(max_chain, int) or max_chain < MIN_CHAIN:
             raise IllegalArgumentError(f"max_chain={max_chain!r:.40}: expected an integer of at least {MIN_CHAIN}")
@@ -161,7 +161,7 @@ def as_migration(
 
 
 async def _transform_table(*given: Any) -> Operator:
-    from checkpointer.table.migration import transform  # pyarrow, only for those who use tables
+    from pyspark_checkpointer.table.migration import transform  # pyarrow, only for those who use tables
 
     return await transform(*given)
 

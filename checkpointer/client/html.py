@@ -2,13 +2,13 @@
 
 import asyncio
 
-from checkpointer.admin import checkpoint_sizes
-from checkpointer.admin.checkpoint_sizes import checkpoint_bytes
-from checkpointer.checkpoint.listing import read_overview
-from checkpointer.checkpoint.writer import Session
-from checkpointer.display import age, moment, note, size, table
-from checkpointer.runtime import run_sync
-from manifests.model import Manifest
+from pyspark_checkpointer.admin import checkpoint_sizes
+from pyspark_checkpointer.admin.checkpoint_sizes import checkpoint_bytes
+from pyspark_checkpointer.checkpoint.listing import read_overview
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.display import age, moment, note, size, table
+from pyspark_checkpointer.manifests.model import Manifest
+from pyspark_checkpointer.runtime import run_sync
 
 SECONDS = 10
 """How long a notebook waits for a store that may not answer at all."""

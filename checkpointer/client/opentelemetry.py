@@ -11,14 +11,14 @@
 
 Durations are histograms, whose counts are how many there were; the others are counters. Attributes:
 `checkpointer.root`, `checkpointer.operator`, `checkpointer.request.kind`, and on durations of what failed
-`error.type`. What each figure counts is said in `checkpointer.checkpoint.metrics`.
+`error.type`. What each figure counts is said in `pyspark_checkpointer.checkpoint.metrics`.
 """
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from checkpointer.checkpoint.metrics import CommitMetrics, Metrics, MetricsCallback, Requests
-from checkpointer.storage.connection import require
+from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, MetricsCallback, Requests
+from pyspark_checkpointer.storage.connection import require
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, MeterProvider

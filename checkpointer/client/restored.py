@@ -3,13 +3,13 @@
 from copy import deepcopy
 from datetime import datetime
 
-from checkpointer.admin.checkpoint_sizes import partition_bytes
-from checkpointer.checkpoint.restore import Snapshot
-from checkpointer.checkpoint.verify import Finding
-from checkpointer.client.html import manifest_html
-from checkpointer.display import count, cut, note, size, some, table
-from checkpointer.runtime.not_picklable import NotPicklable
-from manifests.model import Artifact, CheckpointId, Job, Json, Manifest
+from pyspark_checkpointer.admin.checkpoint_sizes import partition_bytes
+from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.checkpoint.verify import Finding
+from pyspark_checkpointer.client.html import manifest_html
+from pyspark_checkpointer.display import count, cut, note, size, some, table
+from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Job, Json, Manifest
+from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 _MOST = 20
 """Partitions that a notebook shows."""

@@ -6,11 +6,11 @@ It replaces `Async` by `Sync` in the names of this module, so each class here ha
 from collections.abc import Coroutine, Generator
 from typing import Any, Self, TypeVar
 
-from checkpointer.checkpoint.restore import Snapshot
-from checkpointer.client.base import Client
-from checkpointer.client.html import checkpoints_html
-from checkpointer.display import note
-from checkpointer.runtime import bridge, run_sync
+from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.client.base import Client
+from pyspark_checkpointer.client.html import checkpoints_html
+from pyspark_checkpointer.display import note
+from pyspark_checkpointer.runtime import bridge, run_sync
 
 T = TypeVar("T")
 

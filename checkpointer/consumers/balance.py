@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from manifests.positions_json import Row
+from pyspark_checkpointer.manifests.positions_json import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
-from checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUnknownError, ThrottlingError
-from checkpointer.runtime.host import Host
-from checkpointer.storage.base import Blob, Store
-from checkpointer.storage.compare_and_swap import UndecidedError, decide, find
-from checkpointer.storage.conditional_write_check import probe
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUnknownError, ThrottlingError
+from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.storage.base import Blob, Store
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, decide, find
+from pyspark_checkpointer.storage.conditional_write_check import probe
 
 T = TypeVar("T")
 C = TypeVar("C")

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from checkpointer.consumers.cas_object import Document, Form, Space
-from checkpointer.errors import IllegalArgumentError, MalformedError
-from manifests import object_paths
-from manifests.positions_json import (
+from pyspark_checkpointer.consumers.cas_object import Document, Form, Space
+from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.positions_json import (
     MAX_OWNERSHIP,
     MAX_POSITION,
     Ownership,

@@ -5,14 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from checkpointer.consumers.eventhub import core as eventhub
-from checkpointer.consumers.eventprocessorhost import checkpoint as eph
-from checkpointer.consumers.kinesis import state as kinesis
-from checkpointer.consumers.kinesis.sequence import TRIM_HORIZON
-from checkpointer.errors import CorruptionError, MalformedError
-from checkpointer.storage.base import ObjectNotFoundError, Store
-from manifests import object_paths
-from manifests.positions_json import (
+from pyspark_checkpointer.consumers.eventhub import core as eventhub
+from pyspark_checkpointer.consumers.eventprocessorhost import checkpoint as eph
+from pyspark_checkpointer.consumers.kinesis import state as kinesis
+from pyspark_checkpointer.consumers.kinesis.sequence import TRIM_HORIZON
+from pyspark_checkpointer.errors import CorruptionError, MalformedError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.positions_json import (
     MAX_MARKER,
     MAX_OWNERSHIP,
     MAX_POSITION,
@@ -24,6 +23,7 @@ from manifests.positions_json import (
     decode_ownership,
     decode_position,
 )
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
 T = TypeVar("T")
 

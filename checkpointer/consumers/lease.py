@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from checkpointer.consumers.cas_object import Document
-from checkpointer.errors import LeaseLostError
-from checkpointer.runtime.not_picklable import NotPicklable
-from manifests.model import Json
-from manifests.positions_json import Position
+from pyspark_checkpointer.consumers.cas_object import Document
+from pyspark_checkpointer.errors import LeaseLostError
+from pyspark_checkpointer.manifests.model import Json
+from pyspark_checkpointer.manifests.positions_json import Position
+from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 Value = Mapping[str, Json]
 

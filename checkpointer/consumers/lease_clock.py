@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from checkpointer.runtime.host import Host
-from manifests.positions_json import Ownership, Row
+from pyspark_checkpointer.manifests.positions_json import Ownership, Row
+from pyspark_checkpointer.runtime.host import Host
 
 WISH_LEASES = 2
 """Lengths of a lease after which a wish counts no more."""

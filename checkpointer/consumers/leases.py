@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from checkpointer.consumers.balance import Choice, Sight, choose
-from checkpointer.consumers.group import Group, check_name
-from checkpointer.consumers.lease import Lease
-from checkpointer.consumers.lease_clock import Watch
-from checkpointer.errors import (
+from pyspark_checkpointer.consumers.balance import Choice, Sight, choose
+from pyspark_checkpointer.consumers.group import Group, check_name
+from pyspark_checkpointer.consumers.lease import Lease
+from pyspark_checkpointer.consumers.lease_clock import Watch
+from pyspark_checkpointer.errors import (
     CheckpointError,
     ConflictError,
     DependencyError,
@@ -29,9 +29,9 @@ from checkpointer.errors import (
     InvalidStateError,
     LeaseLostError,
 )
-from manifests import object_paths
-from manifests.positions_json import Ownership, Position, Row
-from manifests.shown import show
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row
+from pyspark_checkpointer.manifests.shown import show
 
 T = TypeVar("T")
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from checkpointer.consumers.cas_object import Space
-from checkpointer.runtime.host import SystemHost
-from checkpointer.storage import Fencing, absolute, open_store
+from pyspark_checkpointer.consumers.cas_object import Space
+from pyspark_checkpointer.runtime.host import SystemHost
+from pyspark_checkpointer.storage import Fencing, absolute, open_store
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Where positions are kept, and how that store is used. See `checkpointer.Checkpointer` for the fields.
+    """Where positions are kept, and how that store is used. See `pyspark_checkpointer.Checkpointer` for the fields.
 
     Those who are given one and the same `Root` have the same connections.
     """

@@ -22,14 +22,14 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import checkpointer.storage.connection  # noqa: F401  # closes connections at exit, later than what is registered after
-from checkpointer import runtime
-from checkpointer.errors import IllegalArgumentError, InvalidStateError, ShutdownError
+import pyspark_checkpointer.storage.connection  # noqa: F401  # closes connections at exit, later than what is registered after
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, ShutdownError
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 Write = Callable[[Mapping[K, V]], Coroutine[Any, Any, Mapping[K, Exception]]]
 """Writes values, and gives the keys of those that it did not write, each with the reason.

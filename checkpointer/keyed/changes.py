@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from manifests.model import SNAPSHOT, Chain, Kind
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain, Kind
 
 
 @dataclass(slots=True, eq=False)

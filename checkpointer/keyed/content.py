@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from checkpointer.keyed.changes import Capture
-from checkpointer.keyed.partition import Partition
-from manifests.equal_keys import find_key, is_zoned, now_equal
-from manifests.keyed_records import partition_of
-from manifests.model import Chain
-from manifests.msgpack_values import UnsupportedValueError, pack, unpack
+from pyspark_checkpointer.keyed.changes import Capture
+from pyspark_checkpointer.keyed.partition import Partition
+from pyspark_checkpointer.manifests.equal_keys import find_key, is_zoned, now_equal
+from pyspark_checkpointer.manifests.keyed_records import partition_of
+from pyspark_checkpointer.manifests.model import Chain
+from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack
 
 PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 """Types whose values cannot change and hold nothing that can."""

@@ -21,12 +21,12 @@ from itertools import islice
 from operator import or_
 from typing import Any, TypeVar
 
-from checkpointer.compaction import keyed_fold_start, room_for_delta
-from checkpointer.keyed.changes import PartitionChange
-from checkpointer.keyed.references import unheld
-from manifests.equal_keys import EXACT, find_key, is_zoned, kinds_of, may_differ, may_meet, overlay
-from manifests.model import DELTA, SNAPSHOT, Chain
-from manifests.msgpack_values import UnsupportedValueError, pack, pack_some
+from pyspark_checkpointer.compaction import keyed_fold_start, room_for_delta
+from pyspark_checkpointer.keyed.changes import PartitionChange
+from pyspark_checkpointer.keyed.references import unheld
+from pyspark_checkpointer.manifests.equal_keys import EXACT, find_key, is_zoned, kinds_of, may_differ, may_meet, overlay
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Chain
+from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, pack_some
 
 TOGETHER = 256
 """Values that are packed, and keys that are looked up, together: they are in the processor's cache the second time."""

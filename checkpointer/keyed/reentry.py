@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Generic, Protocol, Self, TypeVar
 from weakref import WeakSet
 
-from checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.errors import InvalidStateError
 
 LOOK = 1.0
 """Seconds after which a thread that waits looks what the one that it waits for is doing."""

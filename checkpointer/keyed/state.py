@@ -11,17 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import islice
 from typing import Any
 
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.keyed.changes import Capture
-from checkpointer.keyed.content import MISSING, PLAIN, Content, Step, fill, place_anew
-from checkpointer.keyed.partition import Partition
-from checkpointer.keyed.reentry import Exclusive, Guard
-from checkpointer.runtime.not_picklable import NotPicklable
-from manifests.keyed_records import in_known_zones, partition_of, partitions_of
-from manifests.model import Chain
-from manifests.msgpack_values import UnsupportedValueError, pack, pack_some, unpack
-from manifests.shown import show
-from manifests.zones import HOLDERS
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.keyed.changes import Capture
+from pyspark_checkpointer.keyed.content import MISSING, PLAIN, Content, Step, fill, place_anew
+from pyspark_checkpointer.keyed.partition import Partition
+from pyspark_checkpointer.keyed.reentry import Exclusive, Guard
+from pyspark_checkpointer.manifests.keyed_records import in_known_zones, partition_of, partitions_of
+from pyspark_checkpointer.manifests.model import Chain
+from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, pack_some, unpack
+from pyspark_checkpointer.manifests.shown import show
+from pyspark_checkpointer.manifests.zones import HOLDERS
+from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 PARTITIONS = 8
 """Partitions of a state unless told otherwise: enough for every core of a small driver to encode at once."""
@@ -57,7 +57,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     Keys are text, bytes, numbers, None, dates and times, UUIDs, and tuples or frozen sets of these. Times in zones of
     one name are compared by their clocks, as if all these zones were one object. Values are whatever
-    `manifests.msgpack_values` packs; others are refused when the state is saved, by key and type. Iteration goes
+    `manifests/msgpack_values.py` packs; others are refused when the state is saved, by key and type. Iteration goes
     partition by partition. `partitions` is how many parts the keys are spread over; it may differ at every restore.
     A state follows one operator: saved under another name, or on another root, it is written whole.
     """

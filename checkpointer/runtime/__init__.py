@@ -20,12 +20,12 @@ from typing import Any, ParamSpec, TypeVar
 
 import fsspec.asyn
 
-from manifests.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 FILE_THREADS = 16
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
-from checkpointer import runtime
+from pyspark_checkpointer import runtime
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, NoReturn, SupportsIndex
 
-from manifests.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError
 
 
 class NotPicklable:

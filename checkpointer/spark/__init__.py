@@ -5,21 +5,21 @@ try:
     import pyspark.sql.datasource  # noqa: F401  # came with PySpark 4
 except ImportError as error:
     raise ImportError(
-        f"checkpointer.spark needs PySpark 4 and pyarrow, and {error.name} is missing: "
+        f"pyspark_checkpointer.spark needs PySpark 4 and pyarrow, and {error.name} is missing: "
         "pip install 'spark-state-checkpointer[spark]'",
         name=error.name,
     ) from error
 
-from checkpointer.spark.batch import Token
-from checkpointer.spark.can_restore import Compatibility, can_restore
-from checkpointer.spark.cleanup import clean, frame_of, plan_cleanup
-from checkpointer.spark.datasource import CheckpointerSource
-from checkpointer.spark.raw_partitions import Delta, Snapshot
-from checkpointer.spark.read import diff, read_state
-from checkpointer.spark.state import State
-from checkpointer.spark.stateful import stateful
-from checkpointer.spark.table import TableState
-from checkpointer.table.schema import Combine
+from pyspark_checkpointer.spark.batch import Token
+from pyspark_checkpointer.spark.can_restore import Compatibility, can_restore
+from pyspark_checkpointer.spark.cleanup import clean, frame_of, plan_cleanup
+from pyspark_checkpointer.spark.datasource import CheckpointerSource
+from pyspark_checkpointer.spark.raw_partitions import Delta, Snapshot
+from pyspark_checkpointer.spark.read import diff, read_state
+from pyspark_checkpointer.spark.state import State
+from pyspark_checkpointer.spark.stateful import stateful
+from pyspark_checkpointer.spark.table import TableState
+from pyspark_checkpointer.table.schema import Combine
 
 __all__ = [
     "CheckpointerSource",

@@ -8,8 +8,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
-from checkpointer.errors import IllegalArgumentError
-from manifests import object_paths
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests import object_paths
 
 _CONNECT = "pyspark.sql.connect."
 
@@ -18,8 +18,8 @@ def check_session(function: str, spark: object) -> None:
     """Refuse a session of Spark Connect: it has no driver in this process that could commit."""
     if type(spark).__module__.startswith(_CONNECT):
         raise IllegalArgumentError(
-            f"{function}(): Spark Connect is not supported by checkpointer.spark: use a session of classic PySpark, "
-            "made without a remote; Checkpointer(root).restore().table(…) reads a table without Spark"
+            f"{function}(): Spark Connect is not supported by pyspark_checkpointer.spark: use a session of classic "
+            "PySpark, made without a remote; Checkpointer(root).restore().table(…) reads a table without Spark"
         )
 
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
-from checkpointer.checkpoint.liveness import ask, this_driver
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.spark.arguments import check_session
-from manifests.model import Job
+from pyspark_checkpointer.checkpoint.liveness import ask, this_driver
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.spark.arguments import check_session
 
 _QUERY_ID = "sql.streaming.queryId"
 _RUN_ID = "spark.jobGroup.id"  # Spark runs a streaming query's jobs in a group named after the run

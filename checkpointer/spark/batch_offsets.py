@@ -8,15 +8,15 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
-from checkpointer.admin.streaming.file_source_log import digest, last_entries
-from checkpointer.admin.streaming.offset_log import Offsets
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.spark.batch import find_query
-from checkpointer.storage.url import parse
-from manifests.job_json import LIST_ENTRY
-from manifests.model import Job, SparkProgress
+from pyspark_checkpointer.admin.streaming.file_source_log import digest, last_entries
+from pyspark_checkpointer.admin.streaming.offset_log import Offsets
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.job_json import LIST_ENTRY
+from pyspark_checkpointer.manifests.model import Job, SparkProgress
+from pyspark_checkpointer.spark.batch import find_query
+from pyspark_checkpointer.storage.url import parse
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 MAX_FILES = 100_000
 """Files of one batch whose names are looked at: some tenths of a second, where Spark took many to list them."""

@@ -6,14 +6,14 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from checkpointer.client._sync import Checkpointer
-from checkpointer.errors import CheckpointError, IllegalArgumentError
-from checkpointer.spark.arguments import check_combine, check_key, check_num_partitions, check_schema
-from checkpointer.spark.read import Root
-from checkpointer.storage import Fencing
-from checkpointer.table.reader import Version
-from checkpointer.table.schema import Combine, extended_schema, first_schema, needs_rescale
-from checkpointer.table.types import show_type
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
+from pyspark_checkpointer.spark.arguments import check_combine, check_key, check_num_partitions, check_schema
+from pyspark_checkpointer.spark.read import Root
+from pyspark_checkpointer.storage import Fencing
+from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.schema import Combine, extended_schema, first_schema, needs_rescale
+from pyspark_checkpointer.table.types import show_type
 
 
 @dataclass(frozen=True, slots=True)

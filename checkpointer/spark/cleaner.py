@@ -4,14 +4,14 @@ import logging
 import threading
 from typing import Any
 
-from checkpointer.admin.retention.garbage_collect import clean
-from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.client.base import Client
-from checkpointer.errors import CheckpointError
-from checkpointer.runtime import run_sync
-from manifests.model import CheckpointId
+from pyspark_checkpointer.admin.retention.garbage_collect import clean
+from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.client.base import Client
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.runtime import run_sync
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 
 class Cleaner:

@@ -12,20 +12,26 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from checkpointer.admin.retention.expire import retire
-from checkpointer.admin.retention.garbage_collect import BULK, Cleaned, check_policy, judge_leftovers, judge_store
-from checkpointer.admin.retention.plan import Judge, Plan, PlanRow, Total
-from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.admin.retention.reachability import DELETE, LATER
-from checkpointer.client._sync import Checkpointer
-from checkpointer.client.base import Client
-from checkpointer.errors import StoreRefusedError
-from checkpointer.runtime import run_sync
-from checkpointer.spark.arguments import check_session
-from checkpointer.spark.task_client import TaskRoot
-from checkpointer.storage import Fencing
-from checkpointer.storage.base import Leftover, Store
-from manifests import object_paths
+from pyspark_checkpointer.admin.retention.expire import retire
+from pyspark_checkpointer.admin.retention.garbage_collect import (
+    BULK,
+    Cleaned,
+    check_policy,
+    judge_leftovers,
+    judge_store,
+)
+from pyspark_checkpointer.admin.retention.plan import Judge, Plan, PlanRow, Total
+from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.client.base import Client
+from pyspark_checkpointer.errors import StoreRefusedError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.arguments import check_session
+from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.storage import Fencing
+from pyspark_checkpointer.storage.base import Leftover, Store
 
 SHARES = 64
 """About as many parts as the objects of an operator are listed in."""

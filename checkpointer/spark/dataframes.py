@@ -11,12 +11,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 from pyspark.sql.types import StructField, StructType
 
-from checkpointer.errors import IllegalArgumentError, MalformedError
-from checkpointer.table.schema import PARTITION, TableSchema
-from checkpointer.table.schema import Column as TableColumn
-from checkpointer.table.types import is_float, is_wider, plain_type, show_type
-from manifests.errors import BAD_INPUT
-from manifests.model import Json
+from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
+from pyspark_checkpointer.manifests.errors import BAD_INPUT
+from pyspark_checkpointer.manifests.model import Json
+from pyspark_checkpointer.table.schema import PARTITION, TableSchema
+from pyspark_checkpointer.table.schema import Column as TableColumn
+from pyspark_checkpointer.table.types import is_float, is_wider, plain_type, show_type
 
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What a task does with the rows it gets."""

@@ -9,17 +9,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from checkpointer.client._sync import Checkpointer
-from checkpointer.client._sync_checkpoint import Restored
-from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, RetiredError
-from checkpointer.spark.dataframes import struct_of
-from checkpointer.spark.interpreter import offer
-from checkpointer.spark.read import restore, version_of
-from checkpointer.spark.scan import batches_of, spread
-from checkpointer.storage import absolute
-from checkpointer.table.reader import Reader, Version
-from checkpointer.table.types import whole_variants
-from manifests.model import CheckpointId
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, RetiredError
+from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.spark.dataframes import struct_of
+from pyspark_checkpointer.spark.interpreter import offer
+from pyspark_checkpointer.spark.read import restore, version_of
+from pyspark_checkpointer.spark.scan import batches_of, spread
+from pyspark_checkpointer.storage import absolute
+from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.types import whole_variants
 
 OPTIONS = ("path", "operator", "view", "id", "epoch", "savepoint", "columns", "storage_options", "fencing")
 

@@ -2,7 +2,7 @@
 
 import re
 
-from checkpointer.errors import CheckpointError
+from pyspark_checkpointer.errors import CheckpointError
 
 _MOST = 1_000
 _TRACEBACK = "Traceback (most recent call last):"

@@ -14,12 +14,12 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
-from checkpointer.errors import InvalidStateError
-from checkpointer.storage import parse
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.storage import parse
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
-_NEEDED = ("checkpointer", "manifests", "fsspec", "msgpack", "numpy", "pandas", "pyarrow", "tenacity", "zstandard")
+_NEEDED = ("pyspark_checkpointer", "fsspec", "msgpack", "numpy", "pandas", "pyarrow", "tenacity", "zstandard")
 _MOST_TASKS = 16
 
 _NOT_CHOSEN = "python3"

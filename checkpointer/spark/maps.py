@@ -7,9 +7,9 @@ made between batches goes into the next checkpoint, one that is made after the l
 from collections.abc import Callable
 from typing import Any
 
-from checkpointer.errors import InvalidStateError
-from checkpointer.keyed.content import CHANGES
-from checkpointer.keyed.state import KeyedState
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.keyed.content import CHANGES
+from pyspark_checkpointer.keyed.state import KeyedState
 
 
 def wake(state: KeyedState) -> None:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.errors import InvalidStateError
 
 
 class Operations:

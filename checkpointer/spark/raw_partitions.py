@@ -13,13 +13,13 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 
-from checkpointer.client._sync import Checkpointer
-from checkpointer.client.base import as_bytes
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.spark.arguments import check_frame, check_names, check_num_partitions
-from checkpointer.spark.task_client import TaskRoot
-from manifests import object_paths
-from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Kind
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.client.base import as_bytes
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Kind
+from pyspark_checkpointer.spark.arguments import check_frame, check_names, check_num_partitions
+from pyspark_checkpointer.spark.task_client import TaskRoot
 
 _PARTITION = "__partition"
 _RESULT = "path string, size bigint, place string"

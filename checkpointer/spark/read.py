@@ -8,18 +8,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from checkpointer.checkpoint.resolve import CheckpointSelector
-from checkpointer.client._sync import Checkpointer
-from checkpointer.client._sync_checkpoint import Restored
-from checkpointer.errors import IllegalArgumentError, OperatorNotFoundError, StoreNotFoundError
-from checkpointer.spark.arguments import check_frame, check_session
-from checkpointer.spark.dataframes import quote
-from checkpointer.spark.interpreter import use_driver_python
-from checkpointer.spark.scan import lookup, scan
-from checkpointer.storage import Fencing
-from checkpointer.table.reader import Version
-from checkpointer.table.types import is_wider, plain_type
-from manifests.model import CheckpointId
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.errors import IllegalArgumentError, OperatorNotFoundError, StoreNotFoundError
+from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.spark.arguments import check_frame, check_session
+from pyspark_checkpointer.spark.dataframes import quote
+from pyspark_checkpointer.spark.interpreter import use_driver_python
+from pyspark_checkpointer.spark.scan import lookup, scan
+from pyspark_checkpointer.storage import Fencing
+from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.types import is_wider, plain_type
 
 Root = str | os.PathLike[str]
 

@@ -8,19 +8,19 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from checkpointer.checkpoint.restore import explaining
-from checkpointer.checkpoint.writer import Session
-from checkpointer.client._sync import Checkpointer
-from checkpointer.runtime import run_sync
-from checkpointer.spark.arguments import check_names
-from checkpointer.spark.dataframes import keys_of, map_batches, rows_of, struct_of
-from checkpointer.spark.task_client import TaskRoot
-from checkpointer.table import wide
-from checkpointer.table.merge import in_order
-from checkpointer.table.reader import Reader, Version
-from checkpointer.table.schema import PARTITION
-from checkpointer.table.writer import split
-from manifests.model import CheckpointId
+from pyspark_checkpointer.checkpoint.restore import explaining
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.arguments import check_names
+from pyspark_checkpointer.spark.dataframes import keys_of, map_batches, rows_of, struct_of
+from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.table import wide
+from pyspark_checkpointer.table.merge import in_order
+from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.schema import PARTITION
+from pyspark_checkpointer.table.writer import split
 
 TASK_BYTES = 32 << 20
 """Stored bytes that one task reads, unless one partition has more."""

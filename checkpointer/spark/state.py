@@ -9,26 +9,26 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from checkpointer.client._sync import Checkpointer
-from checkpointer.client._sync_checkpoint import Checkpoint, Restored
-from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
-from checkpointer.keyed.state import PARTITIONS, KeyedState
-from checkpointer.runtime import run_sync
-from checkpointer.runtime.not_picklable import NotPicklable
-from checkpointer.spark import maps
-from checkpointer.spark.batch import Token
-from checkpointer.spark.batch_offsets import QueryProgress
-from checkpointer.spark.operations import Operations
-from checkpointer.spark.raw_partitions import Write, partitioning, write_partitions
-from checkpointer.spark.table import TableState
-from checkpointer.table.schema import Combine
-from manifests import codecs, object_paths
-from manifests.model import CheckpointId, Job, Json
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.keyed.state import PARTITIONS, KeyedState
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId, Job, Json
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.runtime.not_picklable import NotPicklable
+from pyspark_checkpointer.spark import maps
+from pyspark_checkpointer.spark.batch import Token
+from pyspark_checkpointer.spark.batch_offsets import QueryProgress
+from pyspark_checkpointer.spark.operations import Operations
+from pyspark_checkpointer.spark.raw_partitions import Write, partitioning, write_partitions
+from pyspark_checkpointer.spark.table import TableState
+from pyspark_checkpointer.table.schema import Combine
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 
 class Line:

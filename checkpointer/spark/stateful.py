@@ -13,21 +13,21 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 
-from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.admin.streaming.alignment import CONTINUE, Step, compare
-from checkpointer.checkpoint.metrics import MetricsCallback
-from checkpointer.client._sync import Checkpointer
-from checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
-from checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
-from checkpointer.spark.batch_offsets import QueryProgress
-from checkpointer.spark.cleaner import Cleaner
-from checkpointer.spark.failure import describe
-from checkpointer.spark.state import Callback, Line, State
-from checkpointer.spark.task_client import prove_tasks
-from checkpointer.storage import Fencing
-from manifests.model import Job
+from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.admin.streaming.alignment import CONTINUE, Step, compare
+from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
+from pyspark_checkpointer.spark.batch_offsets import QueryProgress
+from pyspark_checkpointer.spark.cleaner import Cleaner
+from pyspark_checkpointer.spark.failure import describe
+from pyspark_checkpointer.spark.state import Callback, Line, State
+from pyspark_checkpointer.spark.task_client import prove_tasks
+from pyspark_checkpointer.storage import Fencing
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 OnReset = Literal["error", "continue"]
 

@@ -15,14 +15,15 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from checkpointer.checkpoint.migrated import how_to_keep
-from checkpointer.checkpoint.save import Draft
-from checkpointer.client._sync import Checkpointer
-from checkpointer.compaction import table_rewrites
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.runtime import run_sync
-from checkpointer.runtime.not_picklable import NotPicklable
-from checkpointer.spark.arguments import (
+from pyspark_checkpointer.checkpoint.migrated import how_to_keep
+from pyspark_checkpointer.checkpoint.save import Draft
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.compaction import table_rewrites
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.runtime.not_picklable import NotPicklable
+from pyspark_checkpointer.spark.arguments import (
     check_combine,
     check_frame,
     check_key,
@@ -30,13 +31,13 @@ from checkpointer.spark.arguments import (
     check_num_partitions,
     check_schema,
 )
-from checkpointer.spark.dataframes import Work, fields_of, has_unique_keys, keys_of, map_batches, rows_of
-from checkpointer.spark.scan import each, lookup, scan, spread
-from checkpointer.spark.task_client import TaskRoot
-from checkpointer.spark.write_tasks import RESULT, CompactTask, WriteTask, Written
-from checkpointer.table import kept, merge, wide
-from checkpointer.table.reader import Reader, Version
-from checkpointer.table.schema import (
+from pyspark_checkpointer.spark.dataframes import Work, fields_of, has_unique_keys, keys_of, map_batches, rows_of
+from pyspark_checkpointer.spark.scan import each, lookup, scan, spread
+from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.spark.write_tasks import RESULT, CompactTask, WriteTask, Written
+from pyspark_checkpointer.table import kept, merge, wide
+from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.schema import (
     DELETE,
     MERGE,
     PARTITION,
@@ -47,8 +48,7 @@ from checkpointer.table.schema import (
     needs_rescale,
     next_schema,
 )
-from checkpointer.table.writer import Writer, on_top, rewrite
-from manifests.model import Artifact, Chain, CheckpointId
+from pyspark_checkpointer.table.writer import Writer, on_top, rewrite
 
 PARTITIONS = 16
 """Partitions of a table unless told otherwise."""

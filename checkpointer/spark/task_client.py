@@ -10,15 +10,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from checkpointer.checkpoint.placement import this_place
-from checkpointer.client._sync import Checkpointer
-from checkpointer.client._sync_checkpoint import Restored
-from checkpointer.errors import InvalidStateError
-from checkpointer.spark.interpreter import settle_interpreter, use_driver_python
-from checkpointer.storage import parse
-from manifests import codecs
+from pyspark_checkpointer.checkpoint.placement import this_place
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.manifests import codecs
+from pyspark_checkpointer.spark.interpreter import settle_interpreter, use_driver_python
+from pyspark_checkpointer.storage import parse
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,17 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from checkpointer.compaction import is_small
-from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
-from checkpointer.runtime import run_sync
-from checkpointer.spark.task_client import TaskRoot
-from checkpointer.table import kept, merge, wide
-from checkpointer.table.hashing import check_partitions
-from checkpointer.table.reader import Reader, Version
-from checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
-from checkpointer.table.writer import Writer, rewrite, split
-from manifests import object_paths
-from manifests.model import Artifact, Chain, CheckpointId
+from pyspark_checkpointer.compaction import is_small
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.table import kept, merge, wide
+from pyspark_checkpointer.table.hashing import check_partitions
+from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
+from pyspark_checkpointer.table.writer import Writer, rewrite, split
 
 RESULT = StructType([StructField("written", BinaryType())])
 

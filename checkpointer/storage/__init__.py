@@ -9,8 +9,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.storage.base import (
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.storage.base import (
     SWAP_LIMIT,
     Blob,
     Entry,
@@ -21,10 +21,10 @@ from checkpointer.storage.base import (
     Settings,
     Store,
 )
-from checkpointer.storage.connection import require
-from checkpointer.storage.limiting import LimitedStore
-from checkpointer.storage.retrying import RetryingStore
-from checkpointer.storage.url import Location, absolute, parse
+from pyspark_checkpointer.storage.connection import require
+from pyspark_checkpointer.storage.limiting import LimitedStore
+from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.storage.url import Location, absolute, parse
 
 Fencing = Literal["required", "none"]
 

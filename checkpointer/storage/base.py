@@ -1,7 +1,7 @@
 """What every store offers: coroutines over whole objects, named by paths relative to the root.
 
 Objects are written once and never changed, except those written by `compare_and_swap`. Paths come from
-`manifests.object_paths` only. A store raises errors of the tree (`checkpointer.errors`) and three signals of its
+`manifests/object_paths.py` only. A store raises errors of the tree (`checkpointer/errors.py`) and three signals of its
 own, which the layers above turn into an outcome:
 
 * `ObjectNotFoundError`: nothing has this path;
@@ -19,8 +19,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from checkpointer.errors import ConflictError, IllegalArgumentError, NotFoundError
-from manifests.digest import Bytes, sha256
+from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, NotFoundError
+from pyspark_checkpointer.manifests.digest import Bytes, sha256
 
 UNFENCED = 'fencing="none", or --fencing none on the command line (of a target --target-fencing none)'
 """How a user accepts a store without conditions on writes, as errors say it."""
@@ -131,7 +131,7 @@ async def pages(store: "Listing | Store", prefix: str) -> AsyncIterator[Sequence
 
 class Store(Protocol):
     """A root on some object store. All coroutines run on the library's own event loop
-    (`checkpointer.runtime`)."""
+    (`pyspark_checkpointer.runtime`)."""
 
     @property
     def url(self) -> str:

@@ -8,11 +8,11 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from checkpointer import runtime
-from checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError
-from checkpointer.storage.base import SWAP_LIMIT, Sink
-from checkpointer.storage.limiting import SMALL_TURNS
-from manifests.digest import Bytes
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.storage.base import SWAP_LIMIT, Sink
+from pyspark_checkpointer.storage.limiting import SMALL_TURNS
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """Finding out what became of a swap: the one request that a store never repeats by itself."""
 
-from checkpointer.errors import (
+from pyspark_checkpointer.errors import (
     CheckpointError,
     OutcomeUnknownError,
     RetryableError,
@@ -8,7 +8,7 @@ from checkpointer.errors import (
     StoreRefusedError,
     SwapNotSentError,
 )
-from checkpointer.storage.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store
+from pyspark_checkpointer.storage.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store
 
 NOT_TOLD = (RetryableError, StoreRefusedError, StoreNotFoundError)
 """What a store raises that cannot, or will not, tell what it holds: the one proves as little as the other."""

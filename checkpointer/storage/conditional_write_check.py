@@ -3,8 +3,8 @@
 import secrets
 from contextlib import suppress
 
-from checkpointer.errors import CheckpointError, RetryableError, StoreRefusedError
-from checkpointer.storage.base import UNFENCED, ObjectExistsError, PreconditionFailedError, Store
+from pyspark_checkpointer.errors import CheckpointError, RetryableError, StoreRefusedError
+from pyspark_checkpointer.storage.base import UNFENCED, ObjectExistsError, PreconditionFailedError, Store
 
 ATTEMPTS = 3
 

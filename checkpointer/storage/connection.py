@@ -18,8 +18,8 @@ from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from checkpointer import runtime
-from checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import IllegalArgumentError
 
 F = TypeVar("F")
 

@@ -5,11 +5,11 @@ import os
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
-from checkpointer import runtime
-from checkpointer.errors import DependencyError, IllegalArgumentError
-from checkpointer.storage import request_counts
-from checkpointer.storage.base import Blob, Leftover, Listing, Page, S, Store
-from manifests.digest import Bytes
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.storage import request_counts
+from pyspark_checkpointer.storage.base import Blob, Leftover, Listing, Page, S, Store
 
 T = TypeVar("T")
 
@@ -125,7 +125,9 @@ class LimitedStore(Listing):
 
     def _check_loop(self) -> None:
         if not runtime.on_loop():
-            raise IllegalArgumentError("a store was used outside its event loop: use checkpointer.runtime.run_sync")
+            raise IllegalArgumentError(
+                "a store was used outside its event loop: use pyspark_checkpointer.runtime.run_sync"
+            )
         if self._process != os.getpid():
             # After a fork the turns that the parent had given away would never come back.
             self._give_turns()

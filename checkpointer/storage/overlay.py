@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from checkpointer.storage.base import Blob, Leftover, Listing, Page, S, Store
-from manifests.digest import Bytes
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.storage.base import Blob, Leftover, Listing, Page, S, Store
 
 
 class OverlayStore(Listing):

@@ -32,7 +32,7 @@ class StoreKind:
     """Whether it is in the memory of this process, which other processes do not see."""
 
 
-_BELOW = "checkpointer.storage"
+_BELOW = "pyspark_checkpointer.storage"
 
 STORES = (
     StoreKind(("file", "local"), f"{_BELOW}.local", is_of_this_machine=True),

@@ -8,9 +8,18 @@ from typing import TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from checkpointer.errors import RetryableError
-from checkpointer.storage.base import Blob, Leftover, Listing, ObjectExistsError, ObjectNotFoundError, Page, S, Store
-from manifests.digest import Bytes
+from pyspark_checkpointer.errors import RetryableError
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.storage.base import (
+    Blob,
+    Leftover,
+    Listing,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    Page,
+    S,
+    Store,
+)
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import fsspec
 
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.storage.registry import STORES, StoreKind, kind_of
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.storage.registry import STORES, StoreKind, kind_of
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 

@@ -15,18 +15,18 @@ from io import BytesIO
 
 import pyarrow as pa
 
-from checkpointer.checkpoint.latest import reading
-from checkpointer.checkpoint.resolve import CheckpointSelector, read_live
-from checkpointer.checkpoint.restore import Kind, Snapshot, kind_of
-from checkpointer.checkpoint.writer import Session
-from checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
-from checkpointer.runtime.host import Progress, tell
-from checkpointer.storage.base import ObjectExistsError, Store
-from checkpointer.table.parquet_file import PlainRows, open_writer
-from manifests import object_paths
-from manifests.model import CheckpointId
+from pyspark_checkpointer.checkpoint.latest import reading
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
+from pyspark_checkpointer.checkpoint.restore import Kind, Snapshot, kind_of
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.runtime.host import Progress, tell
+from pyspark_checkpointer.storage.base import ObjectExistsError, Store
+from pyspark_checkpointer.table.parquet_file import PlainRows, open_writer
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 MARKER = "_checkpoint.json"
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.table.schema import PARTITION, Column, TableSchema
-from manifests.model import Json
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Json
+from pyspark_checkpointer.table.schema import PARTITION, Column, TableSchema
 
 _SEED = 42
 _MASK = 0xFFFFFFFF

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
+from pyspark_checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
 
 
 def text_of(ids: Iterable[int]) -> str | None:

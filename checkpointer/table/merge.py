@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.table import kept, wide
-from checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, Column, TableSchema
-from checkpointer.table.types import MAX_PRECISION, decimal_scale, is_float, is_wider, show_type
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.table import kept, wide
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, Column, TableSchema
+from pyspark_checkpointer.table.types import MAX_PRECISION, decimal_scale, is_float, is_wider, show_type
 
 
 def in_order(rows: pa.Table, key: list[str], *, stable: bool = False) -> pa.Table:

@@ -5,19 +5,19 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkpointer.checkpoint.migration import Transform, call
-from checkpointer.checkpoint.restore import Snapshot
-from checkpointer.compaction import is_small
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.storage.overlay import OverlayStore
-from checkpointer.table.hashing import partitions_of
-from checkpointer.table.merge import check_unique, in_order, show_key
-from checkpointer.table.opening import partition_reader
-from checkpointer.table.reader import Version
-from checkpointer.table.schema import CHANGE, FIELD_ID, MERGE, OWN, PARTITION, TableSchema, migrated_schema
-from checkpointer.table.types import spark_type
-from checkpointer.table.writer import Writer, on_top
-from manifests.model import Chain, CheckpointId, Operator
+from pyspark_checkpointer.checkpoint.migration import Transform, call
+from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.compaction import is_small
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Operator
+from pyspark_checkpointer.storage.overlay import OverlayStore
+from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.merge import check_unique, in_order, show_key
+from pyspark_checkpointer.table.opening import partition_reader
+from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.schema import CHANGE, FIELD_ID, MERGE, OWN, PARTITION, TableSchema, migrated_schema
+from pyspark_checkpointer.table.types import spark_type
+from pyspark_checkpointer.table.writer import Writer, on_top
 
 COMBINE = b"combine"
 """Metadata of a field that a transform returns: how the column is combined from now on."""

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import Table
 
-from checkpointer.checkpoint.restore import Snapshot, explaining
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.table.hashing import partitions_of
-from checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.checkpoint.restore import Snapshot, explaining
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.reader import Reader, Version
 
 Keys = Sequence[Mapping[str, Any]]
 """Keys as rows: for each key column its value."""

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkpointer.errors import MalformedError
-from checkpointer.table import kept, wide
-from checkpointer.table.footer import check_footer, check_rows
-from checkpointer.table.schema import CHANGE, FIELD_ID, KEPT, OWN, PARTITION, Column, TableSchema
-from manifests.digest import sha256, verify
-from manifests.model import Tail
+from pyspark_checkpointer.errors import MalformedError
+from pyspark_checkpointer.manifests.digest import sha256, verify
+from pyspark_checkpointer.manifests.model import Tail
+from pyspark_checkpointer.table import kept, wide
+from pyspark_checkpointer.table.footer import check_footer, check_rows
+from pyspark_checkpointer.table.schema import CHANGE, FIELD_ID, KEPT, OWN, PARTITION, Column, TableSchema
 
 ROW_GROUP = 16_384
 """Rows of a row group at most: what a lookup reads for one key."""

@@ -11,14 +11,14 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkpointer.checkpoint.restore import Kind, Snapshot
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.runtime import run_sync
-from checkpointer.storage.local import files
-from checkpointer.table.opening import partition_reader
-from checkpointer.table.reader import Version
-from manifests.msgpack_values import unpack
-from manifests.tagged_json import to_json
+from pyspark_checkpointer.checkpoint.restore import Kind, Snapshot
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.msgpack_values import unpack
+from pyspark_checkpointer.manifests.tagged_json import to_json
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.local import files
+from pyspark_checkpointer.table.opening import partition_reader
+from pyspark_checkpointer.table.reader import Version
 
 ENTRIES = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)])
 """Of a map. Both are JSON text, in the form of `checkpointer cat`: their types never depend on what is in the map."""

@@ -11,15 +11,15 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from checkpointer.checkpoint import objects
-from checkpointer.errors import CorruptionError, IllegalArgumentError
-from checkpointer.runtime.host import Host
-from checkpointer.storage.base import Store
-from checkpointer.table import kept, merge, parquet, wide
-from checkpointer.table.schema import PARTITION, TableSchema
-from manifests import codecs
-from manifests.digest import sha256, verify
-from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Operator
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
+from pyspark_checkpointer.manifests import codecs
+from pyspark_checkpointer.manifests.digest import sha256, verify
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Operator
+from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.table import kept, merge, parquet, wide
+from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 
 
 @dataclass(frozen=True, slots=True)

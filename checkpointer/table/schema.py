@@ -6,9 +6,10 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
-from checkpointer.checkpoint.migrated import how_to_keep
-from checkpointer.errors import IllegalArgumentError, MalformedError
-from checkpointer.table.types import (
+from pyspark_checkpointer.checkpoint.migrated import how_to_keep
+from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
+from pyspark_checkpointer.manifests.model import Json
+from pyspark_checkpointer.table.types import (
     arrow_type,
     can_be_key,
     can_order,
@@ -18,7 +19,6 @@ from checkpointer.table.types import (
     plain_type,
     show_type,
 )
-from manifests.model import Json
 
 PARTITION = "__partition"
 """Column of a delta: the partition its row belongs to."""

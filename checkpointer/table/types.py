@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkpointer.errors import IllegalArgumentError
-from manifests.model import Json
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import Json
 
 _ATOMIC = {
     "boolean": pa.bool_(),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.errors import InvalidStateError
 
 NARROW_BYTES = 1 << 30
 """Bytes of rows up to which 32-bit offsets are sure to do."""

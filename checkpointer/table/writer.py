@@ -7,16 +7,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkpointer.checkpoint import objects
-from checkpointer.errors import InvalidStateError
-from checkpointer.runtime.host import Host
-from checkpointer.storage.base import Store
-from checkpointer.table import kept, parquet, wide
-from checkpointer.table.merge import in_order
-from checkpointer.table.reader import Reader, empty_base
-from checkpointer.table.schema import CHANGE, DELETE, KEPT, PARTITION, TableSchema
-from manifests import codecs, object_paths
-from manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId
+from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.table import kept, parquet, wide
+from pyspark_checkpointer.table.merge import in_order
+from pyspark_checkpointer.table.reader import Reader, empty_base
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, PARTITION, TableSchema
 
 MAX_PARTITION = 4 << 30
 """Bytes in memory of a partition's rows at most: as one object they still go to any store with one request."""

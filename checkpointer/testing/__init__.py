@@ -1,14 +1,14 @@
 """Tools to test what is built on a store.
 
 `FaultyStore` wraps any store and fails as a script or a seed says; `injected` puts faults into every root that a
-process opens; `crash_points` kills a job at every place where it can die. With pytest, `checkpointer.testing.plugin`
-has fixtures of them.
+process opens; `crash_points` kills a job at every place where it can die. With pytest,
+`pyspark_checkpointer.testing.plugin` has fixtures of them.
 """
 
-from checkpointer.testing.crashes import CrashPoint, crash_points, injected
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.requests import CrashError, Fault, Gate, LateWrite, Request, Send
-from checkpointer.testing.store import FaultyStore
+from pyspark_checkpointer.testing.crashes import CrashPoint, crash_points, injected
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.requests import CrashError, Fault, Gate, LateWrite, Request, Send
+from pyspark_checkpointer.testing.store import FaultyStore
 
 __all__ = [
     "CrashError",

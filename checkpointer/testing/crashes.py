@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from unittest import mock
 
-from checkpointer import storage as stores
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.store import FaultyStore
+from pyspark_checkpointer import storage as stores
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 
 Job = Callable[[str], object]
 """A program that keeps its state below the root it is given."""

@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, ThrottlingError
-from checkpointer.storage.base import Blob, Entry, Page
-from checkpointer.testing.requests import KINDS, WRITES, CrashError, Fault, Gate, LateWrite, Request, Send
+from pyspark_checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, ThrottlingError
+from pyspark_checkpointer.storage.base import Blob, Entry, Page
+from pyspark_checkpointer.testing.requests import KINDS, WRITES, CrashError, Fault, Gate, LateWrite, Request, Send
 
 RATE = 0.1
 """The share of requests that a seed lets fail unless told otherwise."""

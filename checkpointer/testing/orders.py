@@ -11,8 +11,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
-from checkpointer.testing.requests import WRITES, Request
-from checkpointer.testing.simulation import Simulation, Waiting
+from pyspark_checkpointer.testing.requests import WRITES, Request
+from pyspark_checkpointer.testing.simulation import Simulation, Waiting
 
 Key = tuple[str, str, str, int, str]
 """An actor, the kind, path and number of its request, and what becomes of that."""

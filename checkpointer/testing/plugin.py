@@ -1,4 +1,4 @@
-"""Fixtures for pytest. In a `conftest.py`: `pytest_plugins = ["checkpointer.testing.plugin"]`."""
+"""Fixtures for pytest. In a `conftest.py`: `pytest_plugins = ["pyspark_checkpointer.testing.plugin"]`."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer.testing.crashes import CrashPoint, Job, crash_points, injected
-from checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.crashes import CrashPoint, Job, crash_points, injected
+from pyspark_checkpointer.testing.faults import Faults
 
 CrashPoints = Callable[..., Iterator[CrashPoint]]
 

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from checkpointer import runtime
-from checkpointer.errors import ConflictError
-from manifests.digest import Bytes
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import ConflictError
+from pyspark_checkpointer.manifests.digest import Bytes
 
 PATIENCE = 30.0
 """Seconds after which a held request gives up, so that a broken test fails and does not hang."""

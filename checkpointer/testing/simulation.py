@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from checkpointer.errors import DependencyError, StoreRefusedError
-from checkpointer.storage.base import Page, Store
-from checkpointer.storage.memory.store import MemoryStore, forget
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.requests import WRITES, CrashError, Request, Send
-from checkpointer.testing.store import FaultyStore
+from pyspark_checkpointer.errors import DependencyError, StoreRefusedError
+from pyspark_checkpointer.storage.base import Page, Store
+from pyspark_checkpointer.storage.memory.store import MemoryStore, forget
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.requests import WRITES, CrashError, Request, Send
+from pyspark_checkpointer.testing.store import FaultyStore
 
 T = TypeVar("T")
 

@@ -3,10 +3,10 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from checkpointer.storage.base import Blob, Leftover, Listing, Page, S, Store
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.requests import Request
-from manifests.digest import Bytes
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.storage.base import Blob, Leftover, Listing, Page, S, Store
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.requests import Request
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ from collections.abc import Hashable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from checkpointer import KeyedState
-from checkpointer.spark import State, stateful
 from examples.flights import stream
 from examples.flights.data import SUMS, Totals
 from examples.flights.events import emit
+from pyspark_checkpointer import KeyedState
+from pyspark_checkpointer.spark import State, stateful
 
 
 def sink(root: str) -> stream.Sink:

@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpointer import Checkpointer
 from examples.flights.data import Day
 from examples.flights.events import Event
+from pyspark_checkpointer import Checkpointer
 
 Stop = tuple[str, int]
 """Where the job is to be killed: a point of `pauses.POINTS`, and a batch."""

@@ -9,11 +9,11 @@ import os
 from typing import Any
 from unittest import mock
 
-from checkpointer.client import base
-from checkpointer.storage import Store, open_store
-from checkpointer.storage.local import files
 from examples.flights.events import emit, told
-from manifests import manifest_json, object_paths
+from pyspark_checkpointer.client import base
+from pyspark_checkpointer.manifests import manifest_json, object_paths
+from pyspark_checkpointer.storage import Store, open_store
+from pyspark_checkpointer.storage.local import files
 
 UPLOADING = "uploading"
 UPLOADED = "uploaded"

@@ -7,11 +7,11 @@ import argparse
 
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from checkpointer import Checkpointer
-from checkpointer.spark import read_state
 from examples.flights.data import KEYS
 from examples.flights.events import emit
 from examples.flights.stream import start_spark
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.spark import read_state
 
 
 def main() -> None:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import pyarrow.parquet as pq
 
-from checkpointer import Checkpointer, KeyedState
 from examples.flights.data import ADDED, KEYS
 from examples.flights.expected import State, Values
 from examples.flights.outcomes import Places
 from examples.flights.process import JobProcess, Limit
-from manifests import object_paths
-from manifests.model import Artifact, CheckpointId, Manifest
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifest
 
 
 @dataclass(frozen=True, slots=True)

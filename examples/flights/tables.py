@@ -6,10 +6,10 @@ The function `update` and its decorator are all that a job needs; `stream.py` ru
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from checkpointer.spark import Combine, State, stateful
 from examples.flights import stream
 from examples.flights.data import KEYS
 from examples.flights.events import emit
+from pyspark_checkpointer.spark import Combine, State, stateful
 
 PARTITIONS = 4
 

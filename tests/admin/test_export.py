@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer
-from checkpointer.checkpoint.writer import Session
-from checkpointer.errors import (
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     CorruptionError,
@@ -17,11 +17,11 @@ from checkpointer.errors import (
     SavepointNotFoundError,
     StoreRefusedError,
 )
-from checkpointer.storage.retrying import RetryingStore
-from checkpointer.testing.requests import Request, Send
-from checkpointer.testing.store import FaultyStore
-from manifests import object_paths
-from manifests.model import CheckpointId
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.testing.requests import Request, Send
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.conftest import Root
 from tests.damage import everything, fill, flip
 from tests.world import Actor, World, at_once, latest, line, put
@@ -146,8 +146,8 @@ def test_each_object_is_read_once_and_written_once(world: World) -> None:
 
 
 def test_few_objects_are_in_memory_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("checkpointer.checkpoint.upload.IN_FLIGHT", 4000)
-    monkeypatch.setattr("checkpointer.admin.export.IN_FLIGHT", 4000)
+    monkeypatch.setattr("pyspark_checkpointer.checkpoint.upload.IN_FLIGHT", 4000)
+    monkeypatch.setattr("pyspark_checkpointer.admin.export.IN_FLIGHT", 4000)
     client = world.actor()
     with client.begin() as cp:
         for number in range(30):

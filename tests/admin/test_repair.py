@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, runtime
-from checkpointer.admin.repair_candidates import Candidate
-from checkpointer.errors import (
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, runtime
+from pyspark_checkpointer.admin.repair_candidates import Candidate
+from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     CorruptionError,
@@ -21,10 +21,10 @@ from checkpointer.errors import (
     OutcomeUnknownError,
     UnsupportedFormatError,
 )
-from checkpointer.storage.memory.store import MemoryStore
-from manifests import object_paths
-from manifests.manifest_json import decode_pointer, encode_pointer
-from manifests.model import CheckpointId, Job
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.manifest_json import decode_pointer, encode_pointer
+from pyspark_checkpointer.manifests.model import CheckpointId, Job
+from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests.checkpoint.test_intact import own, spoil
 from tests.conftest import Root
 from tests.damage import everything, fill
@@ -220,7 +220,7 @@ def test_a_copy_above_everything_is_committed(world: World, loss: Callable[[Worl
     loss(world)
     before = {path: world.read(path) for path in world.objects() - {object_paths.LATEST}}
     actor = world.actor()
-    with caplog.at_level(logging.WARNING, "checkpointer"):
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"):
         new = actor.repair(str(ids[1]))
     assert str(new) in caplog.text
     assert new.sequence == 71 == max(sequences(world))
@@ -274,7 +274,7 @@ def test_savepoints_are_copied_too(world: World, caplog: Any) -> None:
         world.actor().repair(ids[3])
     assert world.actor().repair_plan(ids[3]).savepoints == ("lost",)
     assert world.objects() == before
-    with caplog.at_level(logging.WARNING, "checkpointer"):
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"):
         repairer = world.actor()
         new = repairer.repair(ids[3], accept_loss=True)
     assert "savepoint 'lost'" in caplog.text

@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer, KeyedState, runtime
-from checkpointer.admin import salvage
-from checkpointer.admin.losses import RepairPlan
-from checkpointer.checkpoint.restore import Snapshot
-from checkpointer.errors import (
+from pyspark_checkpointer import Checkpointer, KeyedState, runtime
+from pyspark_checkpointer.admin import salvage
+from pyspark_checkpointer.admin.losses import RepairPlan
+from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
 )
-from checkpointer.table.opening import partition_reader
-from manifests import codecs, object_paths
-from manifests.model import Artifact, CheckpointId, Manifest
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifest
+from pyspark_checkpointer.table.opening import partition_reader
 from tests.admin.test_repair import missing, objects_of
 from tests.checkpoint.test_intact import spoil
 from tests.cli.conftest import Run, run
@@ -242,7 +242,7 @@ def test_it_says_how_much_is_lost_and_what_older_state_there_is(world: World, ca
     said = str(world.actor().repair_plan(cp.id))
     assert f"operator 'map', partition 0 with 3 records: artifacts/map/0/{cp.id}" in said
     assert f"there is an older state of it, of {between}, epoch 11, with 2 records" in said
-    with caplog.at_level(logging.WARNING, "checkpointer"):
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"):
         world.actor().repair(cp.id, accept_loss=True, older_partitions=True)
     assert "operator 'map', partition 0" in caplog.text
     restored = world.actor().restore()

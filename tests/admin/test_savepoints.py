@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointer import runtime
-from checkpointer.checkpoint.objects import read_catalog
-from checkpointer.errors import (
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.checkpoint.objects import read_catalog
+from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     ConflictError,
     CorruptionError,
@@ -17,8 +17,8 @@ from checkpointer.errors import (
     RetiredError,
     SavepointNotFoundError,
 )
-from manifests import object_paths
-from manifests.model import Catalog, CheckpointId, Manifest, Ref
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import Catalog, CheckpointId, Manifest, Ref
 from tests.world import Actor, World, attempt, contents, got, latest, line, put
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import checkpointer
-from checkpointer import KeyedState
-from checkpointer.client._sync_checkpoint import Checkpoint
-from checkpointer.errors import IllegalArgumentError
+import pyspark_checkpointer
+from pyspark_checkpointer import KeyedState
+from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
+from pyspark_checkpointer.errors import IllegalArgumentError
 from tests.world import World
 
-SOURCES = sorted(Path(checkpointer.__file__).parent.rglob("*.py"))
+SOURCES = sorted(Path(pyspark_checkpointer.__file__).parent.rglob("*.py"))
 
 DESTROYS = re.compile(r"drop\(\)|\bremove (it|them|both)\b|\bdelete (it|them|the \w+)\b|\bempty (it|both)\b")
 KEEPS = re.compile(r"keeps?\b|note that|in its place|going on from|retention")

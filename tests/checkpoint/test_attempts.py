@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
-from checkpointer.checkpoint import chains
-from checkpointer.errors import (
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer.checkpoint import chains
+from pyspark_checkpointer.errors import (
     CheckpointError,
     ConflictError,
     IllegalArgumentError,
     InvalidStateError,
     StoreRefusedError,
 )
-from checkpointer.keyed import partition
-from checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.keyed import partition
+from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests.world import World, attempt, latest, put
 
 BIG = b"z" * (1 << 20)

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.checkpoint.history import TOGETHER
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.storage import open_store
-from checkpointer.storage.base import Blob, Page
-from checkpointer.storage.limiting import LimitedStore
-from checkpointer.storage.memory.store import MemoryStore
-from checkpointer.storage.retrying import RetryingStore
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.store import FaultyStore
-from manifests.digest import Bytes
-from manifests.segments import INLINE
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.checkpoint.history import TOGETHER
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.manifests.segments import INLINE
+from pyspark_checkpointer.storage import open_store
+from pyspark_checkpointer.storage.base import Blob, Page
+from pyspark_checkpointer.storage.limiting import LimitedStore
+from pyspark_checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.conftest import Root
 from tests.servers import Server
 from tests.world import World, line, put

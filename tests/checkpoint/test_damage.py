@@ -13,8 +13,8 @@ import msgpack
 import pytest
 import zstandard
 
-from checkpointer import Checkpointer, KeyedState, runtime
-from checkpointer.errors import (
+from pyspark_checkpointer import Checkpointer, KeyedState, runtime
+from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
     DigestMismatchError,
@@ -22,11 +22,11 @@ from checkpointer.errors import (
     MalformedError,
     UnsupportedFormatError,
 )
-from checkpointer.runtime.host import SystemHost
-from manifests import codecs, object_paths
-from manifests.digest import sha256
-from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
-from manifests.segments import INLINE
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
+from pyspark_checkpointer.manifests.segments import INLINE
+from pyspark_checkpointer.runtime.host import SystemHost
 from tests.world import contents, put
 
 BIG = random.Random(0).randbytes((1 << 20) + 1)

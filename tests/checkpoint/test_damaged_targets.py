@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer
-from checkpointer.admin.streaming import rewind
-from checkpointer.checkpoint.require_intact import refuse_damaged
-from checkpointer.errors import CorruptionError, RetiredError, StoreRefusedError
-from manifests import object_paths
-from manifests.model import CheckpointId
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.admin.streaming import rewind
+from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
+from pyspark_checkpointer.errors import CorruptionError, RetiredError, StoreRefusedError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId
 from tests.admin.streaming.spark_model import LAST, Query, history
 from tests.checkpoint.test_intact import own, spoil
 from tests.damage import DAMAGE, everything, fill

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, runtime
-from checkpointer.checkpoint.objects import objects_of
-from checkpointer.errors import (
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, runtime
+from pyspark_checkpointer.checkpoint.objects import objects_of
+from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
     DependencyError,
@@ -20,9 +20,9 @@ from checkpointer.errors import (
     InvalidStateError,
     OutcomeUnknownError,
 )
-from checkpointer.testing.requests import CrashError
-from manifests import object_paths
-from manifests.model import CheckpointId, Ref
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId, Ref
+from pyspark_checkpointer.testing.requests import CrashError
 from tests.checkpoint.test_verify import live_ids, live_paths
 from tests.damage import DAMAGE, everything, fill, flip
 from tests.world import World, got, latest, line, put
@@ -92,13 +92,13 @@ def test_several_damages_are_stepped_over(root: Path, sound: dict[CheckpointId, 
     for known in ids[2:]:
         (path,) = [path for path in root.glob("artifacts/own/**/*") if str(known) in path.name]
         flip(path)
-    with caplog.at_level(logging.WARNING, "checkpointer"):
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"):
         restored = Checkpointer(root).restore(on_corruption="previous")
     assert restored.id == ids[1]
     assert everything(restored) == sound[ids[1]]
     assert [finding.checkpoints for finding in restored.skipped] == [(known,) for known in reversed(ids[2:])]
     (record,) = caplog.records
-    assert record.name == "checkpointer"
+    assert record.name == "pyspark_checkpointer"
     assert all(str(known) in record.getMessage() for known in ids[1:])
 
 

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, KeyedState, runtime
-from checkpointer.checkpoint.upload import Flight
-from checkpointer.errors import (
+from pyspark_checkpointer import AsyncCheckpointer, KeyedState, runtime
+from pyspark_checkpointer.checkpoint.upload import Flight
+from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
     StoreRefusedError,
 )
-from checkpointer.keyed import partition
-from checkpointer.keyed.changes import PartitionChange
-from checkpointer.runtime import run_sync
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.store import FaultyStore
-from manifests.model import SNAPSHOT
+from pyspark_checkpointer.keyed import partition
+from pyspark_checkpointer.keyed.changes import PartitionChange
+from pyspark_checkpointer.manifests.model import SNAPSHOT
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.world import Actor, World, latest, line, put
 
 
@@ -255,7 +255,7 @@ def test_a_commit_in_the_background_that_cannot_begin_is_given_up(world: World, 
 def test_a_save_that_was_interrupted_is_not_committed_in_part(
     world: World, client: Actor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("checkpointer.checkpoint.save.ENCODE_TOGETHER", 1)
+    monkeypatch.setattr("pyspark_checkpointer.checkpoint.save.ENCODE_TOGETHER", 1)
     state = KeyedState({n: n for n in range(100)})
 
     begun: list[int] = []

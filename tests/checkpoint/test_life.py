@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.errors import CheckpointNotFoundError, ConflictError, FencedError, InvalidStateError
-from checkpointer.storage import open_store
-from manifests import object_paths
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.errors import CheckpointNotFoundError, ConflictError, FencedError, InvalidStateError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.storage import open_store
 from tests.conftest import Root
 from tests.world import contents, got, put
 
@@ -115,7 +115,7 @@ def test_deleting_all_but_the_newest_leaves_what_it_names(any_root: Root) -> Non
         client.delete_checkpoint(checkpoint)
     assert client.list_checkpoints() == [cp.id]
     assert contents(client_of(any_root).restore()) == {"op": {p: [b"%d" % p] for p in range(5)}}
-    from checkpointer.runtime import run_sync
+    from pyspark_checkpointer.runtime import run_sync
 
     store = open_store(any_root.url, any_root.storage_options or None)
     paths = {entry.path for entry in run_sync(store.list(""))}

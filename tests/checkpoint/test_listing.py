@@ -2,12 +2,12 @@
 
 from collections import Counter
 
-from checkpointer import Checkpointer, runtime
-from checkpointer.admin import checkpoint_sizes, diff, stats
-from checkpointer.checkpoint import listing
-from checkpointer.checkpoint.latest import read_head
-from manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
-from manifests.segments import INLINE
+from pyspark_checkpointer import Checkpointer, runtime
+from pyspark_checkpointer.admin import checkpoint_sizes, diff, stats
+from pyspark_checkpointer.checkpoint import listing
+from pyspark_checkpointer.checkpoint.latest import read_head
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
+from pyspark_checkpointer.manifests.segments import INLINE
 from tests.world import Actor, World, line, live_objects, put
 
 MANY = INLINE + 1

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import Checkpointer
-from checkpointer.checkpoint import liveness
-from checkpointer.checkpoint.liveness import _here, is_running, this_copier, this_driver
-from checkpointer.errors import InvalidStateError
-from manifests.model import Job
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.checkpoint import liveness
+from pyspark_checkpointer.checkpoint.liveness import _here, is_running, this_copier, this_driver
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.manifests.model import Job
 from tests.admin.streaming import spark_model
 from tests.admin.streaming.spark_model import Query, history
 from tests.cli.conftest import Run, run
@@ -109,7 +109,7 @@ def test_who_forked_a_query_is_not_taken_for_its_driver(
     query: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[bytes]
 ) -> None:
     """A notebook that forked a query lives on, and cannot be told to end before the copy is rewound."""
-    from checkpointer.admin.streaming import fork
+    from pyspark_checkpointer.admin.streaming import fork
 
     monkeypatch.setattr(fork, "this_copier", lambda: f"{other.pid}@{_here()}")
     Checkpointer(query.root).fork("epoch=1", tmp_path / "copy", tmp_path / "copy-spark")

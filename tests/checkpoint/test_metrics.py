@@ -13,23 +13,23 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
-from checkpointer.checkpoint import metering
-from checkpointer.checkpoint.metrics import CommitMetrics, Metrics, OperatorMetrics, Requests, RestoreMetrics
-from checkpointer.errors import (
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
+from pyspark_checkpointer.checkpoint import metering
+from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, OperatorMetrics, Requests, RestoreMetrics
+from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
     FencedError,
     IllegalArgumentError,
     SavepointNotFoundError,
 )
-from checkpointer.runtime.host import SystemHost
-from checkpointer.storage.limiting import LimitedStore
-from checkpointer.storage.retrying import RetryingStore
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.store import FaultyStore
-from manifests.model import CheckpointId, Cost, Manifest, Operator
-from manifests.segments import INLINE
+from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Manifest, Operator
+from pyspark_checkpointer.manifests.segments import INLINE
+from pyspark_checkpointer.runtime.host import SystemHost
+from pyspark_checkpointer.storage.limiting import LimitedStore
+from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.servers import Server
 from tests.world import World, at_once, latest, line, put
 
@@ -482,7 +482,10 @@ def test_a_callback_that_raises_harms_nothing_and_is_logged(world: World, caplog
         seen.append(record)
         raise RuntimeError("the callback's own")
 
-    with caplog.at_level(logging.WARNING, "checkpointer"), Checkpointer(world.store.url, metrics=callback) as client:
+    with (
+        caplog.at_level(logging.WARNING, "pyspark_checkpointer"),
+        Checkpointer(world.store.url, metrics=callback) as client,
+    ):
         put(client, b"1")
         put(client, b"2")
         assert latest(client) == b"2"
@@ -603,13 +606,13 @@ def test_an_awaited_commit_blocks_its_task(world: World) -> None:
 def test_what_is_logged_at_which_level(world: World, caplog: pytest.LogCaptureFixture) -> None:
     def logged() -> list[tuple[str, str]]:
         found = [(record.levelname, record.getMessage()) for record in caplog.records]
-        assert {record.name for record in caplog.records} <= {"checkpointer"}
+        assert {record.name for record in caplog.records} <= {"pyspark_checkpointer"}
         caplog.clear()
         return found
 
     url = world.store.url
     watched = Watched(world)
-    with caplog.at_level(logging.DEBUG, "checkpointer"):
+    with caplog.at_level(logging.DEBUG, "pyspark_checkpointer"):
         first = put(watched.client, b"1")
         (took, commit) = logged()
         assert took == ("INFO", f"{url}: this writer took over (as writer 1)")
@@ -633,7 +636,7 @@ def test_no_log_and_no_record_shows_a_secret(s3_server: Server, caplog: pytest.L
     seen: list[Metrics] = []
     options = s3_server.storage_options
     secrets = [options["secret"], "the-wrong-secret"]
-    with caplog.at_level(logging.DEBUG, "checkpointer"):
+    with caplog.at_level(logging.DEBUG, "pyspark_checkpointer"):
         for secret in secrets:
             root = f"{s3_server.url}/{uuid.uuid4().hex}"
             client = Checkpointer(root, {**options, "secret": secret}, metrics=seen.append)
@@ -655,7 +658,7 @@ def test_no_log_and_no_record_shows_a_secret(s3_server: Server, caplog: pytest.L
 def test_a_callback_that_never_returns_does_not_keep_the_process(tmp_path: Path) -> None:
     program = f"""
 import time
-from checkpointer import Checkpointer
+from pyspark_checkpointer import Checkpointer
 ck = Checkpointer({str(tmp_path)!r}, metrics=lambda record: time.sleep(3600))
 for _ in range(3):
     with ck.begin() as cp:
@@ -669,8 +672,8 @@ print("done")
 def test_records_that_nobody_takes_are_dropped_and_said_to_be(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("checkpointer.runtime._callbacks", runtime._Callbacks())
-    monkeypatch.setattr("checkpointer.runtime.MAX_CALLBACKS", 2)
+    monkeypatch.setattr("pyspark_checkpointer.runtime._callbacks", runtime._Callbacks())
+    monkeypatch.setattr("pyspark_checkpointer.runtime.MAX_CALLBACKS", 2)
     held = threading.Event()
     client = world.actor(metrics=lambda record: held.wait(30))
     line(client, 5)

@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy, compaction
-from checkpointer.admin.stats import take_census
-from checkpointer.client._sync_checkpoint import Checkpoint, Restored
-from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
-from checkpointer.runtime import run_sync
-from checkpointer.table import migration
-from checkpointer.table.hashing import partitions_of
-from checkpointer.table.merge import in_order
-from checkpointer.table.reader import Version
-from checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema, first_schema
-from checkpointer.table.writer import Writer, on_top
-from checkpointer.testing.crashes import crash_points
-from manifests import codecs, segments
-from manifests.model import Chain, Job, Operator
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy, compaction
+from pyspark_checkpointer.admin.stats import take_census
+from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests import codecs, segments
+from pyspark_checkpointer.manifests.model import Chain, Job, Operator
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table import migration
+from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.merge import in_order
+from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema, first_schema
+from pyspark_checkpointer.table.writer import Writer, on_top
+from pyspark_checkpointer.testing.crashes import crash_points
 from tests.world import Actor, World, contents
 
 MAP = {f"user-{number}": {"n": number} for number in range(400)}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer
-from checkpointer.checkpoint.placement import this_place
-from checkpointer.errors import InvalidStateError
-from checkpointer.runtime import run_sync
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer
+from pyspark_checkpointer.checkpoint.placement import this_place
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.runtime import run_sync
 from tests.checkpoint.test_budget import Counted, counted
 from tests.world import World, latest, put
 
@@ -103,7 +103,7 @@ def test_an_outage_while_looking_is_no_verdict(world: World) -> None:
 
 
 def fail(client: Any) -> None:
-    from checkpointer.errors import DependencyError
+    from pyspark_checkpointer.errors import DependencyError
 
     async def get_range(path: str, offset: int, length: int) -> bytes:
         raise DependencyError("planted")

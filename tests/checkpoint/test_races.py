@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from checkpointer.client._sync_checkpoint import Restored
-from checkpointer.errors import (
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.errors import (
     CheckpointError,
     ConflictError,
     DependencyError,
@@ -20,7 +20,7 @@ from checkpointer.errors import (
     NotFoundError,
     OutcomeUnknownError,
 )
-from checkpointer.testing.requests import CrashError
+from pyspark_checkpointer.testing.requests import CrashError
 from tests.proof.checker import Checker
 from tests.proof.histories import History, Operation, digest, seen
 from tests.world import Actor, World, attempt, line, put

@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer, KeyedState, runtime
-from checkpointer.admin import savepoints
-from checkpointer.checkpoint.listing import read_listed
-from checkpointer.checkpoint.resolve import CheckpointSelector, find
-from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, NotFoundError, SavepointNotFoundError
-from manifests.model import CheckpointId
+from pyspark_checkpointer import Checkpointer, KeyedState, runtime
+from pyspark_checkpointer.admin import savepoints
+from pyspark_checkpointer.checkpoint.listing import read_listed
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.errors import (
+    CheckpointNotFoundError,
+    IllegalArgumentError,
+    NotFoundError,
+    SavepointNotFoundError,
+)
+from pyspark_checkpointer.manifests.model import CheckpointId
 from tests.cli.conftest import Run, run
 from tests.world import World, line
 

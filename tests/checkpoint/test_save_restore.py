@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.client._sync_checkpoint import Restored
-from checkpointer.errors import (
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     IllegalArgumentError,
     InvalidStateError,
     SavepointNotFoundError,
 )
-from manifests import object_paths
-from manifests.model import DELTA, SNAPSHOT
-from manifests.segments import INLINE
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT
+from pyspark_checkpointer.manifests.segments import INLINE
 from tests.world import Actor, World, attempt, contents, got, latest, line, put
 
 BIG = b"\x00" * (1 << 20) + b"big"

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointer import RetentionPolicy
-from checkpointer.checkpoint import writer as writer_module
-from checkpointer.client._sync_checkpoint import Prepared
-from checkpointer.errors import (
+from pyspark_checkpointer import RetentionPolicy
+from pyspark_checkpointer.checkpoint import writer as writer_module
+from pyspark_checkpointer.client._sync_checkpoint import Prepared
+from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     ConflictError,
@@ -21,8 +21,8 @@ from checkpointer.errors import (
     StoreNotFoundError,
     StoreRefusedError,
 )
-from checkpointer.storage.compare_and_swap import SENDS
-from manifests.model import Job, Manifest
+from pyspark_checkpointer.manifests.model import Job, Manifest
+from pyspark_checkpointer.storage.compare_and_swap import SENDS
 from tests.world import Actor, World, attempt, got, latest, line, put
 
 # ---- who is the writer -----------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
-from checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
+from pyspark_checkpointer.errors import IllegalArgumentError
 
 
 @pytest.fixture

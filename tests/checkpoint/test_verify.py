@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, runtime
-from checkpointer.checkpoint.comparison import Comparison
-from checkpointer.checkpoint.history import read_history
-from checkpointer.checkpoint.latest import read_head
-from checkpointer.checkpoint.verify import Verification
-from checkpointer.errors import (
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, runtime
+from pyspark_checkpointer.checkpoint.comparison import Comparison
+from pyspark_checkpointer.checkpoint.history import read_history
+from pyspark_checkpointer.checkpoint.latest import read_head
+from pyspark_checkpointer.checkpoint.verify import Verification
+from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     DigestMismatchError,
@@ -22,10 +22,10 @@ from checkpointer.errors import (
     OperatorNotFoundError,
     StoreRefusedError,
 )
-from manifests import object_paths
-from manifests.digest import sha256
-from manifests.model import SNAPSHOT, Artifact, CheckpointId, Tail
-from manifests.segments import INLINE
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, CheckpointId, Tail
+from pyspark_checkpointer.manifests.segments import INLINE
 from tests.damage import DAMAGE, flip, lengthen
 from tests.world import World, contents, line, live_objects, put
 

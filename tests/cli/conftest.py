@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.cli.app import checkpointer
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.cli.app import checkpointer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "store"
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.checkpoint.save import Draft
-from checkpointer.consumers.eventhub import CheckpointStore
-from checkpointer.consumers.kinesis import ShardLeases
-from checkpointer.runtime import run_sync
-from checkpointer.table.reader import Version
-from checkpointer.table.schema import TableSchema, first_schema
-from checkpointer.table.writer import Writer
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.checkpoint.save import Draft
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer.consumers.kinesis import ShardLeases
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.schema import TableSchema, first_schema
+from pyspark_checkpointer.table.writer import Writer
 from tests.admin.streaming.spark_model import Query, history
 from tests.consumers.test_eventhub_contract import checkpoint, claim
 from tests.damage import flip

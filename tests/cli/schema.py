@@ -5,8 +5,8 @@ import re
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from checkpointer.cli import nouns
-from manifests.model import CheckpointId
+from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.manifests.model import CheckpointId
 
 INTRODUCTION = """# JSON
 
@@ -30,8 +30,8 @@ Where a verb fails, stdout is empty, or ends early after a damaged record of `ca
 {"error": {"type": "StoreNotFoundError", "message": "no store at /data/order: …", "retryable": false, "status": 1}}
 ```
 
-`type` is a class of `checkpointer.errors`, `UsageError` for what was typed wrong, `Declined` where somebody said no, or
-the class of an unexpected error. With and without `--json` the exit status is
+`type` is a class of `pyspark_checkpointer.errors`, `UsageError` for what was typed wrong, `Declined` where somebody
+said no, or the class of an unexpected error. With and without `--json` the exit status is
 
 | status | meaning |
 |---|---|

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pytest
 
-from checkpointer.cli.app import VERBS
+from pyspark_checkpointer.cli.app import VERBS
 from tests.cli.conftest import Result, Run
 
 REST: dict[str, tuple[str, ...]] = {

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer
-from checkpointer.cli import lists, nouns, screen, verb
-from checkpointer.errors import (
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.cli import lists, nouns, screen, verb
+from pyspark_checkpointer.errors import (
     ConflictError,
     DependencyError,
     MalformedError,

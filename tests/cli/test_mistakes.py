@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer, runtime
-from checkpointer.checkpoint import latest, objects
-from checkpointer.cli import lists
-from checkpointer.storage.compare_and_swap import UndecidedError
+from pyspark_checkpointer import Checkpointer, runtime
+from pyspark_checkpointer.checkpoint import latest, objects
+from pyspark_checkpointer.cli import lists
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError
 from tests.cli.conftest import Result, Run
 from tests.conftest import Root
 from tests.damage import flip

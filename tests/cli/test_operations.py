@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer
+from pyspark_checkpointer import Checkpointer
 from tests.cli.conftest import Run
 from tests.conftest import Root
 from tests.world import line, put

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer.consumers.eventhub import CheckpointStore
-from checkpointer.consumers.kinesis import ShardLeases
-from manifests.positions_json import Position, encode_position
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer.consumers.kinesis import ShardLeases
+from pyspark_checkpointer.manifests.positions_json import Position, encode_position
 from tests.cli.conftest import Run
 from tests.consumers.test_eventhub_contract import HERE, checkpoint, claim
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.table import parquet_file
-from checkpointer.table.reader import Reader
-from manifests.msgpack_values import unpack
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.manifests.msgpack_values import unpack
+from pyspark_checkpointer.table import parquet_file
+from pyspark_checkpointer.table.reader import Reader
 from tests.cli.conftest import Run
 from tests.cli.every import write
 

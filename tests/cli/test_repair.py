@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import Checkpointer
-from checkpointer.admin.choose_candidate import choose_candidate
-from checkpointer.admin.repair_candidates import Candidate
-from checkpointer.checkpoint.resolve import CheckpointSelector
-from checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError
-from manifests.model import CheckpointId
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.admin.choose_candidate import choose_candidate
+from pyspark_checkpointer.admin.repair_candidates import Candidate
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError
+from pyspark_checkpointer.manifests.model import CheckpointId
 from tests.cli.conftest import Run
 from tests.damage import fill, flip
 from tests.world import line

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer.cli.app import checkpointer
+from pyspark_checkpointer.cli.app import checkpointer
 from tests.cli.conftest import Run
 from tests.damage import flip
 

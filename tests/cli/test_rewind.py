@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import Checkpointer
-from checkpointer.checkpoint import liveness
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.checkpoint import liveness
 from tests.admin.streaming.spark_model import LAST, Query, history
 from tests.cli.conftest import Run
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import Checkpointer
+from pyspark_checkpointer import Checkpointer
 from tests.cli.conftest import GOLDEN
 
 REPOSITORY = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "checkpointer"]
+COMMAND = [sys.executable, "-m", "pyspark_checkpointer"]
 PATIENCE = 60
 
 

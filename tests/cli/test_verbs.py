@@ -9,9 +9,9 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from checkpointer import Checkpointer
-from checkpointer.cli.app import VERBS
-from checkpointer.errors import FencedError
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.cli.app import VERBS
+from pyspark_checkpointer.errors import FencedError
 from tests.cli.conftest import Run, write_history
 from tests.conftest import Root
 from tests.damage import flip

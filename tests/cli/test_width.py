@@ -7,9 +7,9 @@ from typing import Any, TextIO
 
 import pytest
 
-from checkpointer.cli import cleanup, screen, table
-from checkpointer.cli.app import VERBS
-from checkpointer.cli.table import Column, arrange
+from pyspark_checkpointer.cli import cleanup, screen, table
+from pyspark_checkpointer.cli.app import VERBS
+from pyspark_checkpointer.cli.table import Column, arrange
 from tests.cli.conftest import Run
 from tests.cli.every import LONG_PATH, OPERATOR, SAVEPOINT, Call, calls
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
-from checkpointer.client import _async_checkpoint, _sync_checkpoint
-from checkpointer.errors import (
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
+from pyspark_checkpointer.client import _async_checkpoint, _sync_checkpoint
+from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
     FencedError,
@@ -25,8 +25,8 @@ from checkpointer.errors import (
     InvalidStateError,
     StoreRefusedError,
 )
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.store import FaultyStore
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.servers import Server
 from tests.world import World, contents, got, latest, line, put
 

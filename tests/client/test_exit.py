@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import Checkpointer
+from pyspark_checkpointer import Checkpointer
 
-PROJECT = str(Path(__file__).parents[2])
+PROJECT = str(Path(__file__).parents[2] / "src")
 
 BEGIN = f"""
 import asyncio, atexit, multiprocessing, os, signal, sys, threading, time
 sys.path.insert(0, {PROJECT!r})
-from checkpointer import AsyncCheckpointer, Checkpointer, runtime
-from checkpointer.storage.local.store import LocalStore
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, runtime
+from pyspark_checkpointer.storage.local.store import LocalStore
 
 put = LocalStore._put
 

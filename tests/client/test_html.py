@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
-from checkpointer.client import html
-from checkpointer.client.html import manifest_html
-from checkpointer.errors import CheckpointError
-from manifests.segments import INLINE
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
+from pyspark_checkpointer.client import html
+from pyspark_checkpointer.client.html import manifest_html
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.manifests.segments import INLINE
 from tests.world import World, line, put
 
 HOSTILE = "<script>alert(1)<"

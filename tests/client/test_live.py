@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer
-from checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer
+from pyspark_checkpointer.errors import IllegalArgumentError
 from tests.world import put
 
 WAYS: dict[str, Callable[[Any], Any]] = {

@@ -9,11 +9,11 @@ from opentelemetry.metrics import set_meter_provider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from checkpointer import Checkpointer
-from checkpointer.checkpoint.metrics import CommitMetrics, OperatorMetrics, Requests, RestoreMetrics
-from checkpointer.client.opentelemetry import opentelemetry_metrics
-from checkpointer.errors import IllegalArgumentError
-from manifests.model import CheckpointId
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, OperatorMetrics, Requests, RestoreMetrics
+from pyspark_checkpointer.client.opentelemetry import opentelemetry_metrics
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import CheckpointId
 
 COMMIT = CommitMetrics(
     root="s3://bucket/job",
@@ -99,6 +99,6 @@ def test_it_is_a_callback_and_finds_the_provider_of_the_process() -> None:
 def test_a_missing_package_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "opentelemetry"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr("checkpointer.storage.connection.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("pyspark_checkpointer.storage.connection.importlib.util.find_spec", lambda name: None)
     with pytest.raises(IllegalArgumentError, match=r"needs the package opentelemetry: pip install '.*\[otel\]'$"):
         opentelemetry_metrics()

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
-from checkpointer.admin.repair_candidates import Candidate
-from checkpointer.admin.retention.garbage_collect import Cleaned
-from checkpointer.admin.retention.plan import Total
-from checkpointer.admin.streaming.fork import Fork
-from checkpointer.checkpoint.verify import Finding, Verification
-from manifests.model import CheckpointId
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer.admin.repair_candidates import Candidate
+from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
+from pyspark_checkpointer.admin.retention.plan import Total
+from pyspark_checkpointer.admin.streaming.fork import Fork
+from pyspark_checkpointer.checkpoint.verify import Finding, Verification
+from pyspark_checkpointer.manifests.model import CheckpointId
 from tests.admin.streaming.spark_model import Query, history
 from tests.damage import flip
 from tests.world import World, line

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import Checkpointer, runtime
-from checkpointer.runtime import _Unfinished, run_sync
-from checkpointer.storage.local.store import LocalStore
+from pyspark_checkpointer import Checkpointer, runtime
+from pyspark_checkpointer.runtime import _Unfinished, run_sync
+from pyspark_checkpointer.storage.local.store import LocalStore
 
 
 async def _fail() -> None:

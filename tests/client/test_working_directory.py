@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
-from checkpointer.admin.streaming.spark_location import Where
-from checkpointer.consumers.eventhub import CheckpointStore
-from checkpointer.consumers.journal import Journal
-from checkpointer.spark.datasource import Request
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
+from pyspark_checkpointer.admin.streaming.spark_location import Where
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer.consumers.journal import Journal
+from pyspark_checkpointer.spark.datasource import Request
 
 ROOTS = {
     "relative": lambda home: "state/totals",
@@ -82,7 +82,7 @@ def test_a_client_outlives_the_folder_it_was_made_in(tmp_path: Path, monkeypatch
 
 def test_a_process_that_is_started_elsewhere_gets_the_same_root(home: Path) -> None:
     client = Checkpointer("state/totals")
-    project = str(Path(__file__).parents[2])
+    project = str(Path(__file__).parents[2] / "src")
     told = f"import pickle, sys; sys.path.insert(0, {project!r}); print(pickle.loads(bytes.fromhex(sys.argv[1])).root)"
     done = subprocess.run(
         [sys.executable, "-c", told, pickle.dumps(client).hex()],
@@ -95,7 +95,7 @@ def test_a_process_that_is_started_elsewhere_gets_the_same_root(home: Path) -> N
 
 
 def test_a_cleaner_and_an_asynchronous_client_stay_too(home: Path, leave: Callable[[], None]) -> None:
-    from checkpointer.spark.cleaner import Cleaner
+    from pyspark_checkpointer.spark.cleaner import Cleaner
 
     client = AsyncCheckpointer("state/totals")
     cleaner = Cleaner(client, RetentionPolicy(), 1)
@@ -117,7 +117,7 @@ def test_where_spark_keeps_its_checkpoint_is_resolved_when_it_is_said(home: Path
     where = client._where("spark-checkpoint", None)
     assert client._where(None, None).location is None
     leave()
-    from manifests.model import Job
+    from pyspark_checkpointer.manifests.model import Job
 
     assert isinstance(where, Where)
     assert where.open(client.root, Job("q", "r", 1)).url == str(home / "spark-checkpoint")

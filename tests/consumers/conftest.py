@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointer.consumers import cas_object
+from pyspark_checkpointer.consumers import cas_object
 from tests.consumers.world import Worker, World
 
 

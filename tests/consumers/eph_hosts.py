@@ -3,8 +3,8 @@
 import os
 import signal
 
-from checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager, CompleteLease
-from checkpointer.errors import LeaseLostError
+from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager, CompleteLease
+from pyspark_checkpointer.errors import LeaseLostError
 
 PARTITIONS = ["0", "1", "2", "3"]
 EVENTS = 40

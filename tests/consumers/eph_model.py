@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from checkpointer.consumers.eventprocessorhost import CheckpointInfo
-from checkpointer.errors import IllegalArgumentError, LeaseLostError, StoreNotFoundError
+from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointInfo
+from pyspark_checkpointer.errors import IllegalArgumentError, LeaseLostError, StoreNotFoundError
 
 
 @dataclass(eq=False)

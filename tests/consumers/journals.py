@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from checkpointer.consumers.journal import Journal
-from checkpointer.runtime import run_sync
-from checkpointer.storage import Store, open_store
+from pyspark_checkpointer.consumers.journal import Journal
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import Store, open_store
 
 IMPLEMENTATIONS = [Journal]
 NEVER = 3600.0

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from checkpointer.consumers.kinesis import (
+from pyspark_checkpointer.consumers.kinesis import (
     TRIM_HORIZON,
     ExtendedSequenceNumber,
     InitializationInput,

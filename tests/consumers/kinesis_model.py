@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from checkpointer.consumers.kinesis import ExtendedSequenceNumber
-from checkpointer.errors import IllegalArgumentError, LeaseLostError
+from pyspark_checkpointer.consumers.kinesis import ExtendedSequenceNumber
+from pyspark_checkpointer.errors import IllegalArgumentError, LeaseLostError
 
 Place = tuple[int, int]
 """A number and a sub-sequence number; a negative number is a place to begin."""

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from checkpointer.consumers.cas_object import Space
-from checkpointer.consumers.kinesis import RecordCheckpointer, ShardLeases
-from checkpointer.consumers.kinesis.shards import Shards
-from checkpointer.storage.base import Store
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.store import FaultyStore
+from pyspark_checkpointer.consumers.cas_object import Space
+from pyspark_checkpointer.consumers.kinesis import RecordCheckpointer, ShardLeases
+from pyspark_checkpointer.consumers.kinesis.shards import Shards
+from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.consumers.world import TestHost
 
 

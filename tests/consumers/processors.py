@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from azure.eventhub import EventHubConsumerClient
 from azure.eventhub.aio import EventHubConsumerClient as AsyncClient
 
-from checkpointer.consumers.eventhub import CheckpointStore, aio
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore, aio
 
 CONNECTION = "Endpoint=sb://orders.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=a2V5"
 HUB, GROUP = "clicks", "$Default"

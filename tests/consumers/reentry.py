@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from checkpointer.consumers.eventhub import CheckpointStore
-from checkpointer.consumers.journal import Journal
-from checkpointer.consumers.kinesis import ShardLeases, Worker
-from checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer.consumers.journal import Journal
+from pyspark_checkpointer.consumers.kinesis import ShardLeases, Worker
+from pyspark_checkpointer.errors import InvalidStateError
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 GROUP = {"fully_qualified_namespace": "n", "eventhub_name": "e", "consumer_group": "c"}

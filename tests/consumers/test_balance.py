@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpointer.consumers import cas_object
-from checkpointer.consumers.balance import Sight, choose
-from manifests.positions_json import Row
+from pyspark_checkpointer.consumers import cas_object
+from pyspark_checkpointer.consumers.balance import Sight, choose
+from pyspark_checkpointer.manifests.positions_json import Row
 from tests.consumers.test_cas_object import AT
 from tests.consumers.world import LEASE, Worker, World, run, write
 

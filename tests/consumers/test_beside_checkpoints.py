@@ -3,8 +3,8 @@
 from datetime import timedelta
 from pathlib import Path
 
-from checkpointer import Checkpointer, RetentionPolicy
-from checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from tests.consumers.test_eventhub_contract import HERE, checkpoint, claim, owners, positions
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from checkpointer import runtime
-from checkpointer.consumers import cas_object as module
-from checkpointer.consumers.cas_object import ROUNDS, Document, Form, Space
-from checkpointer.consumers.store_context import Client, Root
-from checkpointer.errors import (
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.consumers import cas_object as module
+from pyspark_checkpointer.consumers.cas_object import ROUNDS, Document, Form, Space
+from pyspark_checkpointer.consumers.store_context import Client, Root
+from pyspark_checkpointer.errors import (
     CorruptionError,
     DependencyError,
     DigestMismatchError,
@@ -29,14 +29,7 @@ from checkpointer.errors import (
     ThrottlingError,
     UnsupportedFormatError,
 )
-from checkpointer.runtime.host import SystemHost
-from checkpointer.storage import open_store
-from checkpointer.storage.base import Blob, PreconditionFailedError, Store
-from checkpointer.storage.compare_and_swap import SENDS
-from checkpointer.storage.memory.store import MemoryStore
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.store import FaultyStore
-from manifests.positions_json import (
+from pyspark_checkpointer.manifests.positions_json import (
     MAX_OWNERSHIP,
     MAX_POSITION,
     Ownership,
@@ -47,6 +40,13 @@ from manifests.positions_json import (
     encode_ownership,
     encode_position,
 )
+from pyspark_checkpointer.runtime.host import SystemHost
+from pyspark_checkpointer.storage import open_store
+from pyspark_checkpointer.storage.base import Blob, PreconditionFailedError, Store
+from pyspark_checkpointer.storage.compare_and_swap import SENDS
+from pyspark_checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.consumers.world import TestHost, run
 
 AT = datetime(2024, 1, 2, tzinfo=UTC)

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from checkpointer import runtime
-from checkpointer.consumers.cas_object import Space
-from checkpointer.consumers.eventhub import CheckpointStore, aio
-from checkpointer.consumers.eventhub.core import Consumers
-from checkpointer.errors import (
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.consumers.cas_object import Space
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore, aio
+from pyspark_checkpointer.consumers.eventhub.core import Consumers
+from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
     DependencyError,
     IllegalArgumentError,
     InvalidStateError,
 )
-from checkpointer.storage.base import Blob
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.store import FaultyStore
+from pyspark_checkpointer.storage.base import Blob
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.consumers.test_eventhub_contract import HERE, checkpoint, claim, owners, positions
 
 FOLDER = "progress/eventhub/orders.servicebus.windows.net/clicks/%24default/"
@@ -214,7 +214,7 @@ def test_a_record_under_another_name_is_named(store: Faulty) -> None:
 
 def test_a_checkpoint_that_is_none_of_ours_is_named(store: Faulty) -> None:
     """A position of another interface, say, or one that a person wrote."""
-    from manifests.positions_json import Position, encode_position
+    from pyspark_checkpointer.manifests.positions_json import Position, encode_position
 
     made = encode_position(Position("7", 0, {"checkpoint": "5"}, datetime.now(UTC)), "ab")
     overwrite(store, f"{FOLDER}positions/7.json", made)
@@ -484,7 +484,7 @@ def test_what_is_no_group_is_refused(store: Faulty, names: Any) -> None:
 
 
 def test_what_a_later_version_added_is_kept(store: Faulty) -> None:
-    from manifests.positions_json import Position, decode_position, encode_position
+    from pyspark_checkpointer.manifests.positions_json import Position, decode_position, encode_position
 
     path = f"{FOLDER}positions/7.json"
     value = {"sequence_number": 1, "offset": "1", "future": [1]}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore
 
-from checkpointer.consumers.eventhub import CheckpointStore, aio
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore, aio
 from tests.servers import Server
 
 HERE = ("orders.servicebus.windows.net", "clicks", "$Default")

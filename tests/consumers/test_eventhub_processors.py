@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from tests.consumers import processors
 from tests.servers import Server
 

@@ -15,16 +15,21 @@ from typing import Any
 
 import pytest
 
-from checkpointer.consumers.cas_object import Space
-from checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager, CompleteLease, LeaseManager
-from checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError, LeaseLostError
-from checkpointer.runtime import run_sync
-from checkpointer.storage.memory.store import MemoryStore
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.requests import CrashError, Gate
-from checkpointer.testing.store import FaultyStore
-from manifests import object_paths
-from manifests.digest import sha256
+from pyspark_checkpointer.consumers.cas_object import Space
+from pyspark_checkpointer.consumers.eventprocessorhost import (
+    CheckpointInfo,
+    CheckpointManager,
+    CompleteLease,
+    LeaseManager,
+)
+from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError, LeaseLostError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.requests import CrashError, Gate
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.consumers import eph_hosts
 from tests.consumers.world import LEASE, TestHost
 

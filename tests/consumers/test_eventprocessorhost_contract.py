@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from checkpointer.consumers import cas_object
-from checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
-from checkpointer.errors import IllegalArgumentError, LeaseLostError, NotFoundError
-from checkpointer.storage import Store
+from pyspark_checkpointer.consumers import cas_object
+from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
+from pyspark_checkpointer.errors import IllegalArgumentError, LeaseLostError, NotFoundError
+from pyspark_checkpointer.storage import Store
 from tests.consumers.eph_model import ModelCheckpoints, ModelStore
 
 PARTITIONS = ["0", "1"]

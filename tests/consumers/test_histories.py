@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from checkpointer.consumers import leases
-from checkpointer.consumers.lease import Lease, Value
-from checkpointer.consumers.leases import Balance
-from checkpointer.errors import CheckpointError, LeaseLostError
-from checkpointer.storage.memory import store as memory
-from checkpointer.testing.orders import play_in_every_order
-from checkpointer.testing.simulation import Effect, Simulation
-from manifests.positions_json import Position, decode_position
+from pyspark_checkpointer.consumers import leases
+from pyspark_checkpointer.consumers.lease import Lease, Value
+from pyspark_checkpointer.consumers.leases import Balance
+from pyspark_checkpointer.errors import CheckpointError, LeaseLostError
+from pyspark_checkpointer.manifests.positions_json import Position, decode_position
+from pyspark_checkpointer.storage.memory import store as memory
+from pyspark_checkpointer.testing.orders import play_in_every_order
+from pyspark_checkpointer.testing.simulation import Effect, Simulation
 from tests.consumers.history import Fields, History
 from tests.consumers.world import FOLDER, LEASE, Worker
 from tests.proof.planted import Planted

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from checkpointer.consumers.journal import EventLogState
-from checkpointer.errors import FencedError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.consumers.journal import EventLogState
+from pyspark_checkpointer.errors import FencedError, IllegalArgumentError, InvalidStateError
 from tests.conftest import Root
 from tests.consumers.journals import AT, IMPLEMENTATIONS, LATER, Place, eventually
 
@@ -192,7 +192,7 @@ def test_a_stale_update_changes_nothing(local: Place, number: int, at: datetime,
 
 def test_updates_that_are_passed_over_are_told_once(local: Place, caplog: pytest.LogCaptureFixture) -> None:
     """A log that was cleared while the clock was behind is not recorded for as long: nobody else would say so."""
-    with caplog.at_level("WARNING", "checkpointer"), local.open() as journal:
+    with caplog.at_level("WARNING", "pyspark_checkpointer"), local.open() as journal:
         journal.persist("a", 5000, LATER)
         for number in (5000, 1, 2, 3):
             journal.persist("a", number, LATER if number == 5000 else AT)
@@ -264,7 +264,7 @@ def test_settings_of_the_wrong_type_are_refused(local: Place, arguments: Any) ->
 def test_settings_are_clamped(local: Place, monkeypatch: pytest.MonkeyPatch, given: Any, clamped: Any) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(
-        "checkpointer.consumers.journal.Coalescer", lambda write, **settings: seen.append(settings) or settings
+        "pyspark_checkpointer.consumers.journal.Coalescer", lambda write, **settings: seen.append(settings) or settings
     )
     local.implementation(local.file, *given)
     assert (seen[0]["max_updates"], seen[0]["interval"]) == clamped

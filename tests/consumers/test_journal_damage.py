@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpointer.consumers.journal.yaml_format import (
+from pyspark_checkpointer.consumers.journal.yaml_format import (
     LIMIT,
     Content,
     EventLogState,
@@ -19,8 +19,8 @@ from checkpointer.consumers.journal.yaml_format import (
     encode,
     largest,
 )
-from checkpointer.errors import CorruptionError, IllegalArgumentError, MalformedError
-from checkpointer.runtime import run_sync
+from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, MalformedError
+from pyspark_checkpointer.runtime import run_sync
 from tests.consumers.journals import AT, LATER, Place
 
 
@@ -77,7 +77,7 @@ def test_the_version_before_is_used(place: Place, damage: str, caplog: pytest.Lo
     before = place.read("journal.yml.previous")
     bad = DAMAGES[damage](place.read())
     place.write(bad)
-    with caplog.at_level(logging.WARNING, "checkpointer"):
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"):
         journal = place.open()
     assert journal.states() == {"a": EventLogState("a", 1, AT)}
     assert journal.recovered_from == f"{place.file}.previous"
@@ -99,7 +99,7 @@ def test_the_version_before_is_used(place: Place, damage: str, caplog: pytest.Lo
 
 def test_a_file_that_is_gone_is_no_new_beginning(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     Path(place.file).unlink()
-    with caplog.at_level(logging.WARNING, "checkpointer"), place.open() as journal:
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"), place.open() as journal:
         assert journal.states() == {"a": EventLogState("a", 1, AT)}
         assert journal.recovered_from == f"{place.file}.previous"
     assert "is not there" in caplog.text
@@ -250,7 +250,7 @@ def test_an_entry_that_cannot_be_read_costs_no_other(
     place.write((head + bad + "- " + entry if first else GOOD + bad).encode())
     for number_of_opening in range(2):  # what was read is written, and read again
         caplog.clear()
-        with caplog.at_level(logging.WARNING, "checkpointer"), place.open() as journal:
+        with caplog.at_level(logging.WARNING, "pyspark_checkpointer"), place.open() as journal:
             assert [*journal.states()] == ["a"]
             assert journal.recovered_from is None
             (why,) = journal.unreadable
@@ -314,7 +314,7 @@ def test_a_whole_file_whose_only_entry_cannot_be_read_can_be_started_from(
         place.write(previous, "journal.yml.previous")
     for _ in range(2):  # as it was written, and sealed by this library
         caplog.clear()
-        with caplog.at_level(logging.WARNING, "checkpointer"), place.open() as journal:
+        with caplog.at_level(logging.WARNING, "pyspark_checkpointer"), place.open() as journal:
             assert (journal.states(), journal.recovered_from) == ({}, None)
             (why,) = journal.unreadable
         assert "event log 'a', entry 1 of event_logs: record_number" in why

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from checkpointer.consumers import journal as module
-from checkpointer.consumers.journal.yaml_format import decode
-from checkpointer.errors import (
+from pyspark_checkpointer.consumers import journal as module
+from pyspark_checkpointer.consumers.journal.yaml_format import decode
+from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
     FencedError,
@@ -19,12 +19,12 @@ from checkpointer.errors import (
     StoreRefusedError,
     ThrottlingError,
 )
-from checkpointer.storage import ObjectNotFoundError
-from checkpointer.storage.compare_and_swap import SENDS
-from checkpointer.storage.memory.store import MemoryStore
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.requests import CrashError
-from checkpointer.testing.store import FaultyStore
+from pyspark_checkpointer.storage import ObjectNotFoundError
+from pyspark_checkpointer.storage.compare_and_swap import SENDS
+from pyspark_checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.requests import CrashError
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.consumers.journals import AT, Place, eventually
 
 FILE, PREVIOUS = "journal.yml", "journal.yml.previous"
@@ -248,7 +248,7 @@ def test_failed_writes_in_the_background_are_logged_once_and_made_good(
 ) -> None:
     journal = world.place.open(max_updates=1)
     world.faults.fail("swap", times=3, error=StoreRefusedError)
-    with caplog.at_level(logging.WARNING, "checkpointer"):
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"):
         for number in range(3, 8):
             tries = len(world.faults.requests)
             journal.persist("a", number, AT)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from checkpointer.consumers.journal import Journal
-from checkpointer.errors import CheckpointError
+from pyspark_checkpointer.consumers.journal import Journal
+from pyspark_checkpointer.errors import CheckpointError
 from tests.consumers.journals import AT, Place
 
 
@@ -114,8 +114,8 @@ def test_a_forked_child_is_told_to_open_its_own(local: Place) -> None:
     program = """if True:
         import os, sys
         from datetime import datetime
-        from checkpointer.errors import InvalidStateError
-        from checkpointer.consumers.journal import Journal
+        from pyspark_checkpointer.errors import InvalidStateError
+        from pyspark_checkpointer.consumers.journal import Journal
         with Journal(sys.argv[1], 1000, 3600) as journal:
             journal.persist("parent", 1, datetime(2026, 1, 1))
             child = os.fork()
@@ -138,7 +138,7 @@ def test_a_forked_child_is_told_to_open_its_own(local: Place) -> None:
 WRITER = """if True:
     import sys
     from datetime import datetime
-    from checkpointer.consumers.journal import Journal
+    from pyspark_checkpointer.consumers.journal import Journal
     journal = Journal(sys.argv[1], 3, 3600)
     at = datetime(2026, 1, 1)
     number = journal.states()["a"].record_number if journal.states() else 0
@@ -160,7 +160,7 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(local: Place, capl
                 acknowledged = int(writer.stdout.readline())
             writer.kill()
             acknowledged = max([acknowledged, *map(int, writer.stdout.read().split())])
-        with caplog.at_level(logging.WARNING, "checkpointer"), local.open() as journal:
+        with caplog.at_level(logging.WARNING, "pyspark_checkpointer"), local.open() as journal:
             states = journal.states()
             assert states["a"].record_number >= acknowledged
             assert states["b"].record_number >= acknowledged

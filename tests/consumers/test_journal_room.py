@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from checkpointer.consumers import journal as module
-from checkpointer.consumers.journal import Journal
-from checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.consumers import journal as module
+from pyspark_checkpointer.consumers.journal import Journal
+from pyspark_checkpointer.errors import IllegalArgumentError
 from tests.consumers.journals import AT
 
 

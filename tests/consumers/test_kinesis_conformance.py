@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from checkpointer.consumers.kinesis import (
+from pyspark_checkpointer.consumers.kinesis import (
     SHARD_END,
     TRIM_HORIZON,
     ExtendedSequenceNumber,
     RecordCheckpointer,
     ShardLeases,
 )
-from checkpointer.errors import IllegalArgumentError, ShutdownError
+from pyspark_checkpointer.errors import IllegalArgumentError, ShutdownError
 from tests.consumers.kinesis_model import ModelCheckpointer, ModelShard
 
 Checkpointer = RecordCheckpointer | ModelCheckpointer

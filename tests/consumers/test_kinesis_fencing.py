@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from checkpointer import runtime
-from checkpointer.consumers.kinesis import (
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.consumers.kinesis import (
     LATEST,
     SHARD_END,
     ExtendedSequenceNumber,
@@ -17,8 +17,8 @@ from checkpointer.consumers.kinesis import (
     Row,
     ShardLeases,
 )
-from checkpointer.consumers.kinesis.state import Recorded, checkpointed, decode, encode
-from checkpointer.errors import (
+from pyspark_checkpointer.consumers.kinesis.state import Recorded, checkpointed, decode, encode
+from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
     DependencyError,
@@ -29,7 +29,7 @@ from checkpointer.errors import (
     StoreNotFoundError,
     ThrottlingError,
 )
-from manifests.errors import MalformedError
+from pyspark_checkpointer.manifests.errors import MalformedError
 from tests.consumers.kinesis_world import Node, records
 from tests.consumers.world import TestHost, World, run
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpointer.errors import CheckpointError
+from pyspark_checkpointer.errors import CheckpointError
 from tests.consumers.kinesis_model import ModelShard
 from tests.consumers.kinesis_world import Node
 from tests.consumers.world import TestHost, World

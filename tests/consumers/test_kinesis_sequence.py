@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointer.consumers.kinesis import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
-from checkpointer.consumers.kinesis.sequence import MAX_DIGITS, number_of
-from checkpointer.consumers.kinesis.state import decode
-from checkpointer.errors import IllegalArgumentError, MalformedError
+from pyspark_checkpointer.consumers.kinesis import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from pyspark_checkpointer.consumers.kinesis.sequence import MAX_DIGITS, number_of
+from pyspark_checkpointer.consumers.kinesis.state import decode
+from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 
 INTEGERS = st.one_of(st.integers(0, 200), st.integers(0, 10**MAX_DIGITS - 1))
 SUBS = st.integers(0, 3) | st.integers(0, 2**63 - 1)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from checkpointer.consumers.kinesis import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber, Worker
-from checkpointer.errors import DependencyError, IllegalArgumentError
+from pyspark_checkpointer.consumers.kinesis import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber, Worker
+from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError
 from tests.consumers import kinesis_job
 from tests.consumers.kinesis_job import LENGTH, SHARDS
 from tests.consumers.kinesis_world import Node, records

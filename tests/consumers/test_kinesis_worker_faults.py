@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from checkpointer.consumers.kinesis import TRIM_HORIZON, ExtendedSequenceNumber, Worker
-from checkpointer.errors import FencedError, InvalidStateError, RetryableError, ThrottlingError
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.store import FaultyStore
+from pyspark_checkpointer.consumers.kinesis import TRIM_HORIZON, ExtendedSequenceNumber, Worker
+from pyspark_checkpointer.errors import FencedError, InvalidStateError, RetryableError, ThrottlingError
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.consumers.kinesis_world import Node, records
 from tests.consumers.test_kinesis_worker import THIRD, Processor, Stream, checkpoint
 from tests.consumers.world import TestHost, World

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from checkpointer import runtime
-from checkpointer.errors import (
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import (
     CorruptionError,
     DependencyError,
     LeaseLostError,
     OutcomeUnknownError,
 )
-from checkpointer.storage.compare_and_swap import SENDS
-from checkpointer.testing.requests import CrashError
+from pyspark_checkpointer.storage.compare_and_swap import SENDS
+from pyspark_checkpointer.testing.requests import CrashError
 from tests.consumers.world import FOLDER, LEASE, OWNERSHIP, Worker, World, lost, path, run, write
 
 # ---- swaps that fail, stall or land late -----------------------------------------------------------------------------

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from checkpointer import runtime
-from checkpointer.consumers.leases import Leases
-from checkpointer.errors import (
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.consumers.leases import Leases
+from pyspark_checkpointer.errors import (
     DependencyError,
     IllegalArgumentError,
     InvalidStateError,
     LeaseLostError,
     OutcomeUnknownError,
 )
-from checkpointer.storage.compare_and_swap import SENDS
+from pyspark_checkpointer.storage.compare_and_swap import SENDS
 from tests.consumers.world import LEASE, OWNERSHIP, Worker, World, lost, path, run, write
 
 # ---- take, renew, release --------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_a_row_says_how_long_its_lease_is(world: World) -> None:
 
 
 def test_a_store_that_hangs_is_told_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("checkpointer.consumers.leases.LEAST_PATIENCE", 0.05)
+    monkeypatch.setattr("pyspark_checkpointer.consumers.leases.LEAST_PATIENCE", 0.05)
     world.create("p")
     a = world.worker("a")
     a.leases = Leases(a.group, "a", 0.1)

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from checkpointer.consumers.eventhub import CheckpointStore
-from checkpointer.consumers.eventprocessorhost import CheckpointManager
-from checkpointer.consumers.journal import Journal
-from checkpointer.consumers.kinesis import ShardLeases, Worker
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointManager
+from pyspark_checkpointer.consumers.journal import Journal
+from pyspark_checkpointer.consumers.kinesis import ShardLeases, Worker
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from tests.consumers.journals import AT
 
 
@@ -81,18 +81,18 @@ def test_what_is_configuration_may_be_sent(make: Callable[[str], Any]) -> None:
 
 ENDS = {
     "journal": """
-from checkpointer.consumers.journal import Journal
+from pyspark_checkpointer.consumers.journal import Journal
 journal = Journal(root + "/journal.yml", 1000, 3600, options)
 journal.persist("log", 7, datetime(2026, 1, 1))
 """,
     "eventhub": """
-from checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 store = CheckpointStore(root, options, max_updates=1000, interval=3600)
 store.update_checkpoint({"fully_qualified_namespace": "n", "eventhub_name": "e", "consumer_group": "c",
                          "partition_id": "0", "sequence_number": 7, "offset": "7"})
 """,
     "kinesis": """
-from checkpointer.consumers.kinesis import ShardLeases
+from pyspark_checkpointer.consumers.kinesis import ShardLeases
 leases = ShardLeases(root, "app", None, options, max_updates=1000, interval=3600)
 leases.create(["s"])
 one = leases.take("s")
@@ -152,7 +152,7 @@ def test_what_waits_in_a_child_or_a_thread_is_written_when_that_ends(tmp_path: P
     program = """if True:
         import multiprocessing, sys, threading, time
         from datetime import datetime
-        from checkpointer.consumers.journal import Journal
+        from pyspark_checkpointer.consumers.journal import Journal
         def work(file):
             journal = Journal(file, 1000, 3600)
             time.sleep(0.3)

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from checkpointer.consumers.write_behind import FINAL, LAST_TRY, Coalescer, each
-from checkpointer.errors import (
+from pyspark_checkpointer.consumers.write_behind import FINAL, LAST_TRY, Coalescer, each
+from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
     FencedError,
@@ -25,7 +25,7 @@ from checkpointer.errors import (
     LeaseLostError,
     MalformedError,
 )
-from checkpointer.runtime import on_loop, run_sync
+from pyspark_checkpointer.runtime import on_loop, run_sync
 
 NEVER = 3600.0
 SOON = 0.01
@@ -272,7 +272,7 @@ def test_what_is_given_up_in_the_background_is_logged_and_told(
 ) -> None:
     coalescer = target.coalescer(max_updates=3)
     target.bad.update(a=LeaseLostError("a is lost"), b=LeaseLostError("b is lost"))
-    with caplog.at_level(logging.INFO, "checkpointer"):
+    with caplog.at_level(logging.INFO, "pyspark_checkpointer"):
         put(coalescer, a=1, b=1, c=1)
         eventually(lambda: caplog.records)
     assert caplog.messages == ["positions: not written, given up: a is lost (and 1 more)"]
@@ -297,7 +297,7 @@ def test_a_write_that_raises_loses_nothing_whatever_it_raises(target: Target) ->
 
 def test_a_key_that_keeps_failing_silences_no_other(target: Target, caplog: pytest.LogCaptureFixture) -> None:
     coalescer = target.coalescer(max_updates=2)
-    with caplog.at_level(logging.INFO, "checkpointer"):
+    with caplog.at_level(logging.INFO, "pyspark_checkpointer"):
         for name in ("a", "b"):
             target.bad[name] = MalformedError(f"{name} is damaged")
             for _ in range(2):
@@ -330,7 +330,7 @@ def test_a_failed_write_in_the_background_is_tried_again(
     coalescer = target.coalescer(max_updates=2, interval=SOON if again == "time" else NEVER)
     for streak in range(2):
         target.failures = 3
-        with caplog.at_level(logging.INFO, "checkpointer"):
+        with caplog.at_level(logging.INFO, "pyspark_checkpointer"):
             for number in range(4):
                 tries = target.tries
                 put(coalescer, a=number, b=number)
@@ -450,8 +450,8 @@ def test_it_has_no_thread_of_its_own(target: Target) -> None:
 def test_a_forked_child_begins_with_nothing_and_does_not_hang() -> None:
     program = """if True:
         import asyncio, os, threading
-        from checkpointer.consumers.write_behind import Coalescer
-        from checkpointer.runtime import run_sync
+        from pyspark_checkpointer.consumers.write_behind import Coalescer
+        from pyspark_checkpointer.runtime import run_sync
         written = []
         async def write(batch):
             written.append(dict(batch))

@@ -6,18 +6,18 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from checkpointer import runtime
-from checkpointer.consumers.cas_object import Space
-from checkpointer.consumers.group import Group
-from checkpointer.consumers.lease import Lease, Value
-from checkpointer.consumers.leases import Leases
-from checkpointer.errors import LeaseLostError
-from checkpointer.storage.base import ObjectNotFoundError, Store
-from checkpointer.storage.memory.store import MemoryStore
-from checkpointer.testing.faults import Faults
-from checkpointer.testing.store import FaultyStore
-from manifests import object_paths
-from manifests.positions_json import Ownership, Position, Row, decode_ownership, decode_position
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.consumers.cas_object import Space
+from pyspark_checkpointer.consumers.group import Group
+from pyspark_checkpointer.consumers.lease import Lease, Value
+from pyspark_checkpointer.consumers.leases import Leases
+from pyspark_checkpointer.errors import LeaseLostError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row, decode_ownership, decode_position
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
+from pyspark_checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from unittest import mock
 
 from pyspark.sql import DataFrame
 
-from checkpointer import Checkpointer, KeyedState
 from examples.flights import maps, stream
+from pyspark_checkpointer import Checkpointer, KeyedState
 
 
 class Maps:

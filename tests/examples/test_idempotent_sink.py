@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer.spark import Token
 from examples.idempotent_sink import read_vouchers, write_once
+from pyspark_checkpointer.spark import Token
 
 REPOSITORY = Path(__file__).parents[2]
 QUERY = "9f1c0b7e-52b1-4d7a-8f6f-0d4f6d1c2a11"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.consumers.kinesis import LeaseLostInput, ProcessRecordsInput, ShardLeases, Worker
 from examples import sharded_source
 from examples.sharded_source import Clicks
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.consumers.kinesis import LeaseLostInput, ProcessRecordsInput, ShardLeases, Worker
 
 REPOSITORY = Path(__file__).parents[2]
 

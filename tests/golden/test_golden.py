@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from checkpointer import Checkpointer
-from checkpointer.errors import CorruptionError, InvalidStateError
-from manifests import object_paths
-from manifests.digest import sha256
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.digest import sha256
 
 HERE = Path(__file__).parent
 V1 = HERE / "v1"

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import Any
 
-from checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer import Checkpointer, KeyedState
 from tests.world import World
 
 BULK = 400

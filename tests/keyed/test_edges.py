@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from checkpointer import KeyedState
-from checkpointer.errors import IllegalArgumentError
-from manifests.msgpack_values import UnsupportedValueError, pack, unpack
-from manifests.tagged_json import to_json
+from pyspark_checkpointer import KeyedState
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack
+from pyspark_checkpointer.manifests.tagged_json import to_json
 from tests.keyed.states import filled, save, saved
 from tests.world import World
 

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from checkpointer import KeyedState
-from checkpointer.errors import InvalidStateError
-from manifests import zones
-from manifests.equal_keys import may_differ, overlay, same
-from manifests.keyed_records import partition_of
-from manifests.msgpack_values import pack
+from pyspark_checkpointer import KeyedState
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.manifests import zones
+from pyspark_checkpointer.manifests.equal_keys import may_differ, overlay, same
+from pyspark_checkpointer.manifests.keyed_records import partition_of
+from pyspark_checkpointer.manifests.msgpack_values import pack
 from tests.keyed.states import failing_save, save
 from tests.manifests.names import shown
 from tests.proof.effort import SUMMARY

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from checkpointer import KeyedState
-from checkpointer.errors import CheckpointError, InvalidStateError
-from checkpointer.keyed import content as content_module
-from checkpointer.keyed import reentry
+from pyspark_checkpointer import KeyedState
+from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
+from pyspark_checkpointer.keyed import content as content_module
+from pyspark_checkpointer.keyed import reentry
 from tests.keyed.states import filled
 
 WRITES: dict[str, Callable[[KeyedState], Callable[[], Any]]] = {

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multiple, precondition, rule
 
-from checkpointer import KeyedState
-from checkpointer.errors import DependencyError
-from checkpointer.keyed import state
+from pyspark_checkpointer import KeyedState
+from pyspark_checkpointer.errors import DependencyError
+from pyspark_checkpointer.keyed import state
 from tests.keyed.states import failing_save, save, saved
 from tests.world import World, put
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from checkpointer import KeyedState
-from checkpointer.errors import CheckpointError
-from checkpointer.keyed import state as state_module
+from pyspark_checkpointer import KeyedState
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.keyed import state as state_module
 from tests.keyed.states import failing_save, save, saved
 from tests.world import Actor, World
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from checkpointer import KeyedState
+from pyspark_checkpointer import KeyedState
 
 
 def test_the_last_items_are_taken_as_fast_as_the_first() -> None:

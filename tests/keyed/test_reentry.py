@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from checkpointer.keyed import reentry
-from checkpointer.keyed.reentry import Exclusive
+from pyspark_checkpointer.keyed import reentry
+from pyspark_checkpointer.keyed.reentry import Exclusive
 
 
 class Numbers:

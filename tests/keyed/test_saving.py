@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from checkpointer import KeyedState, runtime
-from checkpointer.checkpoint.save import ENCODE_AT_ONCE
-from checkpointer.checkpoint.upload import Flight
-from checkpointer.errors import DependencyError
-from checkpointer.runtime.host import SystemHost
-from manifests import codecs
-from manifests.model import DELTA, SNAPSHOT
+from pyspark_checkpointer import KeyedState, runtime
+from pyspark_checkpointer.checkpoint.save import ENCODE_AT_ONCE
+from pyspark_checkpointer.checkpoint.upload import Flight
+from pyspark_checkpointer.errors import DependencyError
+from pyspark_checkpointer.manifests import codecs
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT
+from pyspark_checkpointer.runtime.host import SystemHost
 from tests.keyed.states import failing_save, filled, kinds, save, saved
 from tests.world import Actor, World
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from checkpointer import KeyedState
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.keyed import state as state_module
-from manifests.model import DELTA, SNAPSHOT
+from pyspark_checkpointer import KeyedState
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.keyed import state as state_module
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT
 from tests.keyed.states import BULK, filled, kinds, live_keys, save, saved
 from tests.world import World
 

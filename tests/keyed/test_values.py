@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from checkpointer import KeyedState
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.keyed.references import unheld
-from manifests import object_paths
+from pyspark_checkpointer import KeyedState
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.keyed.references import unheld
+from pyspark_checkpointer.manifests import object_paths
 from tests.keyed.states import filled, save, saved
 from tests.world import World, put
 

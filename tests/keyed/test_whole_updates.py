@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from checkpointer import KeyedState
+from pyspark_checkpointer import KeyedState
 from tests.world import World
 
 KEYS = range(1500)

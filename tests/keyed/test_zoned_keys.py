@@ -7,10 +7,10 @@ from zoneinfo import TZPATH, ZoneInfo
 
 import pytest
 
-from checkpointer import KeyedState
-from checkpointer.errors import IllegalArgumentError
-from manifests import zones
-from manifests.msgpack_values import pack, unpack
+from pyspark_checkpointer import KeyedState
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests import zones
+from pyspark_checkpointer.manifests.msgpack_values import pack, unpack
 from tests.keyed.states import save, saved
 from tests.world import World
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from manifests import codecs, object_paths
-from manifests.json_fields import dump
-from manifests.model import (
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.json_fields import dump
+from pyspark_checkpointer.manifests.model import (
     DELTA,
     SNAPSHOT,
     Artifact,

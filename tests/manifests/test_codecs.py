@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from manifests import codecs, keyed_records, object_paths
-from manifests.codecs import CODECS, PureCodec
-from manifests.digest import sha256
-from manifests.model import SNAPSHOT, CheckpointId
-from manifests.msgpack_values import pack
+from pyspark_checkpointer.manifests import codecs, keyed_records, object_paths
+from pyspark_checkpointer.manifests.codecs import CODECS, PureCodec
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.model import SNAPSHOT, CheckpointId
+from pyspark_checkpointer.manifests.msgpack_values import pack
 from tests.test_layers import FILES, ROOT, parse
 
 OWNER = CheckpointId.parse("0000000007-0badcafe")
@@ -56,4 +56,4 @@ def _names_in(module: str) -> set[str]:
 
 def test_no_other_module_spells_the_name_of_a_codec_or_partitioner() -> None:
     found = {module: _names_in(module) for module in FILES}
-    assert {module for module, names in found.items() if names} == {"manifests.codecs"}, found
+    assert {module for module, names in found.items() if names} == {"pyspark_checkpointer.manifests.codecs"}, found

@@ -11,11 +11,11 @@ from zoneinfo import ZoneInfo
 import msgpack
 import pytest
 
-from checkpointer.consumers.journal import yaml_format
-from checkpointer.errors import MalformedError
-from manifests import msgpack_values, zones
-from manifests.keyed_records import decode, encode
-from manifests.msgpack_values import pack, unpack
+from pyspark_checkpointer.consumers.journal import yaml_format
+from pyspark_checkpointer.errors import MalformedError
+from pyspark_checkpointer.manifests import msgpack_values, zones
+from pyspark_checkpointer.manifests.keyed_records import decode, encode
+from pyspark_checkpointer.manifests.msgpack_values import pack, unpack
 
 KEY = (Decimal(1), "x")
 STORED = encode({KEY: pack(1)})

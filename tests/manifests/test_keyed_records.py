@@ -23,9 +23,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
-from manifests.keyed_records import CHUNK, CHUNK_BYTES, decode, encode, partition_of
-from manifests.msgpack_values import pack
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
+from pyspark_checkpointer.manifests.keyed_records import CHUNK, CHUNK_BYTES, decode, encode, partition_of
+from pyspark_checkpointer.manifests.msgpack_values import pack
 from tests.manifests.names import shown
 from tests.manifests.test_msgpack_values import keys, same
 
@@ -293,7 +293,7 @@ def test_partitions_do_not_depend_on_the_process() -> None:
     sample = [*(key for key, _ in CANONICAL), *RECORDS]
     program = (
         "from datetime import *; from decimal import Decimal; from uuid import UUID; import pickle, sys\n"
-        "from manifests.keyed_records import partition_of\n"
+        "from pyspark_checkpointer.manifests.keyed_records import partition_of\n"
         "print([partition_of(key, 2**31) for key in pickle.load(sys.stdin.buffer)])"
     )
     here = [partition_of(key, MANY) for key in sample]

@@ -7,13 +7,13 @@ from typing import Any
 import msgpack
 import pytest
 
-from manifests.keyed_records import decode, encode
-from manifests.msgpack_values import LARGEST_KEPT, pack, unpack
+from pyspark_checkpointer.manifests.keyed_records import decode, encode
+from pyspark_checkpointer.manifests.msgpack_values import LARGEST_KEPT, pack, unpack
 
 PEAK = """
 import os, sys, threading, time
-from manifests.keyed_records import decode, encode
-from manifests.msgpack_values import pack, unpack
+from pyspark_checkpointer.manifests.keyed_records import decode, encode
+from pyspark_checkpointer.manifests.msgpack_values import pack, unpack
 
 SIZE = 128 << 20
 peak = [0]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from manifests import object_paths
-from manifests.errors import (
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.errors import (
     CheckpointError,
     CorruptionError,
     DigestMismatchError,
@@ -21,8 +21,8 @@ from manifests.errors import (
     MalformedError,
     UnsupportedFormatError,
 )
-from manifests.json_fields import check_json
-from manifests.manifest_json import (
+from pyspark_checkpointer.manifests.json_fields import check_json
+from pyspark_checkpointer.manifests.manifest_json import (
     decode_catalog,
     decode_manifest,
     decode_pointer,
@@ -30,7 +30,7 @@ from manifests.manifest_json import (
     encode_manifest,
     encode_pointer,
 )
-from manifests.model import (
+from pyspark_checkpointer.manifests.model import (
     DELTA,
     FORMAT_VERSION,
     Artifact,

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointer.errors import MalformedError
-from manifests.msgpack_values import AT_ONCE, PIECE, UnsupportedValueError, pack, pack_some, unpack
+from pyspark_checkpointer.errors import MalformedError
+from pyspark_checkpointer.manifests.msgpack_values import AT_ONCE, PIECE, UnsupportedValueError, pack, pack_some, unpack
 from tests.manifests.names import shown
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests import codecs, object_paths
-from manifests.digest import sha256, verify
-from manifests.errors import DigestMismatchError, IllegalArgumentError, MalformedError
-from manifests.model import CheckpointId
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.digest import sha256, verify
+from pyspark_checkpointer.manifests.errors import DigestMismatchError, IllegalArgumentError, MalformedError
+from pyspark_checkpointer.manifests.model import CheckpointId
 from tests.manifests.samples import ID, digest, names
 
 D = digest("any")

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests import object_paths
-from manifests.digest import sha256
-from manifests.errors import (
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.errors import (
     CorruptionError,
     DigestMismatchError,
     IllegalArgumentError,
     MalformedError,
     UnsupportedFormatError,
 )
-from manifests.model import FORMAT_VERSION, Json
-from manifests.positions_json import (
+from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Json
+from pyspark_checkpointer.manifests.positions_json import (
     MAX_OWNERSHIP,
     MAX_POSITION,
     Ownership,

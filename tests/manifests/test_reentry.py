@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from manifests import keyed_records, msgpack_values
-from manifests.keyed_records import decode, encode
-from manifests.msgpack_values import pack, pack_checked, pack_some, unpack
+from pyspark_checkpointer.manifests import keyed_records, msgpack_values
+from pyspark_checkpointer.manifests.keyed_records import decode, encode
+from pyspark_checkpointer.manifests.msgpack_values import pack, pack_checked, pack_some, unpack
 
 VALUE = {"set": {1, 2, "x"}, "at": datetime(2024, 1, 2, tzinfo=UTC), "pair": (1, (2, Decimal("1.10"))), "big": 1 << 70}
 OTHER = [{("other", n): frozenset({n, Decimal(n)})} for n in range(3)]

@@ -13,12 +13,17 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpointer.compaction import segment_fold_start
-from manifests import codecs, object_paths, segments, zstd
-from manifests.digest import sha256
-from manifests.errors import CheckpointError, IllegalArgumentError, MalformedError, UnsupportedFormatError
-from manifests.manifest_json import decode_manifest, encode_manifest
-from manifests.model import (
+from pyspark_checkpointer.compaction import segment_fold_start
+from pyspark_checkpointer.manifests import codecs, object_paths, segments, zstd
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.errors import (
+    CheckpointError,
+    IllegalArgumentError,
+    MalformedError,
+    UnsupportedFormatError,
+)
+from pyspark_checkpointer.manifests.manifest_json import decode_manifest, encode_manifest
+from pyspark_checkpointer.manifests.model import (
     DELTA,
     SNAPSHOT,
     Artifact,
@@ -31,8 +36,8 @@ from manifests.model import (
     Ref,
     Segment,
 )
-from manifests.segments import INLINE, INLINE_DELTAS, decode_segment, encode_segment, load, spill
-from manifests.zstd import decompress
+from pyspark_checkpointer.manifests.segments import INLINE, INLINE_DELTAS, decode_segment, encode_segment, load, spill
+from pyspark_checkpointer.manifests.zstd import decompress
 from tests.manifests.samples import ID, PARENT, alone, changed, digest, packed
 
 Chains = dict[int, Chain]

@@ -15,14 +15,11 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from checkpointer.checkpoint.latest import MAX_POINTER
-from checkpointer.table.hashing import partitions_of
-from checkpointer.table.merge import apply, consolidate
-from checkpointer.table.schema import TableSchema, first_schema
-from manifests import object_paths
-from manifests.json_fields import dump
-from manifests.keyed_records import encode, partition_of
-from manifests.manifest_json import (
+from pyspark_checkpointer.checkpoint.latest import MAX_POINTER
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.json_fields import dump
+from pyspark_checkpointer.manifests.keyed_records import encode, partition_of
+from pyspark_checkpointer.manifests.manifest_json import (
     decode_catalog,
     decode_manifest,
     decode_pointer,
@@ -30,9 +27,9 @@ from manifests.manifest_json import (
     encode_manifest,
     encode_pointer,
 )
-from manifests.model import FORMAT_VERSION, CheckpointId
-from manifests.msgpack_values import MAX_DEPTH, pack, unpack
-from manifests.positions_json import (
+from pyspark_checkpointer.manifests.model import FORMAT_VERSION, CheckpointId
+from pyspark_checkpointer.manifests.msgpack_values import MAX_DEPTH, pack, unpack
+from pyspark_checkpointer.manifests.positions_json import (
     MAX_MARKER,
     MAX_OWNERSHIP,
     MAX_POSITION,
@@ -43,7 +40,17 @@ from manifests.positions_json import (
     encode_ownership,
     encode_position,
 )
-from manifests.segments import DELTAS_OF_CHANGE, INLINE, INLINE_DELTAS, decode_segment, encode_segment, load
+from pyspark_checkpointer.manifests.segments import (
+    DELTAS_OF_CHANGE,
+    INLINE,
+    INLINE_DELTAS,
+    decode_segment,
+    encode_segment,
+    load,
+)
+from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.merge import apply, consolidate
+from pyspark_checkpointer.table.schema import TableSchema, first_schema
 from tests.manifests.test_msgpack_values import same
 
 SPEC = (Path(__file__).parents[2] / "manifests" / "SPEC.md").read_text()

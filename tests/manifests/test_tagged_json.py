@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from checkpointer.errors import IllegalArgumentError
-from manifests.msgpack_values import pack, unpack
-from manifests.tagged_json import to_json
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.msgpack_values import pack, unpack
+from pyspark_checkpointer.manifests.tagged_json import to_json
 from tests.manifests.names import shown
 
 CASES: list[tuple[Any, Any]] = [

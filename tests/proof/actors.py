@@ -11,15 +11,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from checkpointer.admin import savepoints
-from checkpointer.admin.retention.delete import delete_checkpoint
-from checkpointer.admin.retention.garbage_collect import apply_plan, clean, make_plan
-from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.checkpoint import low_level, restore, save
-from checkpointer.checkpoint.prepared import Prepared
-from checkpointer.checkpoint.resolve import CheckpointSelector
-from checkpointer.checkpoint.writer import Session
-from checkpointer.errors import (
+from pyspark_checkpointer.admin import savepoints
+from pyspark_checkpointer.admin.retention.delete import delete_checkpoint
+from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan, clean, make_plan
+from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.checkpoint import low_level, restore, save
+from pyspark_checkpointer.checkpoint.prepared import Prepared
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     ConflictError,
     FencedError,
@@ -30,9 +30,9 @@ from checkpointer.errors import (
     RetryableError,
     SavepointNotFoundError,
 )
-from checkpointer.storage.retrying import RetryingStore
-from checkpointer.testing.simulation import SimulatedHost, Simulation
-from manifests.model import DELTA, SNAPSHOT, CheckpointId, Manifest
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, CheckpointId, Manifest
+from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.testing.simulation import SimulatedHost, Simulation
 from tests.proof.histories import History, Operation, digest, id_of
 from tests.proof.judge import DEED, END, Deed, Judge, Violation
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import pytest
 
-from checkpointer.checkpoint import latest
-from manifests import manifest_json
+from pyspark_checkpointer.checkpoint import latest
+from pyspark_checkpointer.manifests import manifest_json
 from tests.proof.checker import CHECKER, Checker
 from tests.servers import Server, ServerUnavailableError
 

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from checkpointer.consumers.eventhub import core as eventhub
-from checkpointer.consumers.eventprocessorhost import checkpoint as eph
-from checkpointer.consumers.journal import yaml_format
-from checkpointer.consumers.kinesis import state as kinesis
-from checkpointer.consumers.kinesis.sequence import TRIM_HORIZON
-from checkpointer.errors import CheckpointError
-from checkpointer.storage import url
-from checkpointer.table import parquet
-from manifests import manifest_json, msgpack_values, positions_json
-from manifests.json_fields import dump
+from pyspark_checkpointer.consumers.eventhub import core as eventhub
+from pyspark_checkpointer.consumers.eventprocessorhost import checkpoint as eph
+from pyspark_checkpointer.consumers.journal import yaml_format
+from pyspark_checkpointer.consumers.kinesis import state as kinesis
+from pyspark_checkpointer.consumers.kinesis.sequence import TRIM_HORIZON
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.manifests import manifest_json, msgpack_values, positions_json
+from pyspark_checkpointer.manifests.json_fields import dump
+from pyspark_checkpointer.storage import url
+from pyspark_checkpointer.table import parquet
 from tests.manifests.samples import AT, CATALOG, ID, POINTER, sealed
 from tests.proof import seeds, wrapped
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from checkpointer import RetentionPolicy
-from checkpointer.errors import CheckpointError, DependencyError, OutcomeUnknownError
-from checkpointer.testing.requests import CrashError
+from pyspark_checkpointer import RetentionPolicy
+from pyspark_checkpointer.errors import CheckpointError, DependencyError, OutcomeUnknownError
+from pyspark_checkpointer.testing.requests import CrashError
 from tests.proof.onlooker import Saved, View, WatchedWorld
 from tests.proof.operations import OPERATIONS, Operation, Step, commit, grown, state_of
 from tests.proof.planted import Planted

@@ -16,10 +16,10 @@ from typing import Any
 
 import zstandard
 
-from manifests import object_paths
-from manifests.digest import sha256
-from manifests.json_fields import dump, dump_sealed
-from manifests.model import CheckpointId, Json
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.json_fields import dump, dump_sealed
+from pyspark_checkpointer.manifests.model import CheckpointId, Json
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "store"
 

@@ -17,7 +17,7 @@ except ImportError:  # replaying needs none
 else:
 
     def instrumented() -> object:
-        return atheris.instrument_imports(include=["checkpointer", "manifests", "yaml"], enable_loader_override=False)
+        return atheris.instrument_imports(include=["pyspark_checkpointer", "yaml"], enable_loader_override=False)
 
 
 with instrumented():  # type: ignore[attr-defined]

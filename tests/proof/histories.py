@@ -15,9 +15,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from checkpointer.client._sync_checkpoint import Restored
-from checkpointer.errors import CheckpointError, FencedError, NotFoundError, OutcomeUnknownError, OutrunError
-from manifests.model import Ref
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.errors import CheckpointError, FencedError, NotFoundError, OutcomeUnknownError, OutrunError
+from pyspark_checkpointer.manifests.model import Ref
 
 CLEANUPS = ("clean", "retire")
 """They retire with one swap and delete afterwards: an error says only that not all of it was done."""

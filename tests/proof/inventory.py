@@ -33,34 +33,34 @@ _OWN_TEXT = "reads what it encoded itself, a moment before"
 _NONE = "decodes nothing"
 
 REASONS = {
-    "checkpointer.client._async.AsyncCheckpointer.load_artifact": _HANDS_ON,
-    "checkpointer.client._async.AsyncCheckpointer.load_manifest": _HANDS_ON,
-    "checkpointer.cli.cleanup._load": _HANDS_ON,
-    "checkpointer.cli.keys.compare": _OWN_TEXT,
-    "checkpointer.cli.verb.parse_options": _OF_THE_CALLER,
-    "checkpointer.checkpoint.objects.Segments._decode": _HANDS_ON,
-    "checkpointer.checkpoint.objects.Segments._load": _HANDS_ON,
-    "checkpointer.checkpoint.objects.Segments.load": _HANDS_ON,
-    "checkpointer.checkpoint.objects.load_operators": _HANDS_ON,
-    "checkpointer.checkpoint.resolve.CheckpointSelector.parse": _OF_THE_CALLER,
-    "checkpointer.checkpoint.resolve._to_time": _OF_THE_CALLER,
-    "checkpointer.checkpoint.latest._decode": _HANDS_ON,
-    "checkpointer.consumers.cas_object.Document._decode": _HANDS_ON,
-    "checkpointer.consumers.journal.file.JournalFile._decode": _HANDS_ON,
-    "checkpointer.consumers.kinesis.checkpointer.RecordCheckpointer._decode": _HANDS_ON,
-    "checkpointer.cli.report_page.gather._load_chains": _HANDS_ON,
-    "checkpointer.checkpoint.restore.Snapshot._decode": _HANDS_ON,
-    "checkpointer.checkpoint.restore.load_artifact": _HANDS_ON,
-    "checkpointer.checkpoint.restore.load_manifest": _HANDS_ON,
-    "checkpointer.admin.retention.reachability._hash": _NONE,
-    "checkpointer.admin.salvage._Look._load": _HANDS_ON,
-    "checkpointer.spark.datasource.Request.of": _OF_THE_CALLER,
-    "checkpointer.spark.table.TableState._pack": _OF_THE_JOB,
-    "checkpointer.spark.task_client._client": _OF_THE_JOB,
-    "checkpointer.spark.write_tasks.Written.load": _OF_THE_JOB,
-    "checkpointer.storage.connection.load": _NONE,
-    "checkpointer.client._sync.Checkpointer.load_artifact": _HANDS_ON,
-    "checkpointer.client._sync.Checkpointer.load_manifest": _HANDS_ON,
+    "pyspark_checkpointer.client._async.AsyncCheckpointer.load_artifact": _HANDS_ON,
+    "pyspark_checkpointer.client._async.AsyncCheckpointer.load_manifest": _HANDS_ON,
+    "pyspark_checkpointer.cli.cleanup._load": _HANDS_ON,
+    "pyspark_checkpointer.cli.keys.compare": _OWN_TEXT,
+    "pyspark_checkpointer.cli.verb.parse_options": _OF_THE_CALLER,
+    "pyspark_checkpointer.checkpoint.objects.Segments._decode": _HANDS_ON,
+    "pyspark_checkpointer.checkpoint.objects.Segments._load": _HANDS_ON,
+    "pyspark_checkpointer.checkpoint.objects.Segments.load": _HANDS_ON,
+    "pyspark_checkpointer.checkpoint.objects.load_operators": _HANDS_ON,
+    "pyspark_checkpointer.checkpoint.resolve.CheckpointSelector.parse": _OF_THE_CALLER,
+    "pyspark_checkpointer.checkpoint.resolve._to_time": _OF_THE_CALLER,
+    "pyspark_checkpointer.checkpoint.latest._decode": _HANDS_ON,
+    "pyspark_checkpointer.consumers.cas_object.Document._decode": _HANDS_ON,
+    "pyspark_checkpointer.consumers.journal.file.JournalFile._decode": _HANDS_ON,
+    "pyspark_checkpointer.consumers.kinesis.checkpointer.RecordCheckpointer._decode": _HANDS_ON,
+    "pyspark_checkpointer.cli.report_page.gather._load_chains": _HANDS_ON,
+    "pyspark_checkpointer.checkpoint.restore.Snapshot._decode": _HANDS_ON,
+    "pyspark_checkpointer.checkpoint.restore.load_artifact": _HANDS_ON,
+    "pyspark_checkpointer.checkpoint.restore.load_manifest": _HANDS_ON,
+    "pyspark_checkpointer.admin.retention.reachability._hash": _NONE,
+    "pyspark_checkpointer.admin.salvage._Look._load": _HANDS_ON,
+    "pyspark_checkpointer.spark.datasource.Request.of": _OF_THE_CALLER,
+    "pyspark_checkpointer.spark.table.TableState._pack": _OF_THE_JOB,
+    "pyspark_checkpointer.spark.task_client._client": _OF_THE_JOB,
+    "pyspark_checkpointer.spark.write_tasks.Written.load": _OF_THE_JOB,
+    "pyspark_checkpointer.storage.connection.load": _NONE,
+    "pyspark_checkpointer.client._sync.Checkpointer.load_artifact": _HANDS_ON,
+    "pyspark_checkpointer.client._sync.Checkpointer.load_manifest": _HANDS_ON,
 }
 """Those of them that need no fuzzing, each with why."""
 
@@ -68,9 +68,11 @@ REASONS = {
 def decoding() -> set[str]:
     """The qualified names of all functions that decode."""
     found = set()
-    for package in ("checkpointer", "manifests"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for folder, prefix in (("checkpointer", "pyspark_checkpointer"), ("manifests", "pyspark_checkpointer.manifests")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            module = ".".join((prefix, *path.relative_to(ROOT / folder).with_suffix("").parts)).removesuffix(
+                ".__init__"
+            )
             for name, node in _functions(ast.parse(path.read_text()), module):
                 if NAMED.match(node.name) or _calls(node) & PARSERS:
                     found.add(name)

@@ -15,10 +15,10 @@ It reads the bytes with the decoders of the format, and shares nothing else with
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from checkpointer.testing.simulation import Effect, Simulation
-from manifests import object_paths
-from manifests.manifest_json import decode_pointer
-from manifests.model import CatalogEntry, CheckpointId, Manifest
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.manifest_json import decode_pointer
+from pyspark_checkpointer.manifests.model import CatalogEntry, CheckpointId, Manifest
+from pyspark_checkpointer.testing.simulation import Effect, Simulation
 from tests.proof.versions import Reader, Version, Violation, went_back
 
 END = b"|"

@@ -7,17 +7,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
-from checkpointer.admin.retention.plan import Plan
-from checkpointer.cli.report_page import page
-from checkpointer.cli.report_page.gather import make_report
-from checkpointer.consumers.eventhub import CheckpointStore
-from checkpointer.consumers.eventhub import aio as eventhub_aio
-from checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
-from checkpointer.consumers.journal import Journal
-from checkpointer.consumers.kinesis import ShardLeases
-from checkpointer.errors import CheckpointError
-from checkpointer.spark import stateful
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
+from pyspark_checkpointer.admin.retention.plan import Plan
+from pyspark_checkpointer.cli.report_page import page
+from pyspark_checkpointer.cli.report_page.gather import make_report
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer.consumers.eventhub import aio as eventhub_aio
+from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
+from pyspark_checkpointer.consumers.journal import Journal
+from pyspark_checkpointer.consumers.kinesis import ShardLeases
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.spark import stateful
 from tests.damage import fill
 from tests.proof.verbs import GROUP, Said, command, partition_of
 

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from checkpointer.errors import CorruptionError
-from checkpointer.storage.base import Blob
-from checkpointer.storage.memory.store import MemoryStore, forget
-from manifests import object_paths
-from manifests.manifest_json import decode_pointer
-from manifests.model import Ref
+from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.manifest_json import decode_pointer
+from pyspark_checkpointer.manifests.model import Ref
+from pyspark_checkpointer.storage.base import Blob
+from pyspark_checkpointer.storage.memory.store import MemoryStore, forget
 from tests.proof.versions import Reader, Version, Violation, went_back
 from tests.world import Actor, World
 

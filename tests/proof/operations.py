@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, cast
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
-from checkpointer.checkpoint.writer import Session
-from checkpointer.client._sync_checkpoint import Checkpoint, Restored
-from checkpointer.errors import CorruptionError, InvalidStateError
-from checkpointer.spark.table import TableState
-from checkpointer.storage.base import Blob
-from checkpointer.storage.memory.store import MemoryStore
-from manifests import codecs, object_paths
-from manifests.model import CheckpointId, Manifest
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
+from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
+from pyspark_checkpointer.spark.table import TableState
+from pyspark_checkpointer.storage.base import Blob
+from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests import damage
 from tests.proof.onlooker import Saved
 from tests.table.tables import rows_in

@@ -14,18 +14,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checkpointer import Checkpointer
-from checkpointer.client._sync_checkpoint import Restored
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.runtime import run_sync
-from checkpointer.spark import table as table_module
-from checkpointer.spark import write_tasks as write_module
-from checkpointer.spark.state import Line, State
-from checkpointer.table.hashing import partitions_of
-from checkpointer.table.reader import Reader, Version
-from checkpointer.table.schema import PARTITION, TableSchema
-from checkpointer.table.types import spark_type
-from manifests.model import Job
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark import table as table_module
+from pyspark_checkpointer.spark import write_tasks as write_module
+from pyspark_checkpointer.spark.state import Line, State
+from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.schema import PARTITION, TableSchema
+from pyspark_checkpointer.table.types import spark_type
 
 Part = pa.Table
 

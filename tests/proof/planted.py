@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from checkpointer.admin import savepoints
-from checkpointer.admin.retention import delete, expire, garbage_collect, plan, policy, reachability
-from checkpointer.checkpoint import history, latest, objects, prepared, restore, save, upload, writer
-from checkpointer.storage import compare_and_swap
-from checkpointer.storage.memory import store as memory
+from pyspark_checkpointer.admin import savepoints
+from pyspark_checkpointer.admin.retention import delete, expire, garbage_collect, plan, policy, reachability
+from pyspark_checkpointer.checkpoint import history, latest, objects, prepared, restore, save, upload, writer
+from pyspark_checkpointer.storage import compare_and_swap
+from pyspark_checkpointer.storage.memory import store as memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ PLANTED = (
         "savepoint deletion without a swap",
         savepoints.delete_savepoint,
         "await advance(session.store, await read_head(session.store), step)",
-        "from manifests.manifest_json import encode_pointer\n"
+        "from pyspark_checkpointer.manifests.manifest_json import encode_pointer\n"
         "    planned = await step(await read_head(session.store))\n"
         "    now = await read_head(session.store)\n"
         "    if planned is not None:\n"
@@ -228,7 +228,7 @@ PLANTED = (
         "savepoints take over",
         savepoints.recatalogue,
         "return replace(head.pointer, ",
-        "from manifests.model import Writer\n"
+        "from pyspark_checkpointer.manifests.model import Writer\n"
         "    return replace(head.pointer, writer=Writer(head.writer.epoch + 1, session._instance), ",
         scene="a savepoint beside a cleanup",
     ),
@@ -267,7 +267,7 @@ PLANTED = (
         "a missing catalog taken as empty",
         objects.read_catalog,
         "data = (await store.get(ref.path, limit=MAX_CATALOG)).data",
-        "from checkpointer.storage.base import ObjectNotFoundError\n"
+        "from pyspark_checkpointer.storage.base import ObjectNotFoundError\n"
         "    try:\n"
         "        data = (await store.get(ref.path, limit=MAX_CATALOG)).data\n"
         "    except ObjectNotFoundError:\n"

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from unittest import mock
 
-from checkpointer.storage import compare_and_swap
-from checkpointer.testing.orders import play_in_every_order
-from checkpointer.testing.simulation import Simulation
+from pyspark_checkpointer.storage import compare_and_swap
+from pyspark_checkpointer.testing.orders import play_in_every_order
+from pyspark_checkpointer.testing.simulation import Simulation
 from tests.proof.actors import Act, Actor, Stage
 
 

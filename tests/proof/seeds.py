@@ -16,18 +16,18 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import zstandard
 
-from checkpointer.admin.retention.plan import Plan, PlannedCheckpoint, PlanRow, Spool
-from checkpointer.admin.retention.reachability import DELETE, KEEP
-from checkpointer.consumers.journal import yaml_format
-from checkpointer.consumers.kinesis import state as kinesis
-from checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
-from checkpointer.table import parquet
-from checkpointer.table.merge import in_order
-from checkpointer.table.schema import MERGE
-from manifests import codecs, msgpack_values, object_paths
-from manifests.json_fields import dump
-from manifests.model import Artifact, Json, Manifest, Operator, Patch, Ref, Segment, Tail
-from manifests.positions_json import Ownership, Position, Row, encode_ownership, encode_position
+from pyspark_checkpointer.admin.retention.plan import Plan, PlannedCheckpoint, PlanRow, Spool
+from pyspark_checkpointer.admin.retention.reachability import DELETE, KEEP
+from pyspark_checkpointer.consumers.journal import yaml_format
+from pyspark_checkpointer.consumers.kinesis import state as kinesis
+from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
+from pyspark_checkpointer.manifests import codecs, msgpack_values, object_paths
+from pyspark_checkpointer.manifests.json_fields import dump
+from pyspark_checkpointer.manifests.model import Artifact, Json, Manifest, Operator, Patch, Ref, Segment, Tail
+from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row, encode_ownership, encode_position
+from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table.merge import in_order
+from pyspark_checkpointer.table.schema import MERGE
 from tests.manifests.samples import AT, ID, MANIFEST, PARENT, alone, digest, packed
 from tests.table.tables import array, changes_of, mapping, schema_of, snapshot_rows, struct
 

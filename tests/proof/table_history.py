@@ -14,15 +14,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from checkpointer import Checkpointer, compaction
-from checkpointer.runtime import run_sync
-from checkpointer.spark import table as table_module
-from checkpointer.spark.state import State
-from checkpointer.spark.table import TableState
-from checkpointer.table import reader as version_module
-from checkpointer.table import wide
-from checkpointer.table.merge import in_order
-from checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer import Checkpointer, compaction
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark import table as table_module
+from pyspark_checkpointer.spark.state import State
+from pyspark_checkpointer.spark.table import TableState
+from pyspark_checkpointer.table import reader as version_module
+from pyspark_checkpointer.table import wide
+from pyspark_checkpointer.table.merge import in_order
+from pyspark_checkpointer.table.reader import Reader, Version
 from tests.proof.plain_spark import PlainFrame, new_state
 from tests.proof.table_model import COMBINE, KEY, Drawn, Key, Row, TableModel
 
@@ -59,7 +59,7 @@ class History:
         patch.setattr(wide, "NARROW_BYTES", choose([1, 1 << 30]))
         patch.setattr(version_module, "STREAM_BYTES", choose([1, 64 << 20]))
         patch.setattr(version_module, "PIECE_GROUPS", choose([1, 16]))
-        patch.setattr("checkpointer.table.parquet.ROW_GROUP", choose([2, 16_384]))
+        patch.setattr("pyspark_checkpointer.table.parquet.ROW_GROUP", choose([2, 16_384]))
 
     def batch(self, number: int) -> None:
         """One batch, which is committed or fails."""

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from checkpointer import compaction
-from checkpointer.spark import table as table_module
+from pyspark_checkpointer import compaction
+from pyspark_checkpointer.spark import table as table_module
 from tests.proof.table_history import History
 
 BATCHES = 3

@@ -13,14 +13,14 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointer.admin import export as copies
-from checkpointer.admin.retention import plan
-from checkpointer.checkpoint import objects, restore, save
-from checkpointer.errors import CheckpointError
-from checkpointer.runtime import run_sync
-from checkpointer.storage import compare_and_swap
-from manifests import object_paths, segments
-from manifests.manifest_json import encode_pointer
+from pyspark_checkpointer.admin import export as copies
+from pyspark_checkpointer.admin.retention import plan
+from pyspark_checkpointer.checkpoint import objects, restore, save
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.manifests import object_paths, segments
+from pyspark_checkpointer.manifests.manifest_json import encode_pointer
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import compare_and_swap
 from tests.proof.failing import COUNTED, Proof, fail_everywhere, points
 from tests.proof.onlooker import Saved
 from tests.proof.operations import OPERATIONS, commit, history

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from checkpointer.consumers.journal import yaml_format
-from checkpointer.errors import CheckpointError
-from manifests import object_paths
+from pyspark_checkpointer.consumers.journal import yaml_format
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.manifests import object_paths
 from tests.proof import seeds
 from tests.proof.whole import Whole
 

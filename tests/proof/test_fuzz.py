@@ -18,10 +18,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkpointer.errors import CheckpointError
-from checkpointer.table import parquet
-from checkpointer.table.schema import CHANGE, FIELD_ID, KEPT, PARTITION
-from manifests import msgpack_values
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.manifests import msgpack_values
+from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table.schema import CHANGE, FIELD_ID, KEPT, PARTITION
 from tests.proof.decoders import TABLE, Decoder, examine
 from tests.proof.effort import SUMMARY
 from tests.proof.inventory import REASONS, called_by, decoding

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from checkpointer.errors import CheckpointError
-from checkpointer.testing.simulation import Simulation
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.testing.simulation import Simulation
 from tests.proof.actors import Actor, Stage
 from tests.proof.effort import SUMMARY
 from tests.proof.planted import NO_SEQUENCE_RULE, PLANTED, PREPARED_UNPROTECTED, Planted
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("decoded_once", "rarely_collected")
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     """Thousands of refusals are logged as they should be; nobody reads them here."""
-    caplog.set_level("CRITICAL", logger="checkpointer")
+    caplog.set_level("CRITICAL", logger="pyspark_checkpointer")
 
 
 @pytest.mark.parametrize("scene", [s for s in SCENES if SUMMARY or not s.long], ids=lambda scene: scene.name)

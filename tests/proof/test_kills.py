@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer, RetentionPolicy
-from checkpointer.checkpoint.latest import read_head
-from checkpointer.errors import InvalidStateError
-from checkpointer.runtime import run_sync
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
+from pyspark_checkpointer.checkpoint.latest import read_head
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.runtime import run_sync
 from tests.proof.kills import writers
 from tests.proof.kills.counting import Figures, acknowledged, count, new_place, told
 from tests.proof.kills.ledger import ANEW

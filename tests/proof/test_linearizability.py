@@ -30,7 +30,7 @@ BY_NAME = {bug.name: bug for bug in PLANTED}
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     """Thousands of refusals are logged as they should be; nobody reads them here."""
-    caplog.set_level("CRITICAL", logger="checkpointer")
+    caplog.set_level("CRITICAL", logger="pyspark_checkpointer")
 
 
 # ---- the wiring ------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from checkpointer.runtime import run_sync
-from checkpointer.storage import open_store
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import open_store
 from tests.conftest import Root
 from tests.proof.effort import SUMMARY
 from tests.proof.load.gauges import MIB, Sample, available, growth, measure, needs_proc, trend

@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from checkpointer.consumers.journal import Journal, yaml_format
-from checkpointer.errors import CorruptionError
-from checkpointer.spark.dataframes import struct_of
-from checkpointer.table.schema import TableSchema
-from manifests import object_paths
-from manifests.digest import sha256
-from manifests.model import Json
-from manifests.msgpack_values import unpack
+from pyspark_checkpointer.consumers.journal import Journal, yaml_format
+from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.model import Json
+from pyspark_checkpointer.manifests.msgpack_values import unpack
+from pyspark_checkpointer.spark.dataframes import struct_of
+from pyspark_checkpointer.table.schema import TableSchema
 from tests.proof.forgery import copy, forge
 from tests.proof.verbs import do_everything, every_command
 from tests.test_layers import FILES, ROOT, parse
@@ -37,17 +37,20 @@ NAMES |= {"register_extension_type", "read_pickle", "deserialize", "CloudPickleS
 WORDS = {"allow_pickle", "shell", "object_hook", "trust_remote_code"}
 
 EXCEPTIONS = {
-    "checkpointer.spark.task_client": (
+    "pyspark_checkpointer.spark.task_client": (
         {"pickle"},
         "the driver's client, sent to tasks of its own job as Spark sends them",
     ),
-    "checkpointer.spark.write_tasks": (
+    "pyspark_checkpointer.spark.write_tasks": (
         {"pickle"},
         "what a task wrote, sent back to its own driver by Spark",
     ),
-    "checkpointer.storage": ({"import_module"}, "the folders of the stores, by names that stand in their registry"),
-    "checkpointer.storage.connection": ({"import_module"}, "s3fs and adlfs, by names that stand in the code"),
-    "checkpointer.spark.interpreter": (
+    "pyspark_checkpointer.storage": (
+        {"import_module"},
+        "the folders of the stores, by names that stand in their registry",
+    ),
+    "pyspark_checkpointer.storage.connection": ({"import_module"}, "s3fs and adlfs, by names that stand in the code"),
+    "pyspark_checkpointer.spark.interpreter": (
         {"__import__"},
         "packages that the code names, in a task: only an import proves that one works there",
     ),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer.errors import CheckpointError
+from pyspark_checkpointer.errors import CheckpointError
 from tests.proof.life import Life
 
 

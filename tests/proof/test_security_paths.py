@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpointer import Checkpointer
-from checkpointer.errors import CheckpointError, IllegalArgumentError
-from checkpointer.storage.base import check_path
-from manifests import object_paths
-from manifests.json_fields import dump_sealed
-from manifests.model import CheckpointId, Json
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.json_fields import dump_sealed
+from pyspark_checkpointer.manifests.model import CheckpointId, Json
+from pyspark_checkpointer.storage.base import check_path
 from tests.proof.forgery import Key, Way, copy, forge, putting, read, snapshot, texts, untouched
 from tests.proof.verbs import (
     COMMITTED,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import Checkpointer
-from checkpointer.cli.app import VERBS
-from manifests.model import Json
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.cli.app import VERBS
+from pyspark_checkpointer.manifests.model import Json
 from tests.proof.forgery import copy, forge
 from tests.proof.verbs import CHANGING, COMMANDS, command, whole_command_line
 

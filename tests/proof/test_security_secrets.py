@@ -21,15 +21,15 @@ import zstandard
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from checkpointer import Checkpointer
-from checkpointer.client.opentelemetry import opentelemetry_metrics
-from checkpointer.errors import CheckpointError
-from checkpointer.runtime import run_sync
-from checkpointer.spark.dataframes import struct_of
-from checkpointer.spark.datasource import Request, TableReader
-from checkpointer.spark.read import version_of
-from checkpointer.spark.task_client import TaskRoot
-from checkpointer.storage import open_store
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.client.opentelemetry import opentelemetry_metrics
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.dataframes import struct_of
+from pyspark_checkpointer.spark.datasource import Request, TableReader
+from pyspark_checkpointer.spark.read import version_of
+from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.storage import open_store
 from tests.proof.life import Life
 from tests.servers import Server
 from tests.storage.fake import FakeServer, says, serving
@@ -99,7 +99,7 @@ def readable(data: bytes) -> str:
 def search(caplog: pytest.LogCaptureFixture) -> Iterator[Search]:
     """What is logged meanwhile, at any level, is searched too."""
     search = Search()
-    with caplog.at_level(1, "checkpointer"):
+    with caplog.at_level(1, "pyspark_checkpointer"):
         yield search
 
 

@@ -17,13 +17,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from checkpointer import compaction
-from checkpointer.runtime import run_sync
-from checkpointer.table import wide
-from checkpointer.table import writer as write_module
-from checkpointer.table.reader import Reader
-from checkpointer.table.writer import Writer
-from manifests.model import CheckpointId
+from pyspark_checkpointer import compaction
+from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table import wide
+from pyspark_checkpointer.table import writer as write_module
+from pyspark_checkpointer.table.reader import Reader
+from pyspark_checkpointer.table.writer import Writer
 from tests.proof.effort import SUMMARY
 from tests.proof.plain_spark import plain_spark
 from tests.proof.table_history import History

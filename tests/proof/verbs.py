@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer, RetentionPolicy
-from checkpointer.admin.retention.plan import Plan
-from checkpointer.cli.app import checkpointer
-from checkpointer.client._sync_checkpoint import Restored
-from checkpointer.consumers.eventhub import CheckpointStore
-from checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
-from checkpointer.consumers.journal import Journal
-from checkpointer.consumers.kinesis import ShardLeases
-from checkpointer.errors import CheckpointError
-from checkpointer.spark.dataframes import struct_of
-from checkpointer.spark.datasource import Request, TableReader
-from checkpointer.spark.read import version_of
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
+from pyspark_checkpointer.admin.retention.plan import Plan
+from pyspark_checkpointer.cli.app import checkpointer
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
+from pyspark_checkpointer.consumers.journal import Journal
+from pyspark_checkpointer.consumers.kinesis import ShardLeases
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.spark.dataframes import struct_of
+from pyspark_checkpointer.spark.datasource import Request, TableReader
+from pyspark_checkpointer.spark.read import version_of
 
 FIRST, SECOND, COMMITTED = "0000000001-0c5442af", "0000000002-f4bb65ce", "0000000004-9e2b5704"
 GROUP = ("namespace", "hub", "group")

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from checkpointer.storage.base import Blob
-from manifests import object_paths, segments
-from manifests.digest import sha256
-from manifests.manifest_json import decode_catalog, decode_manifest
-from manifests.model import Artifact, Catalog, CatalogEntry, Manifest, Operator, Pointer, Ref
+from pyspark_checkpointer.manifests import object_paths, segments
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.manifest_json import decode_catalog, decode_manifest
+from pyspark_checkpointer.manifests.model import Artifact, Catalog, CatalogEntry, Manifest, Operator, Pointer, Ref
+from pyspark_checkpointer.storage.base import Blob
 
 _decoded = lru_cache(maxsize=4096)(decode_manifest)
 

@@ -8,10 +8,10 @@ import sys
 from datetime import timedelta
 from unittest import mock
 
-from checkpointer.storage import compare_and_swap
-from checkpointer.testing.requests import WRITES
-from checkpointer.testing.simulation import Simulation, Waiting
-from manifests import segments
+from pyspark_checkpointer.manifests import segments
+from pyspark_checkpointer.storage import compare_and_swap
+from pyspark_checkpointer.testing.requests import WRITES
+from pyspark_checkpointer.testing.simulation import Simulation, Waiting
 from tests.proof.actors import Act, Actor, Stage
 
 CHANGES = ("swap", "delete")

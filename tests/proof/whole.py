@@ -6,17 +6,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from checkpointer import Checkpointer
-from checkpointer.checkpoint.restore import Snapshot
-from checkpointer.checkpoint.verify import Verification
-from checkpointer.client._sync_checkpoint import Restored
-from checkpointer.consumers.eventhub import CheckpointStore
-from checkpointer.consumers.inspect import survey
-from checkpointer.errors import CheckpointError
-from checkpointer.runtime import run_sync
-from checkpointer.storage.memory.store import MemoryStore
-from manifests import object_paths
-from manifests.positions_json import Marker, encode_marker
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.checkpoint.verify import Verification
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer.consumers.inspect import survey
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.positions_json import Marker, encode_marker
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests.damage import fill
 from tests.manifests.samples import AT
 from tests.proof import seeds

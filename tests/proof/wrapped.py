@@ -13,21 +13,40 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from checkpointer.admin.retention.plan import Plan
-from checkpointer.admin.streaming import file_source_log, log_plan, offset_log, rewind_record
-from checkpointer.admin.streaming.offset_log import SparkLog
-from checkpointer.consumers.journal import yaml_format
-from checkpointer.consumers.kinesis.sequence import ExtendedSequenceNumber
-from checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
-from checkpointer.storage import url
-from checkpointer.storage.base import Blob, Entry
-from checkpointer.table import parquet
-from checkpointer.table.reader import Reader, Version
-from checkpointer.table.schema import PARTITION, TableSchema
-from manifests import codecs, keyed_records, msgpack_values, object_paths, positions_json, segments, tagged_json, zstd
-from manifests.digest import sha256
-from manifests.json_fields import Fields
-from manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json, Patches, Segment, SparkProgress
+from pyspark_checkpointer.admin.retention.plan import Plan
+from pyspark_checkpointer.admin.streaming import file_source_log, log_plan, offset_log, rewind_record
+from pyspark_checkpointer.admin.streaming.offset_log import SparkLog
+from pyspark_checkpointer.consumers.journal import yaml_format
+from pyspark_checkpointer.consumers.kinesis.sequence import ExtendedSequenceNumber
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
+from pyspark_checkpointer.manifests import (
+    codecs,
+    keyed_records,
+    msgpack_values,
+    object_paths,
+    positions_json,
+    segments,
+    tagged_json,
+    zstd,
+)
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.json_fields import Fields
+from pyspark_checkpointer.manifests.model import (
+    DELTA,
+    SNAPSHOT,
+    Artifact,
+    CheckpointId,
+    Job,
+    Json,
+    Patches,
+    Segment,
+    SparkProgress,
+)
+from pyspark_checkpointer.storage import url
+from pyspark_checkpointer.storage.base import Blob, Entry
+from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from tests.manifests.samples import CATALOG, ID, digest
 from tests.proof import seeds
 

@@ -14,9 +14,9 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-import checkpointer
-from checkpointer.spark import Snapshot, State, read_state, stateful, table
-from checkpointer.spark.write_tasks import WriteTask, Written
+import pyspark_checkpointer
+from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful, table
+from pyspark_checkpointer.spark.write_tasks import WriteTask, Written
 
 SETTINGS = {
     "retry": {"spark.task.maxFailures": "4"},
@@ -48,7 +48,7 @@ def executor_process() -> int:
 
 
 def fail_after_writing() -> None:
-    from checkpointer.spark import raw_partitions
+    from pyspark_checkpointer.spark import raw_partitions
 
     save = raw_partitions._Task._save
 
@@ -72,7 +72,7 @@ def writer(scenario: str, folder: Path) -> Any:
                 fail_after_writing()
             if scenario == "speculation":
                 time.sleep(60)
-        told = {"partition": partition, "rows": rows, "attempt": attempt(), "module": checkpointer.__file__}
+        told = {"partition": partition, "rows": rows, "attempt": attempt(), "module": pyspark_checkpointer.__file__}
         return Snapshot(json.dumps(told).encode())
 
     return write

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from checkpointer.spark import State, stateful
+from pyspark_checkpointer.spark import State, stateful
 from tests.kafka import spark_jars
 from tests.spark.conftest import new_session
 

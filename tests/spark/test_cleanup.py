@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from checkpointer import Checkpointer, RetentionPolicy
-from checkpointer.admin.retention.plan import PlanRow
-from checkpointer.errors import StoreRefusedError
-from checkpointer.runtime import run_sync
-from checkpointer.spark import clean, frame_of, plan_cleanup
-from checkpointer.spark.cleanup import SHARES, _ids, _shares
-from checkpointer.testing import Faults, injected
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
+from pyspark_checkpointer.admin.retention.plan import PlanRow
+from pyspark_checkpointer.errors import StoreRefusedError
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark import clean, frame_of, plan_cleanup
+from pyspark_checkpointer.spark.cleanup import SHARES, _ids, _shares
+from pyspark_checkpointer.testing import Faults, injected
 
 NOW = RetentionPolicy(keep_last=2, grace=timedelta(0))
 

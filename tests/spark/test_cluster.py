@@ -120,11 +120,10 @@ def test_tables_are_exact_whatever_becomes_of_the_tasks(
         assert len(stored) > len(answer["paths"])
 
 
-def test_spark_submit_with_the_packages_as_a_zip(tmp_path: Path) -> None:
+def test_spark_submit_with_the_package_as_a_zip(tmp_path: Path) -> None:
     """The README's packaging: the packages travel in one zip, their dependencies are installed on the nodes."""
-    for package in ("checkpointer", "manifests"):
-        shutil.copytree(PROJECT / package, tmp_path / "zip" / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(PROJECT / "pyspark_checkpointer.py", tmp_path / "zip")
+    package, ignored = "pyspark_checkpointer", shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PROJECT / "src" / package, tmp_path / "zip" / package, ignore=ignored)
     archive = shutil.make_archive(str(tmp_path / "packages"), "zip", tmp_path / "zip")
     command = [
         spark_program("spark-submit"),

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from checkpointer import Checkpointer, RetentionPolicy, errors
-from checkpointer.errors import FencedError, IllegalArgumentError
-from checkpointer.spark import (
+from pyspark_checkpointer import Checkpointer, RetentionPolicy, errors
+from pyspark_checkpointer.errors import FencedError, IllegalArgumentError
+from pyspark_checkpointer.spark import (
     Delta,
     Snapshot,
     State,
@@ -27,8 +27,8 @@ from checkpointer.spark import (
     read_state,
     stateful,
 )
-from checkpointer.spark.arguments import check_frame, check_key, check_names
-from checkpointer.spark.failure import AGAIN, describe
+from pyspark_checkpointer.spark.arguments import check_frame, check_key, check_names
+from pyspark_checkpointer.spark.failure import AGAIN, describe
 from tests.cli.conftest import golden
 from tests.spark.conftest import Job
 from tests.spark.test_sink import failure
@@ -264,8 +264,8 @@ org.apache.spark.SparkException: Job aborted"""
         (ValueError("no such user"), f"ValueError: no such user: {AGAIN}"),
         (ValueError(), f"ValueError: {AGAIN}"),
         (
-            RuntimeError(WORKER.format(line="checkpointer.errors.CorruptionError: artifacts/x: is not there")),
-            "checkpointer.errors.CorruptionError: artifacts/x: is not there",
+            RuntimeError(WORKER.format(line="pyspark_checkpointer.errors.CorruptionError: artifacts/x: is not there")),
+            "pyspark_checkpointer.errors.CorruptionError: artifacts/x: is not there",
         ),
         (RuntimeError(WORKER.format(line="ValueError: a: b")), f"ValueError: a: b: {AGAIN}"),
         (RuntimeError(WORKER.format(line="KeyboardInterrupt")), f"KeyboardInterrupt: {AGAIN}"),
@@ -288,9 +288,9 @@ def test_a_failed_batch_is_told_once_in_one_line(job: Job, caplog: pytest.LogCap
 
     job.feed(("a", 1))
     job.feed(("a", 1))
-    with caplog.at_level(logging.ERROR, logger="checkpointer"):
+    with caplog.at_level(logging.ERROR, logger="pyspark_checkpointer"):
         failure(job, update)
-    (record,) = [record for record in caplog.records if record.name == "checkpointer"]
+    (record,) = [record for record in caplog.records if record.name == "pyspark_checkpointer"]
     assert record.getMessage() == f"{job.root}: batch 1 failed: ValueError: planted: {AGAIN}"
     assert not record.exc_info
 

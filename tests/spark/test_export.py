@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from checkpointer import Checkpointer
+from pyspark_checkpointer import Checkpointer
 from tests.table.test_export import root, wanted
 
 __all__ = ["root"]

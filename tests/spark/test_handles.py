@@ -9,9 +9,9 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.spark import State, stateful
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.spark import State, stateful
 from tests.spark.conftest import Job
 
 
@@ -172,7 +172,7 @@ def test_what_was_renamed_is_named_once(job: Job, caplog: pytest.LogCaptureFixtu
     before = Checkpointer(job.root).read_latest()
     for number in (1, 2):
         job.feed(("a", number))
-    with caplog.at_level(logging.WARNING, "checkpointer"):
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"):
         job.run(stateful(job.root)(renamed))
     (said,) = warnings(caplog)
     assert f"{job.root}: {before} has 'seen', 'totals'" in said
@@ -224,7 +224,7 @@ def test_nothing_is_said_where_nothing_was_forgotten(used: str, job: Job, caplog
 
 
 def test_raw_operators_count_too(job: Job, caplog: pytest.LogCaptureFixture) -> None:
-    from checkpointer.spark import Snapshot
+    from pyspark_checkpointer.spark import Snapshot
 
     def raw(batch: DataFrame, batch_id: int, state: State) -> None:
         state.write_partitions("raw", batch.coalesce(1), lambda partition, batches: Snapshot(b"x"))

@@ -9,9 +9,9 @@ import pytest
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from checkpointer.errors import InvalidStateError
-from checkpointer.spark import State, interpreter, stateful
-from checkpointer.spark.interpreter import settle_interpreter
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.spark import State, interpreter, stateful
+from pyspark_checkpointer.spark.interpreter import settle_interpreter
 from tests.spark.conftest import Job
 
 
@@ -146,7 +146,7 @@ def test_missing_packages_are_named_and_other_versions_logged(caplog: pytest.Log
     with pytest.raises(InvalidStateError, match=r"tasks, /usr/bin/python3, cannot import fsspec, numpy \(broken\): "):
         settle(Session(Context(local=False, look=lambda _: look)))
     settle(Session(Context(local=False, look=lambda _: ("python3", {"pyarrow": "1.0"}))))
-    (record,) = [record for record in caplog.records if record.name == "checkpointer"]
+    (record,) = [record for record in caplog.records if record.name == "pyspark_checkpointer"]
     assert record.getMessage().startswith("Spark's tasks have pyarrow 1.0, the driver has pyarrow ")
 
 

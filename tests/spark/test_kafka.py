@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from checkpointer import Checkpointer
+from pyspark_checkpointer import Checkpointer
 from tests.kafka import Broker, spark_jars
 from tests.spark import kafka_job
 from tests.spark.conftest import Job

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from checkpointer.errors import InvalidStateError
-from checkpointer.keyed.state import KeyedState
-from checkpointer.spark import maps
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.keyed.state import KeyedState
+from pyspark_checkpointer.spark import maps
 from tests.spark.test_handles import reads, writes
 
 

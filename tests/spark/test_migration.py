@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from checkpointer import Checkpointer
-from checkpointer.spark import State, read_state, stateful
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.spark import State, read_state, stateful
 from tests.spark.conftest import Job
 
 

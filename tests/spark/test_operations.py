@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from checkpointer.errors import InvalidStateError
-from checkpointer.spark.operations import Operations
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.spark.operations import Operations
 
 
 def test_an_operation_that_waits_when_the_batch_fails_is_refused() -> None:

@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from checkpointer import Checkpointer
-from checkpointer.spark import Delta, Snapshot, State, stateful
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.spark import Delta, Snapshot, State, stateful
 from tests.spark.conftest import Job
 
 
@@ -100,7 +100,7 @@ def test_what_is_returned_must_be_a_snapshot_a_delta_or_none(job: Job) -> None:
 
 
 def test_a_folder_is_refused_where_executors_run_on_other_machines(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    from checkpointer.spark import task_client
+    from pyspark_checkpointer.spark import task_client
 
     monkeypatch.setattr(task_client, "executor_hosts", lambda spark: {"10.1.2.3"})
 

@@ -16,16 +16,16 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from checkpointer import Checkpointer
-from checkpointer.spark import Snapshot, State, read_state, stateful
-from checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful
+from pyspark_checkpointer.spark.task_client import TaskRoot
 from tests.spark.conftest import Job
 
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
 from pyspark.sql import SparkSession, functions as F
-from checkpointer.spark import Snapshot, read_state, stateful
+from pyspark_checkpointer.spark import Snapshot, read_state, stateful
 
 builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
 spark = builder.config("spark.driver.host", "127.0.0.1").config("spark.sql.shuffle.partitions", "4").getOrCreate()

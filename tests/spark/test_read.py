@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
-from checkpointer.errors import (
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
+from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     DigestMismatchError,
     IllegalArgumentError,
@@ -29,14 +29,14 @@ from checkpointer.errors import (
     SavepointNotFoundError,
     StoreNotFoundError,
 )
-from checkpointer.runtime import run_sync
-from checkpointer.spark import TableState, can_restore, diff, read_state
-from checkpointer.spark.dataframes import struct_of
-from checkpointer.spark.scan import TASK_BYTES, spread
-from checkpointer.table.hashing import partitions_of
-from checkpointer.table.reader import Reader, Version
-from checkpointer.table.schema import TableSchema
-from manifests.model import CheckpointId
+from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark import TableState, can_restore, diff, read_state
+from pyspark_checkpointer.spark.dataframes import struct_of
+from pyspark_checkpointer.spark.scan import TASK_BYTES, spread
+from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.schema import TableSchema
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer
-from checkpointer.checkpoint import liveness
-from checkpointer.errors import InvalidStateError, NotFoundError
-from checkpointer.spark import State, batch, stateful
-from checkpointer.spark.batch_offsets import QueryProgress
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.checkpoint import liveness
+from pyspark_checkpointer.errors import InvalidStateError, NotFoundError
+from pyspark_checkpointer.spark import State, batch, stateful
+from pyspark_checkpointer.spark.batch_offsets import QueryProgress
 from tests.spark.conftest import Job
 from tests.spark.test_sink import failure, summing, totals
 

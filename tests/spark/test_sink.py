@@ -16,11 +16,11 @@ from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from checkpointer import Checkpointer, KeyedState, RetentionPolicy
-from checkpointer.checkpoint.metrics import CommitMetrics, Metrics, RestoreMetrics
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.spark import Snapshot, State, stateful
-from manifests.model import Manifest
+from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, RestoreMetrics
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import Manifest
+from pyspark_checkpointer.spark import Snapshot, State, stateful
 from tests.spark.conftest import Job
 
 
@@ -142,7 +142,7 @@ def test_a_batch_that_spark_forgot_is_not_counted_twice(job: Job, caplog: pytest
     job.run(summing(job.root, seen))
     before = Checkpointer(job.root).read_latest()
     job.forget_commit(1)
-    with caplog.at_level(logging.INFO, "checkpointer"):
+    with caplog.at_level(logging.INFO, "pyspark_checkpointer"):
         job.run(summing(job.root, seen))
     assert seen == [0, 1]
     assert "batch 1 is committed already" in caplog.text
@@ -504,7 +504,7 @@ def test_a_cleanup_that_fails_is_logged_and_harms_nothing(job: Job, caplog: pyte
 
     sink = summing(job.root, retention=RetentionPolicy(keep_if=keep), clean_every=1)
     job.feed(("a", 1))
-    with caplog.at_level(logging.WARNING, "checkpointer"):
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"):
         job.run(sink)
         sink._cleaner.wait()
     assert totals(job.root) == {"a": 1}

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, SimpleDataSourceStreamReader
 
-from checkpointer import Checkpointer
-from checkpointer.spark import State, stateful
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.spark import State, stateful
 from tests.spark.conftest import Job
 from tests.spark.test_kafka import Stream, job, stream
 

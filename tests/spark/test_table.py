@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
-from checkpointer import Checkpointer, compaction
-from checkpointer.compaction import SMALL_PARTITION
-from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
-from checkpointer.spark import Snapshot, State, read_state, stateful
-from checkpointer.spark import table as table_module
-from checkpointer.table.schema import PARTITION
+from pyspark_checkpointer import Checkpointer, compaction
+from pyspark_checkpointer.compaction import SMALL_PARTITION
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful
+from pyspark_checkpointer.spark import table as table_module
+from pyspark_checkpointer.table.schema import PARTITION
 from tests.spark.conftest import Job
 
 Body = Callable[[DataFrame, int, State], None]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from checkpointer.storage import Store, open_store
+from pyspark_checkpointer.storage import Store, open_store
 
 CONDITIONAL = ["memory", "local", "s3", "azure"]
 EVERY = [*CONDITIONAL, "generic"]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from checkpointer import runtime
-from checkpointer.errors import DependencyError, InvalidStateError
-from checkpointer.runtime import run_sync
-from checkpointer.storage import Entry, Leftover, ObjectNotFoundError, cloud, open_store
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import DependencyError, InvalidStateError
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import Entry, Leftover, ObjectNotFoundError, cloud, open_store
 from tests.storage.conftest import Place
 from tests.storage.fake import Answer, says, serves, serving
 
@@ -23,8 +23,8 @@ CLOUDS = pytest.mark.parametrize("kind", ["s3", "azure"])
 
 MEASURE = r"""if True:
     import re, sys
-    from checkpointer.runtime import run_sync
-    from checkpointer.storage import open_store
+    from pyspark_checkpointer.runtime import run_sync
+    from pyspark_checkpointer.storage import open_store
     def peak():
         # Not ru_maxrss: that starts at what the process that forked this one had in use.
         return int(re.search(r"VmHWM:\s+(\d+)", open("/proc/self/status").read())[1]) >> 10
@@ -74,7 +74,7 @@ def test_a_listing_of_s3_goes_on_to_the_last_page(place_of: Callable[[str], Plac
 def test_a_listing_of_azure_goes_on_to_the_last_page(
     place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("checkpointer.storage.azure.store._PAGE", 2)
+    monkeypatch.setattr("pyspark_checkpointer.storage.azure.store._PAGE", 2)
     store = place_of("azure").open()
 
     async def put_all() -> None:
@@ -319,8 +319,8 @@ def test_a_dropped_store_closes_its_connection(
 def test_an_interpreter_ends_quietly_with_open_connections(kind: str, place_of: Callable[[str], Place]) -> None:
     place = place_of(kind)
     program = f"""if True:
-        from checkpointer.runtime import run_sync
-        from checkpointer.storage import open_store
+        from pyspark_checkpointer.runtime import run_sync
+        from pyspark_checkpointer.storage import open_store
         stores = [open_store({place.url!r}, {place.storage_options!r}) for _ in range(2)]
         for store in stores:
             run_sync(store.list(""))

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from checkpointer.runtime import run_sync
-from checkpointer.storage import ObjectNotFoundError
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import ObjectNotFoundError
 from tests.storage import workers
 from tests.storage.conftest import CONDITIONAL, Place
 from tests.storage.workers import WRITERS, together

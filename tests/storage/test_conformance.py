@@ -9,10 +9,11 @@ import time
 import fsspec.asyn
 import pytest
 
-from checkpointer import runtime
-from checkpointer.errors import CorruptionError, IllegalArgumentError
-from checkpointer.runtime import run_sync
-from checkpointer.storage import (
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import (
     SWAP_LIMIT,
     Blob,
     Entry,
@@ -21,8 +22,7 @@ from checkpointer.storage import (
     PreconditionFailedError,
     Store,
 )
-from checkpointer.storage.conditional_write_check import probe
-from manifests.digest import sha256
+from pyspark_checkpointer.storage.conditional_write_check import probe
 from tests.storage.conftest import CONDITIONAL, Place
 
 MIB = 1 << 20

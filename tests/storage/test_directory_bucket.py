@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("s3fs")
 
-from checkpointer.runtime import run_sync
-from checkpointer.storage.s3.store import S3Store
-from checkpointer.storage.url import parse
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.s3.store import S3Store
+from pyspark_checkpointer.storage.url import parse
 
 
 class Bucket(S3Store):

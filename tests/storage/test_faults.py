@@ -15,7 +15,7 @@ from typing import Any
 import fsspec.config
 import pytest
 
-from checkpointer.errors import (
+from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
     IllegalArgumentError,
@@ -24,10 +24,10 @@ from checkpointer.errors import (
     StoreRefusedError,
     ThrottlingError,
 )
-from checkpointer.runtime import run_sync
-from checkpointer.storage import ObjectNotFoundError, PreconditionFailedError, Store, open_store
-from checkpointer.storage.limiting import SMALL_TURNS, LimitedStore
-from checkpointer.storage.scrubbing import scrub
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import ObjectNotFoundError, PreconditionFailedError, Store, open_store
+from pyspark_checkpointer.storage.limiting import SMALL_TURNS, LimitedStore
+from pyspark_checkpointer.storage.scrubbing import scrub
 from tests.servers import Server
 from tests.storage.conftest import Place
 from tests.storage.fake import breaks_off, says, says_nothing, serving

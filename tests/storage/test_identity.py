@@ -11,13 +11,13 @@ pytest.importorskip("adlfs")
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
 from azure.identity import CredentialUnavailableError
 
-from checkpointer import Checkpointer
-from checkpointer.errors import CheckpointError, DependencyError, StoreRefusedError, ThrottlingError
-from checkpointer.runtime import run_sync
-from checkpointer.storage import open_store
-from checkpointer.storage.azure.errors import is_missing, is_past_the_end, is_refused_condition, meaning
-from checkpointer.storage.base import ObjectNotFoundError
-from checkpointer.storage.s3 import errors
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.errors import CheckpointError, DependencyError, StoreRefusedError, ThrottlingError
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import open_store
+from pyspark_checkpointer.storage.azure.errors import is_missing, is_past_the_end, is_refused_condition, meaning
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
+from pyspark_checkpointer.storage.s3 import errors
 
 
 def answered(status: int, message: str = "said", kind: type[HttpResponseError] = ClientAuthenticationError) -> Any:
@@ -77,7 +77,7 @@ def options(credential: Credential) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    from checkpointer.storage import retrying
+    from pyspark_checkpointer.storage import retrying
 
     monkeypatch.setattr(retrying, "wait_random_exponential", lambda **_: lambda state: 0.0)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from checkpointer.errors import (
+from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
     IllegalArgumentError,
@@ -20,13 +20,13 @@ from checkpointer.errors import (
     OutcomeUnknownError,
     StoreRefusedError,
 )
-from checkpointer.runtime import run_sync
-from checkpointer.storage import Entry, ObjectExistsError, ObjectNotFoundError, Store, open_store
-from checkpointer.storage.base import Leftover
-from checkpointer.storage.local import files, mounts
-from checkpointer.storage.local.locks import locked
-from checkpointer.storage.local.store import LocalStore
-from checkpointer.storage.local.walk import Walk
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import Entry, ObjectExistsError, ObjectNotFoundError, Store, open_store
+from pyspark_checkpointer.storage.base import Leftover
+from pyspark_checkpointer.storage.local import files, mounts
+from pyspark_checkpointer.storage.local.locks import locked
+from pyspark_checkpointer.storage.local.store import LocalStore
+from pyspark_checkpointer.storage.local.walk import Walk
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system or changes users: root only")
 
@@ -467,9 +467,9 @@ def test_a_disk_that_is_read_only(small_disk: Path) -> None:
 
 AS_NOBODY = """if True:
     import os, sys
-    from checkpointer.runtime import run_sync
-    from checkpointer.storage import open_store
-    from checkpointer.errors import InvalidStateError
+    from pyspark_checkpointer.runtime import run_sync
+    from pyspark_checkpointer.storage import open_store
+    from pyspark_checkpointer.errors import InvalidStateError
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
     for name, call in (
         ("theirs", lambda store: store.get("x")),

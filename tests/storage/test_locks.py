@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import Checkpointer
-from checkpointer.errors import DependencyError, OutcomeUnknownError, SwapNotSentError
-from checkpointer.runtime import run_sync
-from checkpointer.storage.local import files, locks
-from checkpointer.storage.local.locks import locked
-from checkpointer.storage.local.store import LocalStore
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.errors import DependencyError, OutcomeUnknownError, SwapNotSentError
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.local import files, locks
+from pyspark_checkpointer.storage.local.locks import locked
+from pyspark_checkpointer.storage.local.store import LocalStore
 from tests.world import latest, put
 
-PROJECT = str(Path(__file__).parents[2])
+PROJECT = str(Path(__file__).parents[2] / "src")
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def idle_child() -> Iterator[int]:
 def program(lock: str, *lines: str) -> Iterator[subprocess.Popen[str]]:
     """A process that runs `lines` while it has the lock, and has said so. They may make a child."""
     begin = ["import os, sys, time, signal", f"sys.path.insert(0, {PROJECT!r})"]
-    begin += ["from checkpointer.storage.local.locks import locked", f"with locked({lock!r}, 5):"]
+    begin += ["from pyspark_checkpointer.storage.local.locks import locked", f"with locked({lock!r}, 5):"]
     source = "\n".join([*begin, textwrap.indent("\n".join([*lines, "print(os.getpid(), flush=True)"]), "    ")])
     command = [sys.executable, "-c", source + "\n    time.sleep(60)"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -220,7 +220,7 @@ def test_a_stopped_holder_is_named_with_what_to_do(lock: str, tmp_path: Path) ->
         store = LocalStore(str(tmp_path), timeout=0.5)
         with pytest.raises(SwapNotSentError) as refused:
             run_sync(store.compare_and_swap("_latest", b"1", None))
-        assert type(refused.value).__module__ == "checkpointer.errors", "what a traceback shows can be imported"
+        assert type(refused.value).__module__ == "pyspark_checkpointer.errors", "what a traceback shows can be imported"
         said = str(refused.value)
         assert f"process {holder.pid} of " in said
         assert f"is stopped: continue it (kill -CONT {holder.pid}) or end it" in said

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.storage import open_store, options_near, parse, registry
-from checkpointer.storage.base import Settings, Store
-from checkpointer.storage.memory.store import MemoryStore
-from checkpointer.storage.registry import STORES, StoreKind, kind_of
-from checkpointer.storage.url import Location
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.storage import open_store, options_near, parse, registry
+from pyspark_checkpointer.storage.base import Settings, Store
+from pyspark_checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.storage.registry import STORES, StoreKind, kind_of
+from pyspark_checkpointer.storage.url import Location
 from tests.test_layers import FILES, ROOT
 from tests.test_layers import parse as parse_module
 
 _FOLDERS = {
-    f"checkpointer.storage.{path.name}"
+    f"pyspark_checkpointer.storage.{path.name}"
     for path in (ROOT / "checkpointer" / "storage").iterdir()
     if (path / "__init__.py").exists()
 }
@@ -49,7 +49,7 @@ def test_every_folder_is_in_the_table_and_opens_roots() -> None:
 )
 def test_a_root_knows_its_store_and_the_package_that_it_needs(url: str, folder: str, package: str | None) -> None:
     kind = parse(url).kind
-    assert (kind.module, kind.package) == (f"checkpointer.storage.{folder}", package)
+    assert (kind.module, kind.package) == (f"pyspark_checkpointer.storage.{folder}", package)
     assert kind.is_of_this_machine == (folder == "local")
     assert kind.is_in_memory == (folder == "memory")
     assert kind.is_cloud == (folder in ("s3", "azure"))
@@ -70,7 +70,7 @@ def test_a_new_store_is_a_folder_and_a_line(monkeypatch: pytest.MonkeyPatch) -> 
         opened.append((location, options, settings))
         return MemoryStore(location.url, fencing=settings.fencing)
 
-    toy = ModuleType("checkpointer.storage.toy")
+    toy = ModuleType("pyspark_checkpointer.storage.toy")
     toy.__dict__["open_root"] = open_root
     monkeypatch.setitem(sys.modules, toy.__name__, toy)
     line = StoreKind(("toy", "toys"), toy.__name__, is_cloud=True)

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from checkpointer import runtime
-from checkpointer.errors import DependencyError, InvalidStateError, RetryableError, ThrottlingError
-from checkpointer.runtime import run_sync
-from checkpointer.storage import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
-from checkpointer.storage.base import Blob, Page, S
-from checkpointer.storage.conditional_write_check import probe
-from checkpointer.storage.limiting import SMALL, SMALL_TURNS, SMALL_WRITE, LimitedStore
-from checkpointer.storage.memory.store import MemoryStore
-from checkpointer.storage.request_counts import Traffic, counted
-from checkpointer.storage.retrying import RetryingStore
-from manifests.digest import Bytes, sha256
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import DependencyError, InvalidStateError, RetryableError, ThrottlingError
+from pyspark_checkpointer.manifests.digest import Bytes, sha256
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
+from pyspark_checkpointer.storage.base import Blob, Page, S
+from pyspark_checkpointer.storage.conditional_write_check import probe
+from pyspark_checkpointer.storage.limiting import SMALL, SMALL_TURNS, SMALL_WRITE, LimitedStore
+from pyspark_checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.storage.request_counts import Traffic, counted
+from pyspark_checkpointer.storage.retrying import RetryingStore
 
 
 class Time:

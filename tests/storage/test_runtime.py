@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import runtime
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.runtime import run_sync
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.runtime import run_sync
 from tests.storage.conftest import Place
 
 
@@ -72,7 +72,7 @@ def test_a_blocking_call_on_the_loop_is_refused() -> None:
 FIRST_USE = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from checkpointer.runtime import on_loop, run_sync
+from pyspark_checkpointer.runtime import on_loop, run_sync
 
 start, started, go_on = threading.Thread.start, threading.Event(), threading.Event()
 
@@ -136,7 +136,7 @@ def test_a_shielded_work_outlives_its_waiter(shield: bool, outcome: str) -> None
 def test_an_interrupt_cancels_the_work() -> None:
     program = """if True:
         import asyncio, os, signal, threading
-        from checkpointer import runtime
+        from pyspark_checkpointer import runtime
         seen = []
         async def work():
             try:
@@ -202,8 +202,8 @@ def test_a_last_save_from_an_exit_handler(place_of: Callable[[str], Place]) -> N
     place = place_of("local")
     program = f"""if True:
         import atexit
-        from checkpointer.runtime import run_sync
-        from checkpointer.storage import open_store
+        from pyspark_checkpointer.runtime import run_sync
+        from pyspark_checkpointer.storage import open_store
         store = open_store({place.url!r})
         atexit.register(lambda: run_sync(store.put("last", b"1")))
         run_sync(store.put("first", b"1"))
@@ -214,8 +214,8 @@ def test_a_last_save_from_an_exit_handler(place_of: Callable[[str], Place]) -> N
 
 FORK = """if True:
     import os, sys, threading, asyncio
-    from checkpointer import runtime
-    from checkpointer.storage import open_store
+    from pyspark_checkpointer import runtime
+    from pyspark_checkpointer.storage import open_store
     store = open_store({url!r}, {options!r})
     async def all_threads():
         await asyncio.gather(*(runtime.in_thread(int) for _ in range(50)), *(runtime.on_cpu(int) for _ in range(50)))
@@ -254,8 +254,8 @@ def test_the_package_can_be_imported_while_the_interpreter_ends() -> None:
     program = """if True:
         import atexit, concurrent.futures.thread  # which itself refuses to be imported at the end
         def last():
-            import checkpointer.consumers.journal
-            from checkpointer import runtime
+            import pyspark_checkpointer.consumers.journal
+            from pyspark_checkpointer import runtime
             assert runtime._unfinished.exiting, "nobody would wait for what is handed over now"
             print("imported")
         atexit.register(last)
@@ -266,7 +266,7 @@ def test_the_package_can_be_imported_while_the_interpreter_ends() -> None:
 def test_what_is_called_at_the_end_is_called_in_its_order() -> None:
     program = """if True:
         import atexit
-        from checkpointer import runtime
+        from pyspark_checkpointer import runtime
         atexit.register(lambda: print("a handler"))
         assert runtime.at_exit(lambda: print("at the end"))
         assert runtime.at_exit(lambda: print("while threads work", runtime.run_sync(runtime.on_cpu(int))),

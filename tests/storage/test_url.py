@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.storage import open_store
-from checkpointer.storage.url import Location, parse
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.storage import open_store
+from pyspark_checkpointer.storage.url import Location, parse
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_settings_that_cannot_be_right(changes: dict[str, Any]) -> None:
 def test_opening_does_no_io_and_imports_no_cloud_package() -> None:
     program = """if True:
         import socket, sys
-        from checkpointer.storage import open_store
+        from pyspark_checkpointer.storage import open_store
         def refuse(*_): raise AssertionError("opened a connection")
         socket.socket = socket.create_connection = refuse
         stores = [open_store(url) for url in ("s3://b/x", "abfs://c/x", "abfss://c@a.dfs.core.windows.net/x")]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
-from checkpointer.errors import RetryableError
-from checkpointer.runtime import run_sync
-from checkpointer.storage import ObjectExistsError, PreconditionFailedError, Store, open_store
+from pyspark_checkpointer.errors import RetryableError
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import ObjectExistsError, PreconditionFailedError, Store, open_store
 
 COUNTER = "_latest"
 WRITERS = 16
@@ -18,7 +18,7 @@ WRITERS = 16
 def processes() -> ProcessPoolExecutor:
     """One process for each writer, forked from a server that has imported what takes long."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["s3fs", "adlfs", "checkpointer.storage", "tests.storage.workers"])
+    context.set_forkserver_preload(["s3fs", "adlfs", "pyspark_checkpointer.storage", "tests.storage.workers"])
     return ProcessPoolExecutor(WRITERS, mp_context=context)
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkpointer.errors import CheckpointError
-from checkpointer.table import parquet
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.table import parquet
 from tests.proof.load.gauges import resident
 from tests.table.parquet_file import (
     CHUNK_SIZE,

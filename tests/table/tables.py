@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkpointer.table.kept import text_of, without_need
-from checkpointer.table.schema import CHANGE, DELETE, PARTITION, RESET, TableSchema, first_schema
-from manifests.model import Json
+from pyspark_checkpointer.manifests.model import Json
+from pyspark_checkpointer.table.kept import text_of, without_need
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, PARTITION, RESET, TableSchema, first_schema
 
 Row = tuple[Any, ...]
 Change = tuple[int, Row] | tuple[int, Row, frozenset[str]]

@@ -12,23 +12,23 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
-from checkpointer.client._sync_checkpoint import Checkpoint
-from checkpointer.errors import (
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
+from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
+from pyspark_checkpointer.errors import (
     ConflictError,
     CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
     OperatorNotFoundError,
 )
-from checkpointer.storage import open_files
-from checkpointer.table import export
-from checkpointer.table.merge import in_order
-from checkpointer.table.reader import Version
-from checkpointer.table.schema import DELETE, MERGE, TableSchema
-from checkpointer.table.writer import Writer, on_top
-from manifests.model import Chain
-from manifests.tagged_json import to_json
+from pyspark_checkpointer.manifests.model import Chain
+from pyspark_checkpointer.manifests.tagged_json import to_json
+from pyspark_checkpointer.storage import open_files
+from pyspark_checkpointer.table import export
+from pyspark_checkpointer.table.merge import in_order
+from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.schema import DELETE, MERGE, TableSchema
+from pyspark_checkpointer.table.writer import Writer, on_top
 from tests.cli.conftest import Run, run
 from tests.conftest import Root
 from tests.damage import fill, flip

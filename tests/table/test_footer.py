@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from checkpointer.errors import MalformedError
-from checkpointer.table import parquet
-from checkpointer.table.footer import check_footer
+from pyspark_checkpointer.errors import MalformedError
+from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table.footer import check_footer
 from tests.table.tables import CHANGE, PARTITION, array, changes_of, schema_of, snapshot_rows
 
 SCHEMA = schema_of({"k": "long", "n": "double", "text": "string", "many": array("long")}, ["k"])

@@ -5,10 +5,10 @@ from contextlib import nullcontext
 import pyarrow as pa
 import pytest
 
-from checkpointer.errors import InvalidStateError
-from checkpointer.table.hashing import check_partitions, partitions_of
-from checkpointer.table.merge import in_order
-from checkpointer.table.schema import PARTITION
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.table.hashing import check_partitions, partitions_of
+from pyspark_checkpointer.table.merge import in_order
+from pyspark_checkpointer.table.schema import PARTITION
 from tests.table.tables import schema_of
 
 SCHEMA = schema_of({"id": "long"}, ["id"])

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkpointer.errors import CorruptionError, InvalidStateError
-from checkpointer.runtime import run_sync
-from checkpointer.table import parquet, wide
-from checkpointer.table import reader as reader_module
-from checkpointer.table import writer as write_module
-from checkpointer.table.merge import apply, consolidate, first_beyond, in_order
-from checkpointer.table.reader import Reader
-from checkpointer.table.schema import MERGE, TableSchema
-from checkpointer.table.writer import MAX_PARTITION
-from manifests.model import SNAPSHOT
+from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
+from pyspark_checkpointer.manifests.model import SNAPSHOT
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table import parquet, wide
+from pyspark_checkpointer.table import reader as reader_module
+from pyspark_checkpointer.table import writer as write_module
+from pyspark_checkpointer.table.merge import apply, consolidate, first_beyond, in_order
+from pyspark_checkpointer.table.reader import Reader
+from pyspark_checkpointer.table.schema import MERGE, TableSchema
+from pyspark_checkpointer.table.writer import MAX_PARTITION
 from tests.table.tables import (
     NAN,
     Change,

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.table import kept
-from checkpointer.table.merge import apply, check_unique, consolidate, first_duplicate, in_order, matching
-from checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, TableSchema
-from checkpointer.table.types import arrow_type
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.table import kept
+from pyspark_checkpointer.table.merge import apply, check_unique, consolidate, first_duplicate, in_order, matching
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, TableSchema
+from pyspark_checkpointer.table.types import arrow_type
 from tests.table.tables import (
     NAN,
     ORDERED,

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointer.errors import DigestMismatchError, MalformedError
-from checkpointer.table import parquet
-from checkpointer.table.merge import matching
-from checkpointer.table.parquet import Encoded, RowGroups, decode, decode_pack, encode
-from checkpointer.table.schema import MERGE, TableSchema, next_schema
-from manifests.digest import sha256
+from pyspark_checkpointer.errors import DigestMismatchError, MalformedError
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table.merge import matching
+from pyspark_checkpointer.table.parquet import Encoded, RowGroups, decode, decode_pack, encode
+from pyspark_checkpointer.table.schema import MERGE, TableSchema, next_schema
 from tests.table.tables import (
     NAN,
     ORDERED,

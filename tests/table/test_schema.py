@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checkpointer.errors import IllegalArgumentError, MalformedError
-from checkpointer.table import kept, parquet
-from checkpointer.table.schema import (
+from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
+from pyspark_checkpointer.table import kept, parquet
+from pyspark_checkpointer.table.schema import (
     CHANGE,
     FIELD_ID,
     KEPT,

@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.table.types import arrow_type, can_be_key, can_order, can_sum, is_wider, plain_type, show_type
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.table.types import arrow_type, can_be_key, can_order, can_sum, is_wider, plain_type, show_type
 from tests.table.tables import ORDERED, array, field, mapping, plain, struct
 
 LIMITS = {

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpointer import Checkpointer, compaction
-from checkpointer.errors import CorruptionError, DigestMismatchError, IllegalArgumentError, NotFoundError
-from checkpointer.runtime import run_sync
-from checkpointer.table import parquet
-from checkpointer.table import reader as reader_module
-from checkpointer.table.kept import ids_of
-from checkpointer.table.merge import consolidate, in_order
-from checkpointer.table.reader import Reader, Version, empty_base
-from checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema, next_schema
-from checkpointer.table.writer import Writer, on_top, rewrite, split
-from manifests import codecs, object_paths
-from manifests.digest import sha256
-from manifests.model import SNAPSHOT, Artifact, Chain, CheckpointId, Operator
+from pyspark_checkpointer import Checkpointer, compaction
+from pyspark_checkpointer.errors import CorruptionError, DigestMismatchError, IllegalArgumentError, NotFoundError
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, CheckpointId, Operator
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table import reader as reader_module
+from pyspark_checkpointer.table.kept import ids_of
+from pyspark_checkpointer.table.merge import consolidate, in_order
+from pyspark_checkpointer.table.reader import Reader, Version, empty_base
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema, next_schema
+from pyspark_checkpointer.table.writer import Writer, on_top, rewrite, split
 from tests.table.tables import (
     PARTITION,
     Change,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.testing import CrashError, CrashPoint
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.testing import CrashError, CrashPoint
 
 EVENTS = ["a", "b", "a", "c"]
 
@@ -77,12 +77,12 @@ def test_a_job_that_fails_by_itself_is_told(crash_points: CrashPoints) -> None:
 
 
 def test_the_fixtures_come_with_one_line(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest('pytest_plugins = ["checkpointer.testing.plugin"]')
+    pytester.makeconftest('pytest_plugins = ["pyspark_checkpointer.testing.plugin"]')
     pytester.makepyfile(
         """
         import pytest
-        from checkpointer import Checkpointer
-        from checkpointer.errors import DependencyError
+        from pyspark_checkpointer import Checkpointer
+        from pyspark_checkpointer.errors import DependencyError
 
         def commit(root):
             with Checkpointer(root) as client, client.begin() as cp:

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from checkpointer import Checkpointer
-from checkpointer.errors import (
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.errors import (
     CorruptionError,
     DependencyError,
     IllegalArgumentError,
     OutcomeUnknownError,
     ThrottlingError,
 )
-from checkpointer.runtime import run_sync
-from checkpointer.storage import ObjectNotFoundError, open_store
-from checkpointer.storage.base import PreconditionFailedError
-from checkpointer.testing import CrashError, Faults, FaultyStore, injected
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import ObjectNotFoundError, open_store
+from pyspark_checkpointer.storage.base import PreconditionFailedError
+from pyspark_checkpointer.testing import CrashError, Faults, FaultyStore, injected
 from tests.conftest import Root
 
 

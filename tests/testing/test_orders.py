@@ -8,11 +8,11 @@ from contextlib import nullcontext, suppress
 
 import pytest
 
-from checkpointer.errors import DependencyError
-from checkpointer.storage.base import PreconditionFailedError, Store
-from checkpointer.testing.orders import play_in_every_order
-from checkpointer.testing.requests import CrashError
-from checkpointer.testing.simulation import Effect, Simulation, StuckError
+from pyspark_checkpointer.errors import DependencyError
+from pyspark_checkpointer.storage.base import PreconditionFailedError, Store
+from pyspark_checkpointer.testing.orders import play_in_every_order
+from pyspark_checkpointer.testing.requests import CrashError
+from pyspark_checkpointer.testing.simulation import Effect, Simulation, StuckError
 
 Life = Callable[[Store, list[str]], object]
 

@@ -4,21 +4,21 @@ import logging
 from dataclasses import replace
 from datetime import timedelta
 
-from checkpointer.admin.retention.expire import Live, decide, without
-from checkpointer.admin.retention.plan import Judge
-from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.admin.retention.reachability import DELETE, index_live
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.history import is_live, walk
-from checkpointer.checkpoint.latest import Head, advance, read_head, reading
-from checkpointer.checkpoint.resolve import CheckpointSelector, find
-from checkpointer.checkpoint.writer import Session
-from checkpointer.errors import CheckpointError, CheckpointNotFoundError, CorruptionError, InvalidStateError
-from checkpointer.storage.base import ObjectNotFoundError
-from manifests import object_paths
-from manifests.model import Pointer, Ref
+from pyspark_checkpointer.admin.retention.expire import Live, decide, without
+from pyspark_checkpointer.admin.retention.plan import Judge
+from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.admin.retention.reachability import DELETE, index_live
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.history import is_live, walk
+from pyspark_checkpointer.checkpoint.latest import Head, advance, read_head, reading
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.errors import CheckpointError, CheckpointNotFoundError, CorruptionError, InvalidStateError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import Pointer, Ref
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 AGES = timedelta(days=36_500)
 """A grace period that outlasts all that the pointer still says was retired: others chose how long that stays."""

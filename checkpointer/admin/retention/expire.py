@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.admin.savepoints import recatalogue
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.history import walk
-from checkpointer.checkpoint.latest import Head, advance, read_head
-from checkpointer.checkpoint.writer import Session
-from manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref, Retired
+from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.admin.savepoints import recatalogue
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.history import walk
+from pyspark_checkpointer.checkpoint.latest import Head, advance, read_head
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref, Retired
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 EIGHTH = 8
 """Retire at most every eighth of the grace period: that keeps the list of what was retired lately short."""

@@ -11,20 +11,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from checkpointer.admin.retention.expire import Decision, Live, decide, decide_now, protected, retire, retire_chosen
-from checkpointer.admin.retention.plan import Judge, Plan, PlannedCheckpoint, PlanRow, Spool, Total
-from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.admin.retention.reachability import DELETE, LATER, index_live
-from checkpointer.checkpoint.latest import Head, reading
-from checkpointer.checkpoint.writer import Session
-from checkpointer.display import count, cut, note, size, some, table
-from checkpointer.errors import IllegalArgumentError, OutrunError, StoreRefusedError
-from checkpointer.runtime.host import Progress, tell
-from checkpointer.storage.base import Leftover, pages
-from manifests import object_paths
-from manifests.model import CheckpointId, Ref
+from pyspark_checkpointer.admin.retention.expire import (
+    Decision,
+    Live,
+    decide,
+    decide_now,
+    protected,
+    retire,
+    retire_chosen,
+)
+from pyspark_checkpointer.admin.retention.plan import Judge, Plan, PlannedCheckpoint, PlanRow, Spool, Total
+from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER, index_live
+from pyspark_checkpointer.checkpoint.latest import Head, reading
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.display import count, cut, note, size, some, table
+from pyspark_checkpointer.errors import IllegalArgumentError, OutrunError, StoreRefusedError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId, Ref
+from pyspark_checkpointer.runtime.host import Progress, tell
+from pyspark_checkpointer.storage.base import Leftover, pages
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 BULK = 1000
 """Objects that are deleted together: what S3 takes in one request."""

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, Self
 
 import zstandard
 
-from checkpointer.admin.retention.reachability import DELETE, KEEP, LATER, Action, Index
-from checkpointer.display import count, cut, note, size, table
-from checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
-from checkpointer.storage.local import files
-from manifests import object_paths
-from manifests.model import CheckpointId, Ref
-from manifests.shown import show
+from pyspark_checkpointer.admin.retention.reachability import DELETE, KEEP, LATER, Action, Index
+from pyspark_checkpointer.display import count, cut, note, size, table
+from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId, Ref
+from pyspark_checkpointer.manifests.shown import show
+from pyspark_checkpointer.storage.local import files
 
 PLAN_VERSION = 1
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from checkpointer.errors import IllegalArgumentError
-from manifests.model import CheckpointId, Manifest
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 
 GRACE = timedelta(hours=1)
 

@@ -12,15 +12,15 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Literal
 
-from checkpointer.admin.retention.expire import Decision, is_young
-from checkpointer.checkpoint import objects
-from checkpointer.checkpoint.history import walk_from
-from checkpointer.checkpoint.latest import Head
-from checkpointer.checkpoint.writer import Session
-from checkpointer.errors import CorruptionError
-from checkpointer.storage.base import ObjectNotFoundError
-from manifests import object_paths
-from manifests.model import CheckpointId, Manifest, Ref, Retired
+from pyspark_checkpointer.admin.retention.expire import Decision, is_young
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint.history import walk_from
+from pyspark_checkpointer.checkpoint.latest import Head
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref, Retired
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 Action = Literal["keep", "later", "delete"]
 KEEP: Action = "keep"

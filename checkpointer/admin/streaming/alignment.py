@@ -3,9 +3,9 @@
 import shlex
 from typing import Literal
 
-from checkpointer.admin.streaming.offset_log import Offsets, same_offsets
-from checkpointer.errors import BatchGapError, BatchResetError
-from manifests.model import Job
+from pyspark_checkpointer.admin.streaming.offset_log import Offsets, same_offsets
+from pyspark_checkpointer.errors import BatchGapError, BatchResetError
+from pyspark_checkpointer.manifests.model import Job
 
 Step = Literal["next", "repeated"]
 

@@ -8,12 +8,12 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from checkpointer.admin.streaming.offset_log import SOURCES, Offsets, parts
-from checkpointer.errors import InvalidStateError
-from checkpointer.runtime import on_cpu
-from checkpointer.storage.base import ObjectNotFoundError, Store
-from manifests.digest import sha256
-from manifests.model import Job
+from pyspark_checkpointer.admin.streaming.offset_log import SOURCES, Offsets, parts
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.runtime import on_cpu
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
 _ENTRY = re.compile(r"([0-9]+)(\.compact)?")
 

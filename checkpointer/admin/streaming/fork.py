@@ -13,11 +13,11 @@ import re
 import uuid
 from dataclasses import dataclass, replace
 
-from checkpointer.admin.export import create_root, refuse_used
-from checkpointer.admin.streaming.file_source_log import check_lists
-from checkpointer.admin.streaming.log_edit import put_new, remove
-from checkpointer.admin.streaming.log_plan import commit_of, recorded_offsets
-from checkpointer.admin.streaming.offset_log import (
+from pyspark_checkpointer.admin.export import create_root, refuse_used
+from pyspark_checkpointer.admin.streaming.file_source_log import check_lists
+from pyspark_checkpointer.admin.streaming.log_edit import put_new, remove
+from pyspark_checkpointer.admin.streaming.log_plan import commit_of, recorded_offsets
+from pyspark_checkpointer.admin.streaming.offset_log import (
     COMMITS,
     METADATA,
     OFFSETS,
@@ -28,19 +28,19 @@ from checkpointer.admin.streaming.offset_log import (
     read_file,
     read_log,
 )
-from checkpointer.admin.streaming.rewind_record import read_records
-from checkpointer.admin.streaming.spark_location import Where, job_of
-from checkpointer.checkpoint.latest import read_head, reading
-from checkpointer.checkpoint.liveness import this_copier
-from checkpointer.checkpoint.resolve import CheckpointSelector, read_live
-from checkpointer.checkpoint.writer import Session
-from checkpointer.display import cut, facts
-from checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
-from checkpointer.runtime.host import Progress
-from checkpointer.storage.base import ObjectNotFoundError, Store
-from manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress
+from pyspark_checkpointer.admin.streaming.rewind_record import read_records
+from pyspark_checkpointer.admin.streaming.spark_location import Where, job_of
+from pyspark_checkpointer.checkpoint.latest import read_head, reading
+from pyspark_checkpointer.checkpoint.liveness import this_copier
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.display import cut, facts
+from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress
+from pyspark_checkpointer.runtime.host import Progress
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 TRIES = 5
 """How often the files of a running query are copied anew where some came or went meanwhile."""

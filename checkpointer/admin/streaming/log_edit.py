@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from checkpointer.admin.streaming.offset_log import read_file
-from checkpointer.errors import ConflictError
-from checkpointer.storage.base import ObjectExistsError, Store
+from pyspark_checkpointer.admin.streaming.offset_log import read_file
+from pyspark_checkpointer.errors import ConflictError
+from pyspark_checkpointer.storage.base import ObjectExistsError, Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from checkpointer.admin.streaming.file_source_log import check_lists
-from checkpointer.admin.streaming.log_edit import LogPlan
-from checkpointer.admin.streaming.offset_log import (
+from pyspark_checkpointer.admin.streaming.file_source_log import check_lists
+from pyspark_checkpointer.admin.streaming.log_edit import LogPlan
+from pyspark_checkpointer.admin.streaming.offset_log import (
     COMMITS,
     OFFSETS,
     Offsets,
@@ -21,9 +21,9 @@ from checkpointer.admin.streaming.offset_log import (
     read_text,
     same_offsets,
 )
-from checkpointer.errors import InvalidStateError
-from checkpointer.storage.base import Store
-from manifests.model import Job, SparkProgress
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.manifests.model import Job, SparkProgress
+from pyspark_checkpointer.storage.base import Store
 
 NO_OFFSET = "-"
 """The line of a source that has not been read yet."""

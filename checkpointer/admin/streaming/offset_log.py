@@ -21,10 +21,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.storage import Fencing, open_files
-from checkpointer.storage.base import ObjectNotFoundError, Store
-from manifests.model import Job
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.storage import Fencing, open_files
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
 METADATA, OFFSETS, COMMITS, SOURCES, STATE = "metadata", "offsets/", "commits/", "sources/", "state/"
 

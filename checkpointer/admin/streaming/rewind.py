@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
-from checkpointer.admin.savepoints import delete_savepoint, rollback, savepoint
-from checkpointer.admin.streaming.log_edit import LogPlan, apply
-from checkpointer.admin.streaming.log_plan import Before, plan_log, progress_of
-from checkpointer.admin.streaming.offset_log import read_log
-from checkpointer.admin.streaming.rewind_record import (
+from pyspark_checkpointer.admin.savepoints import delete_savepoint, rollback, savepoint
+from pyspark_checkpointer.admin.streaming.log_edit import LogPlan, apply
+from pyspark_checkpointer.admin.streaming.log_plan import Before, plan_log, progress_of
+from pyspark_checkpointer.admin.streaming.offset_log import read_log
+from pyspark_checkpointer.admin.streaming.rewind_record import (
     Record,
     next_number,
     read_before,
@@ -24,15 +24,15 @@ from checkpointer.admin.streaming.rewind_record import (
     read_records,
     write_record,
 )
-from checkpointer.admin.streaming.spark_location import Where, job_of
-from checkpointer.checkpoint.history import is_live
-from checkpointer.checkpoint.latest import Head, reading
-from checkpointer.checkpoint.liveness import is_running
-from checkpointer.checkpoint.require_intact import refuse_damaged
-from checkpointer.checkpoint.resolve import CheckpointSelector, find, read_live
-from checkpointer.checkpoint.writer import Base, Session
-from checkpointer.display import count, cut, facts
-from checkpointer.errors import (
+from pyspark_checkpointer.admin.streaming.spark_location import Where, job_of
+from pyspark_checkpointer.checkpoint.history import is_live
+from pyspark_checkpointer.checkpoint.latest import Head, reading
+from pyspark_checkpointer.checkpoint.liveness import is_running
+from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find, read_live
+from pyspark_checkpointer.checkpoint.writer import Base, Session
+from pyspark_checkpointer.display import count, cut, facts
+from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     ConflictError,
@@ -42,11 +42,11 @@ from checkpointer.errors import (
     RetiredError,
     StoreRefusedError,
 )
-from checkpointer.runtime.host import Progress
-from checkpointer.storage.base import Store
-from manifests.model import CheckpointId, Job, Manifest, Ref
+from pyspark_checkpointer.manifests.model import CheckpointId, Job, Manifest, Ref
+from pyspark_checkpointer.runtime.host import Progress
+from pyspark_checkpointer.storage.base import Store
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 
 @dataclass(frozen=True, slots=True)

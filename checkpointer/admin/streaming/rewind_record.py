@@ -7,13 +7,13 @@ call, and one that was a mistake can be undone.
 import json
 from dataclasses import asdict, dataclass
 
-from checkpointer.admin.streaming.log_edit import put_new
-from checkpointer.admin.streaming.log_plan import Before
-from checkpointer.admin.streaming.offset_log import COMMITS, MAX_FILE, OFFSETS, read_file
-from checkpointer.errors import ConflictError, InvalidStateError, MalformedError
-from checkpointer.storage.base import Store
-from manifests.json_fields import Fields
-from manifests.model import FORMAT_VERSION, CheckpointId
+from pyspark_checkpointer.admin.streaming.log_edit import put_new
+from pyspark_checkpointer.admin.streaming.log_plan import Before
+from pyspark_checkpointer.admin.streaming.offset_log import COMMITS, MAX_FILE, OFFSETS, read_file
+from pyspark_checkpointer.errors import ConflictError, InvalidStateError, MalformedError
+from pyspark_checkpointer.manifests.json_fields import Fields
+from pyspark_checkpointer.manifests.model import FORMAT_VERSION, CheckpointId
+from pyspark_checkpointer.storage.base import Store
 
 REWOUND = "rewound/"
 

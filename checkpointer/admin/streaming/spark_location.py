@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from checkpointer.admin.streaming.offset_log import open_log
-from checkpointer.checkpoint.writer import Session
-from checkpointer.errors import IllegalArgumentError, InvalidStateError
-from checkpointer.storage import Fencing, options_near
-from checkpointer.storage.base import Store
-from manifests.model import Job, Manifest
+from pyspark_checkpointer.admin.streaming.offset_log import open_log
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Job, Manifest
+from pyspark_checkpointer.storage import Fencing, options_near
+from pyspark_checkpointer.storage.base import Store
 
 
 @dataclass(frozen=True, slots=True)

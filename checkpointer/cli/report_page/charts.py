@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from checkpointer.cli.report_page.model import CheckpointRow
-from checkpointer.display import duration, size
+from pyspark_checkpointer.cli.report_page.model import CheckpointRow
+from pyspark_checkpointer.display import duration, size
 
 MOST_BARS = 60
 """More checkpoints than this share bars."""

@@ -6,16 +6,16 @@ long is limited, and the report says so.
 
 from collections import Counter
 
-from checkpointer.admin import checkpoint_sizes
-from checkpointer.admin.checkpoint_sizes import Spread
-from checkpointer.admin.repair_candidates import Candidate, candidates
-from checkpointer.admin.retention.garbage_collect import make_plan
-from checkpointer.admin.retention.policy import RetentionPolicy
-from checkpointer.checkpoint.latest import Head, read_head
-from checkpointer.checkpoint.listing import State, state_of
-from checkpointer.checkpoint.verify import Check, Verification, check_share
-from checkpointer.checkpoint.writer import Session
-from checkpointer.cli.report_page.model import (
+from pyspark_checkpointer.admin import checkpoint_sizes
+from pyspark_checkpointer.admin.checkpoint_sizes import Spread
+from pyspark_checkpointer.admin.repair_candidates import Candidate, candidates
+from pyspark_checkpointer.admin.retention.garbage_collect import make_plan
+from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.checkpoint.latest import Head, read_head
+from pyspark_checkpointer.checkpoint.listing import State, state_of
+from pyspark_checkpointer.checkpoint.verify import Check, Verification, check_share
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.cli.report_page.model import (
     CheckpointRow,
     Cleanup,
     CleanupRow,
@@ -25,13 +25,13 @@ from checkpointer.cli.report_page.model import (
     Report,
     SavepointRow,
 )
-from checkpointer.client.base import Client
-from checkpointer.errors import CheckpointError, CorruptionError
-from checkpointer.runtime import run_sync
-from checkpointer.runtime.host import Progress
-from checkpointer.storage.base import ObjectNotFoundError
-from manifests import object_paths
-from manifests.model import CheckpointId, Manifest, Operator, Ref
+from pyspark_checkpointer.client.base import Client
+from pyspark_checkpointer.errors import CheckpointError, CorruptionError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Operator, Ref
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.runtime.host import Progress
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 MOST_PARTITIONS = 3_000_000
 """Partitions whose chains are read from segments, those of the newest checkpoints first: some ten seconds' work."""

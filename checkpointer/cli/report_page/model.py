@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from checkpointer.admin.checkpoint_sizes import OperatorSize, PartitionSize, Spread
-from checkpointer.admin.repair_candidates import Candidate
-from checkpointer.admin.retention.reachability import Action
-from checkpointer.checkpoint.listing import State
-from checkpointer.checkpoint.verify import Verification
-from checkpointer.display import count
-from manifests.model import CheckpointId, Cost, Job, Json, Retired, Writer
+from pyspark_checkpointer.admin.checkpoint_sizes import OperatorSize, PartitionSize, Spread
+from pyspark_checkpointer.admin.repair_candidates import Candidate
+from pyspark_checkpointer.admin.retention.reachability import Action
+from pyspark_checkpointer.checkpoint.listing import State
+from pyspark_checkpointer.checkpoint.verify import Verification
+from pyspark_checkpointer.display import count
+from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Job, Json, Retired, Writer
 
 
 @dataclass(frozen=True, slots=True)

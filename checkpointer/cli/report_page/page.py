@@ -6,10 +6,10 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from checkpointer import display
-from checkpointer.cli.report_page import charts
-from checkpointer.cli.report_page.model import Report
-from manifests.model import Json
+from pyspark_checkpointer import display
+from pyspark_checkpointer.cli.report_page import charts
+from pyspark_checkpointer.cli.report_page.model import Report
+from pyspark_checkpointer.manifests.model import Json
 
 MOST_ROWS = 50
 """Rows of a table that can be long."""
@@ -85,7 +85,7 @@ def next_step(report: Report) -> tuple[str, str | None] | None:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("checkpointer.cli", "report_page"),
+        loader=PackageLoader("pyspark_checkpointer.cli", "report_page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -3,9 +3,9 @@
     store = CheckpointStore("s3://bucket/jobs/orders")
     client = EventHubConsumerClient.from_connection_string(…, checkpoint_store=store)
 
-The twin for the client's asyncio half is `checkpointer.consumers.eventhub.aio.CheckpointStore`.
+The twin for the client's asyncio half is `pyspark_checkpointer.consumers.eventhub.aio.CheckpointStore`.
 """
 
-from checkpointer.consumers.eventhub._blocking import CheckpointStore
+from pyspark_checkpointer.consumers.eventhub._blocking import CheckpointStore
 
 __all__ = ["CheckpointStore"]

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from checkpointer.consumers.eventhub.client import Shared
-from checkpointer.consumers.eventhub.core import Names
-from checkpointer.runtime import run_sync
+from pyspark_checkpointer.consumers.eventhub.client import Shared
+from pyspark_checkpointer.consumers.eventhub.core import Names
+from pyspark_checkpointer.runtime import run_sync
 
 if TYPE_CHECKING:
     from azure.eventhub import CheckpointStore as Contract

@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from checkpointer.consumers.cas_object import Space
-from checkpointer.consumers.eventhub.core import Consumers
-from checkpointer.consumers.store_context import Client, Root
-from checkpointer.storage import Fencing
+from pyspark_checkpointer.consumers.cas_object import Space
+from pyspark_checkpointer.consumers.eventhub.core import Consumers
+from pyspark_checkpointer.consumers.store_context import Client, Root
+from pyspark_checkpointer.storage import Fencing
 
 
 class Shared(Client[Consumers]):

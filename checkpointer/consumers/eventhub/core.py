@@ -12,13 +12,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from checkpointer.consumers.cas_object import Space
-from checkpointer.consumers.group import MAX_OFFSET, Group, check_name
-from checkpointer.consumers.write_behind import Coalescer, each
-from checkpointer.errors import IllegalArgumentError
-from manifests import object_paths
-from manifests.json_fields import Fields, check_json
-from manifests.positions_json import Ownership, Position, Row
+from pyspark_checkpointer.consumers.cas_object import Space
+from pyspark_checkpointer.consumers.group import MAX_OFFSET, Group, check_name
+from pyspark_checkpointer.consumers.write_behind import Coalescer, each
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.json_fields import Fields, check_json
+from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row
 
 
 class Names(NamedTuple):

@@ -12,14 +12,14 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from checkpointer.consumers.cas_object import Space
-from checkpointer.consumers.eventprocessorhost.checkpoint import CheckpointInfo
-from checkpointer.consumers.eventprocessorhost.checkpoints import Checkpoints
-from checkpointer.consumers.eventprocessorhost.leases import CompleteLease, HostLeases
-from checkpointer.consumers.store_context import Client, Closing, Root
-from checkpointer.runtime import run_sync
-from checkpointer.storage import Fencing
-from manifests import object_paths
+from pyspark_checkpointer.consumers.cas_object import Space
+from pyspark_checkpointer.consumers.eventprocessorhost.checkpoint import CheckpointInfo
+from pyspark_checkpointer.consumers.eventprocessorhost.checkpoints import Checkpoints
+from pyspark_checkpointer.consumers.eventprocessorhost.leases import CompleteLease, HostLeases
+from pyspark_checkpointer.consumers.store_context import Client, Closing, Root
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import Fencing
 
 __all__ = ["CheckpointInfo", "CheckpointManager", "CompleteLease", "LeaseManager"]
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from checkpointer.consumers.group import MAX_OFFSET
-from checkpointer.consumers.lease import Value
-from checkpointer.errors import IllegalArgumentError
-from manifests import object_paths
-from manifests.json_fields import Fields, check_json
+from pyspark_checkpointer.consumers.group import MAX_OFFSET
+from pyspark_checkpointer.consumers.lease import Value
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.json_fields import Fields, check_json
 
 
 @dataclass(frozen=True, slots=True)

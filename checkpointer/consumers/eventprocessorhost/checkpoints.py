@@ -6,14 +6,14 @@ delete    all positions ─> the marker: as long as there is anything to delete,
 
 from collections.abc import Iterable
 
-from checkpointer.consumers.cas_object import Document, Form, Space
-from checkpointer.consumers.eventprocessorhost.checkpoint import CheckpointInfo, advancing, decode
-from checkpointer.consumers.eventprocessorhost.leases import CompleteLease, names
-from checkpointer.consumers.group import Group
-from checkpointer.consumers.write_behind import Coalescer, each
-from checkpointer.errors import IllegalArgumentError, StoreNotFoundError
-from manifests import object_paths
-from manifests.positions_json import MAX_MARKER, Marker, decode_marker, encode_marker
+from pyspark_checkpointer.consumers.cas_object import Document, Form, Space
+from pyspark_checkpointer.consumers.eventprocessorhost.checkpoint import CheckpointInfo, advancing, decode
+from pyspark_checkpointer.consumers.eventprocessorhost.leases import CompleteLease, names
+from pyspark_checkpointer.consumers.group import Group
+from pyspark_checkpointer.consumers.write_behind import Coalescer, each
+from pyspark_checkpointer.errors import IllegalArgumentError, StoreNotFoundError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.positions_json import MAX_MARKER, Marker, decode_marker, encode_marker
 
 _MARKER = Form(encode_marker, decode_marker, MAX_MARKER)
 

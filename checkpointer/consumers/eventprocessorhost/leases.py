@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 
-from checkpointer.consumers.cas_object import Space
-from checkpointer.consumers.eventprocessorhost.checkpoint import CheckpointInfo, decode, is_news
-from checkpointer.consumers.group import Group
-from checkpointer.consumers.lease import Lease
-from checkpointer.consumers.leases import Leases
-from checkpointer.errors import IllegalArgumentError, LeaseLostError, StoreNotFoundError
-from checkpointer.runtime.not_picklable import NotPicklable
-from manifests import object_paths
-from manifests.positions_json import Ownership, Row
+from pyspark_checkpointer.consumers.cas_object import Space
+from pyspark_checkpointer.consumers.eventprocessorhost.checkpoint import CheckpointInfo, decode, is_news
+from pyspark_checkpointer.consumers.group import Group
+from pyspark_checkpointer.consumers.lease import Lease
+from pyspark_checkpointer.consumers.leases import Leases
+from pyspark_checkpointer.errors import IllegalArgumentError, LeaseLostError, StoreNotFoundError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.positions_json import Ownership, Row
+from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 RENEWALS = 3
 """Renewals in the length of a lease, where its owner does nothing but update checkpoints."""

@@ -8,17 +8,17 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from checkpointer import runtime
-from checkpointer.consumers.journal.file import JournalFile
-from checkpointer.consumers.journal.yaml_format import LIMIT, EventLogState, check_state, largest
-from checkpointer.consumers.write_behind import Coalescer
-from checkpointer.errors import FencedError, IllegalArgumentError, InvalidStateError
-from checkpointer.runtime.not_picklable import NotPicklable
-from checkpointer.storage import Fencing, open_store
-from checkpointer.storage.url import parse
-from manifests.shown import show
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.consumers.journal.file import JournalFile
+from pyspark_checkpointer.consumers.journal.yaml_format import LIMIT, EventLogState, check_state, largest
+from pyspark_checkpointer.consumers.write_behind import Coalescer
+from pyspark_checkpointer.errors import FencedError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests.shown import show
+from pyspark_checkpointer.runtime.not_picklable import NotPicklable
+from pyspark_checkpointer.storage import Fencing, open_store
+from pyspark_checkpointer.storage.url import parse
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 
 class Journal(NotPicklable):

@@ -11,21 +11,21 @@
 import logging
 from contextlib import suppress
 
-from checkpointer import runtime
-from checkpointer.consumers.journal.yaml_format import Content, decode, encode
-from checkpointer.errors import (
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.consumers.journal.yaml_format import Content, decode, encode
+from pyspark_checkpointer.errors import (
     ConflictError,
     CorruptionError,
     FencedError,
     MalformedError,
 )
-from checkpointer.runtime.host import SystemHost
-from checkpointer.storage import SWAP_LIMIT, Blob, ObjectExistsError, Store
-from checkpointer.storage.compare_and_swap import UndecidedError, decide, find
-from checkpointer.storage.conditional_write_check import probe
-from manifests.digest import sha256
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.runtime.host import SystemHost
+from pyspark_checkpointer.storage import SWAP_LIMIT, Blob, ObjectExistsError, Store
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, decide, find
+from pyspark_checkpointer.storage.conditional_write_check import probe
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 ROUNDS = 20
 """How often the file is read again because others wrote it meanwhile."""

@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 import yaml
 
-from checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
-from manifests.digest import check_digest, sha256
-from manifests.errors import BAD_INPUT
-from manifests.json_fields import format_time
-from manifests.shown import show
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
+from pyspark_checkpointer.manifests.digest import check_digest, sha256
+from pyspark_checkpointer.manifests.errors import BAD_INPUT
+from pyspark_checkpointer.manifests.json_fields import format_time
+from pyspark_checkpointer.manifests.shown import show
 
 LIMIT = 1 << 20
 """Largest file, in bytes, that is read or written."""

@@ -7,9 +7,9 @@
 `fetch` reads from the stream; everything about positions and ownership is here, on any store of this library.
 """
 
-from checkpointer.consumers.kinesis.checkpointer import PreparedCheckpointer, RecordCheckpointer
-from checkpointer.consumers.kinesis.leases import ShardLeases
-from checkpointer.consumers.kinesis.processor import (
+from pyspark_checkpointer.consumers.kinesis.checkpointer import PreparedCheckpointer, RecordCheckpointer
+from pyspark_checkpointer.consumers.kinesis.leases import ShardLeases
+from pyspark_checkpointer.consumers.kinesis.processor import (
     InitializationInput,
     LeaseLostInput,
     ProcessRecordsInput,
@@ -17,16 +17,16 @@ from checkpointer.consumers.kinesis.processor import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from checkpointer.consumers.kinesis.sequence import (
+from pyspark_checkpointer.consumers.kinesis.sequence import (
     AT_TIMESTAMP,
     LATEST,
     SHARD_END,
     TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
-from checkpointer.consumers.kinesis.shards import Balance
-from checkpointer.consumers.kinesis.worker import Fetch, Worker
-from manifests.positions_json import Row
+from pyspark_checkpointer.consumers.kinesis.shards import Balance
+from pyspark_checkpointer.consumers.kinesis.worker import Fetch, Worker
+from pyspark_checkpointer.manifests.positions_json import Row
 
 __all__ = [
     "AT_TIMESTAMP",

@@ -6,11 +6,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber, number_of
-from checkpointer.consumers.kinesis.state import Recorded, checkpointed, coalesced, decode, encode, prepared
-from checkpointer.consumers.lease import Lease, Value
-from checkpointer.consumers.write_behind import Coalescer, each
-from checkpointer.errors import (
+from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber, number_of
+from pyspark_checkpointer.consumers.kinesis.state import Recorded, checkpointed, coalesced, decode, encode, prepared
+from pyspark_checkpointer.consumers.lease import Lease, Value
+from pyspark_checkpointer.consumers.write_behind import Coalescer, each
+from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
     IllegalArgumentError,
@@ -20,8 +20,8 @@ from checkpointer.errors import (
     ShutdownError,
     ThrottlingError,
 )
-from checkpointer.runtime import run_sync
-from checkpointer.runtime.not_picklable import NotPicklable
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 T = TypeVar("T")
 

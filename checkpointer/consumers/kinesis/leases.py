@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from checkpointer import runtime
-from checkpointer.consumers.cas_object import Space
-from checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer, in_contract
-from checkpointer.consumers.kinesis.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
-from checkpointer.consumers.kinesis.shards import Balance, Shards
-from checkpointer.consumers.store_context import Client, Closing, Root
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.storage import Fencing
-from manifests.positions_json import Row
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.consumers.cas_object import Space
+from pyspark_checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer, in_contract
+from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from pyspark_checkpointer.consumers.kinesis.shards import Balance, Shards
+from pyspark_checkpointer.consumers.store_context import Client, Closing, Root
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.positions_json import Row
+from pyspark_checkpointer.storage import Fencing
 
 
 class ShardLeases(Client[Shards], Closing):

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer
-from checkpointer.consumers.kinesis.sequence import ExtendedSequenceNumber
+from pyspark_checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer
+from pyspark_checkpointer.consumers.kinesis.sequence import ExtendedSequenceNumber
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import total_ordering
 from typing import Any, Self
 
-from checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import IllegalArgumentError
 
 MAX_DIGITS = 129
 """The longest sequence number that Kinesis gives."""

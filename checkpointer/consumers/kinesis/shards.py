@@ -5,18 +5,18 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from checkpointer.consumers.cas_object import Space
-from checkpointer.consumers.group import Group
-from checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer, write_all
-from checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
-from checkpointer.consumers.kinesis.state import Recorded
-from checkpointer.consumers.lease import Lease
-from checkpointer.consumers.leases import Leases
-from checkpointer.consumers.write_behind import Coalescer
-from checkpointer.errors import CheckpointError, IllegalArgumentError
-from manifests import object_paths
+from pyspark_checkpointer.consumers.cas_object import Space
+from pyspark_checkpointer.consumers.group import Group
+from pyspark_checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer, write_all
+from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
+from pyspark_checkpointer.consumers.kinesis.state import Recorded
+from pyspark_checkpointer.consumers.lease import Lease
+from pyspark_checkpointer.consumers.leases import Leases
+from pyspark_checkpointer.consumers.write_behind import Coalescer
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
+from pyspark_checkpointer.manifests import object_paths
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 
 @dataclass(frozen=True, slots=True)

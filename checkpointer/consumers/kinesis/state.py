@@ -15,11 +15,11 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from checkpointer.consumers.kinesis.sequence import ExtendedSequenceNumber
-from checkpointer.consumers.lease import Value
-from checkpointer.errors import IllegalArgumentError
-from manifests.json_fields import Fields
-from manifests.model import Json
+from pyspark_checkpointer.consumers.kinesis.sequence import ExtendedSequenceNumber
+from pyspark_checkpointer.consumers.lease import Value
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.json_fields import Fields
+from pyspark_checkpointer.manifests.model import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer
-from checkpointer.consumers.kinesis.leases import ShardLeases
-from checkpointer.consumers.kinesis.processor import (
+from pyspark_checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer
+from pyspark_checkpointer.consumers.kinesis.leases import ShardLeases
+from pyspark_checkpointer.consumers.kinesis.processor import (
     InitializationInput,
     LeaseLostInput,
     ProcessRecordsInput,
@@ -18,11 +18,17 @@ from checkpointer.consumers.kinesis.processor import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
-from checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, RetryableError, ShutdownError
-from checkpointer.runtime.not_picklable import NotPicklable
+from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    IllegalArgumentError,
+    InvalidStateError,
+    RetryableError,
+    ShutdownError,
+)
+from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
-logger = logging.getLogger("checkpointer")
+logger = logging.getLogger("pyspark_checkpointer")
 
 Fetch = Callable[[str, ExtendedSequenceNumber], tuple[Sequence[Any], bool]]
 """The next records of a shard after a sequence number, in order, and whether there will never be more after them.

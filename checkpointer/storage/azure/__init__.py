@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from checkpointer.storage.azure.store import AzureStore
-from checkpointer.storage.base import Settings, Store
-from checkpointer.storage.url import Location
+from pyspark_checkpointer.storage.azure.store import AzureStore
+from pyspark_checkpointer.storage.base import Settings, Store
+from pyspark_checkpointer.storage.url import Location
 
 
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:

@@ -4,7 +4,7 @@ it."""
 from collections.abc import Mapping
 from typing import Any
 
-from checkpointer.errors import (
+from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
     IllegalArgumentError,
@@ -12,8 +12,8 @@ from checkpointer.errors import (
     StoreRefusedError,
     ThrottlingError,
 )
-from checkpointer.storage.base import ObjectNotFoundError
-from checkpointer.storage.scrubbing import scrub
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
+from pyspark_checkpointer.storage.scrubbing import scrub
 
 _NO_CONTAINER = {"ContainerNotFound", "ContainerDisabled", "ResourceNotFound"}
 _CONDITIONS = {"ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists"}

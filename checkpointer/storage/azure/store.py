@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError
-from checkpointer.storage import cloud
-from checkpointer.storage.azure.errors import is_missing, is_past_the_end, is_refused_condition, meaning
-from checkpointer.storage.base import (
+from pyspark_checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.storage import cloud
+from pyspark_checkpointer.storage.azure.errors import is_missing, is_past_the_end, is_refused_condition, meaning
+from pyspark_checkpointer.storage.base import (
     Blob,
     Entry,
     Leftover,
@@ -27,9 +28,8 @@ from checkpointer.storage.base import (
     S,
     check_path,
 )
-from checkpointer.storage.connection import Connection, load, take_finalizers_off
-from checkpointer.storage.url import Location
-from manifests.digest import Bytes
+from pyspark_checkpointer.storage.connection import Connection, load, take_finalizers_off
+from pyspark_checkpointer.storage.url import Location
 
 _ACCOUNT = ("account_name", "connection_string")
 _DELETES = 256

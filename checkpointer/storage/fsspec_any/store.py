@@ -7,15 +7,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from checkpointer import runtime
-from checkpointer.errors import (
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
     IllegalArgumentError,
     StoreRefusedError,
 )
-from checkpointer.storage import cloud
-from checkpointer.storage.base import (
+from pyspark_checkpointer.manifests.digest import Bytes, sha256
+from pyspark_checkpointer.storage import cloud
+from pyspark_checkpointer.storage.base import (
     UNFENCED,
     Blob,
     Entry,
@@ -28,11 +29,10 @@ from checkpointer.storage.base import (
     S,
     check_path,
 )
-from checkpointer.storage.connection import Connection
-from checkpointer.storage.local import files
-from checkpointer.storage.scrubbing import scrub
-from checkpointer.storage.url import Location
-from manifests.digest import Bytes, sha256
+from pyspark_checkpointer.storage.connection import Connection
+from pyspark_checkpointer.storage.local import files
+from pyspark_checkpointer.storage.scrubbing import scrub
+from pyspark_checkpointer.storage.url import Location
 
 T = TypeVar("T")
 

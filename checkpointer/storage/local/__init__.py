@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from checkpointer.errors import IllegalArgumentError
-from checkpointer.storage.base import Settings, Store
-from checkpointer.storage.local.store import LocalStore
-from checkpointer.storage.url import Location
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.storage.base import Settings, Store
+from pyspark_checkpointer.storage.local.store import LocalStore
+from pyspark_checkpointer.storage.url import Location
 
 
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:

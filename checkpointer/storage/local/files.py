@@ -10,14 +10,14 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from checkpointer.errors import (
+from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
     DependencyError,
     IllegalArgumentError,
     StoreRefusedError,
 )
-from manifests.digest import Bytes
+from pyspark_checkpointer.manifests.digest import Bytes
 
 _TEMPORARY = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{16}\.tmp")
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from checkpointer.errors import SwapNotSentError
-from checkpointer.runtime.processes import read_state
+from pyspark_checkpointer.errors import SwapNotSentError
+from pyspark_checkpointer.runtime.processes import read_state
 
 LONGEST_PAUSE = 0.02
 """Seconds between two tries to take the lock, at most about."""

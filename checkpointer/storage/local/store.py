@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import ParamSpec, TypeVar
 
-from checkpointer import runtime
-from checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUnknownError, StoreRefusedError
-from checkpointer.storage.base import (
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUnknownError, StoreRefusedError
+from pyspark_checkpointer.manifests.digest import Bytes, sha256
+from pyspark_checkpointer.storage.base import (
     SWAP_LIMIT,
     UNFENCED,
     Blob,
@@ -28,8 +29,7 @@ from checkpointer.storage.base import (
     S,
     check_path,
 )
-from checkpointer.storage.local import files, locks, mounts, walk
-from manifests.digest import Bytes, sha256
+from pyspark_checkpointer.storage.local import files, locks, mounts, walk
 
 P = ParamSpec("P")
 T = TypeVar("T")

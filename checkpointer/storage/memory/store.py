@@ -6,9 +6,10 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 
-from checkpointer import runtime
-from checkpointer.errors import CorruptionError, IllegalArgumentError
-from checkpointer.storage.base import (
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.storage.base import (
     SWAP_LIMIT,
     Blob,
     Entry,
@@ -21,7 +22,6 @@ from checkpointer.storage.base import (
     S,
     check_path,
 )
-from manifests.digest import Bytes
 
 _PAGE = 1000
 

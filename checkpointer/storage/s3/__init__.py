@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from checkpointer.storage.base import Settings, Store
-from checkpointer.storage.s3.store import S3Store
-from checkpointer.storage.url import Location
+from pyspark_checkpointer.storage.base import Settings, Store
+from pyspark_checkpointer.storage.s3.store import S3Store
+from pyspark_checkpointer.storage.url import Location
 
 
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:

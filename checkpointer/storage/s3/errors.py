@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from checkpointer.errors import (
+from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
     IllegalArgumentError,
@@ -13,8 +13,8 @@ from checkpointer.errors import (
     StoreRefusedError,
     ThrottlingError,
 )
-from checkpointer.storage.base import UNFENCED, ObjectNotFoundError
-from checkpointer.storage.scrubbing import scrub
+from pyspark_checkpointer.storage.base import UNFENCED, ObjectNotFoundError
+from pyspark_checkpointer.storage.scrubbing import scrub
 
 _BUSY = {
     "SlowDown",

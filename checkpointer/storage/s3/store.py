@@ -11,9 +11,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from checkpointer.errors import CheckpointError, DependencyError, StoreRefusedError
-from checkpointer.storage import cloud
-from checkpointer.storage.base import (
+from pyspark_checkpointer.errors import CheckpointError, DependencyError, StoreRefusedError
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.storage import cloud
+from pyspark_checkpointer.storage.base import (
     Blob,
     Entry,
     Leftover,
@@ -25,10 +26,9 @@ from checkpointer.storage.base import (
     S,
     check_path,
 )
-from checkpointer.storage.connection import Connection, load, take_finalizers_off
-from checkpointer.storage.s3.errors import meaning, refusal
-from checkpointer.storage.url import Location
-from manifests.digest import Bytes
+from pyspark_checkpointer.storage.connection import Connection, load, take_finalizers_off
+from pyspark_checkpointer.storage.s3.errors import meaning, refusal
+from pyspark_checkpointer.storage.url import Location
 
 _CHUNK = 1 << 20
 _DELETES = 1000

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointer import RetentionPolicy
-from checkpointer.errors import IllegalArgumentError
-from manifests.model import CheckpointId, Manifest
+from pyspark_checkpointer import RetentionPolicy
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 
 NOW = datetime(2026, 3, 4, 12, 30, tzinfo=UTC)  # a Wednesday
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import zstandard
 
-from checkpointer import Checkpointer, RetentionPolicy, runtime
-from checkpointer.admin.retention.plan import Plan, PlanRow, Spool, Total
-from checkpointer.checkpoint.latest import read_head
-from checkpointer.errors import (
+from pyspark_checkpointer import Checkpointer, RetentionPolicy, runtime
+from pyspark_checkpointer.admin.retention.plan import Plan, PlanRow, Spool, Total
+from pyspark_checkpointer.checkpoint.latest import read_head
+from pyspark_checkpointer.errors import (
     CheckpointError,
     ConflictError,
     CorruptionError,
@@ -28,10 +28,10 @@ from checkpointer.errors import (
     RetiredError,
     StoreRefusedError,
 )
-from checkpointer.runtime.host import SystemHost
-from checkpointer.testing.requests import CrashError
-from manifests import object_paths
-from manifests.model import CheckpointId
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.runtime.host import SystemHost
+from pyspark_checkpointer.testing.requests import CrashError
 from tests.conftest import Root
 from tests.world import Actor, Contents, World, attempt, got, latest, line, live_objects, put
 
@@ -643,7 +643,7 @@ def test_a_sweep_that_stalled_for_long_still_deletes_only_what_is_dead(world: Wo
 
 
 async def _clean(client: Actor) -> None:
-    from checkpointer.admin.retention.garbage_collect import clean
+    from pyspark_checkpointer.admin.retention.garbage_collect import clean
 
     await clean(client._session, LAST_TWO)
 

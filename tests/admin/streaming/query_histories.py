@@ -16,12 +16,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from checkpointer import Checkpointer, RetentionPolicy
-from checkpointer.cli.app import checkpointer as command
-from checkpointer.errors import CheckpointError, NotFoundError
-from checkpointer.testing import Faults, injected
-from checkpointer.testing.faults import CrashError
-from manifests.model import CheckpointId
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
+from pyspark_checkpointer.cli.app import checkpointer as command
+from pyspark_checkpointer.errors import CheckpointError, NotFoundError
+from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.testing import Faults, injected
+from pyspark_checkpointer.testing.faults import CrashError
 from tests.admin.streaming.spark_model import Query
 
 COMMAND = re.compile(r"`(checkpointer [^`]+)`")

@@ -5,11 +5,11 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from checkpointer import Checkpointer, KeyedState
-from checkpointer.admin.streaming.alignment import compare
-from checkpointer.checkpoint.liveness import this_driver
-from checkpointer.errors import BatchGapError, BatchResetError
-from manifests.model import Job, SparkProgress
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.admin.streaming.alignment import compare
+from pyspark_checkpointer.checkpoint.liveness import this_driver
+from pyspark_checkpointer.errors import BatchGapError, BatchResetError
+from pyspark_checkpointer.manifests.model import Job, SparkProgress
 
 QUERY = "11111111-2222-4333-8444-555555555555"
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'

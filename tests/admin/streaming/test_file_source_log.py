@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer.admin.streaming.alignment import compare
-from checkpointer.admin.streaming.file_source_log import check_lists, digest, last_entries
-from checkpointer.admin.streaming.offset_log import open_log, same_offsets
-from checkpointer.errors import BatchResetError, InvalidStateError
-from checkpointer.runtime import run_sync
-from manifests.model import Job, SparkProgress
+from pyspark_checkpointer.admin.streaming.alignment import compare
+from pyspark_checkpointer.admin.streaming.file_source_log import check_lists, digest, last_entries
+from pyspark_checkpointer.admin.streaming.offset_log import open_log, same_offsets
+from pyspark_checkpointer.errors import BatchResetError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Job, SparkProgress
+from pyspark_checkpointer.runtime import run_sync
 
 
 def listed(*entries: int, name: str = "f") -> str:
@@ -76,7 +76,7 @@ def test_a_list_is_looked_for_where_spark_had_it(log: Path) -> None:
 
 
 def test_lists_larger_than_other_files_of_spark_are_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("checkpointer.admin.streaming.offset_log.MAX_FILE", 10)
+    monkeypatch.setattr("pyspark_checkpointer.admin.streaming.offset_log.MAX_FILE", 10)
     check(log, job(3))
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer.admin.streaming import alignment, log_edit, log_plan, rewind
-from checkpointer.errors import CheckpointError
+from pyspark_checkpointer.admin.streaming import alignment, log_edit, log_plan, rewind
+from pyspark_checkpointer.errors import CheckpointError
 from tests.admin.streaming.query_histories import play
 from tests.proof.planted import Planted
 

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import AsyncCheckpointer, Checkpointer
-from checkpointer.admin.streaming import log_edit, rewind
-from checkpointer.admin.streaming.log_edit import put_new
-from checkpointer.admin.streaming.offset_log import open_log, read_log
-from checkpointer.checkpoint import objects
-from checkpointer.errors import (
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer
+from pyspark_checkpointer.admin.streaming import log_edit, rewind
+from pyspark_checkpointer.admin.streaming.log_edit import put_new
+from pyspark_checkpointer.admin.streaming.offset_log import open_log, read_log
+from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.errors import (
     CheckpointError,
     IllegalArgumentError,
     InvalidStateError,
     NotFoundError,
 )
-from checkpointer.runtime import run_sync
-from checkpointer.testing.faults import CrashError
-from manifests.model import CheckpointId, Job
+from pyspark_checkpointer.manifests.model import CheckpointId, Job
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.testing.faults import CrashError
 from tests.admin.streaming.spark_model import LAST, METADATA, QUERY, Query, history
 from tests.cli.conftest import Run, run
 from tests.servers import Server

@@ -17,11 +17,11 @@ from typing import Any
 import fsspec
 import pytest
 
-from checkpointer import Checkpointer
-from checkpointer.admin.streaming import log_edit, log_plan
-from checkpointer.errors import CheckpointError
-from checkpointer.testing import Faults, injected
-from checkpointer.testing.faults import CrashError, Request
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.admin.streaming import log_edit, log_plan
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.testing import Faults, injected
+from pyspark_checkpointer.testing.faults import CrashError, Request
 from tests.admin.streaming.spark_model import LAST, Query, history
 from tests.proof.planted import Planted
 from tests.servers import Server

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import Checkpointer
-from checkpointer.cli.report_page.gather import make_report
-from checkpointer.cli.report_page.model import Report
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.cli.report_page.gather import make_report
+from pyspark_checkpointer.cli.report_page.model import Report
 
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 SCRIPT = "</script></style><script>document.title='owned'</script>"

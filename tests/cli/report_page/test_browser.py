@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Page
 
-from checkpointer.cli.report_page import page as pages
+from pyspark_checkpointer.cli.report_page import page as pages
 from tests.browser import started
 from tests.cli.report_page.conftest import report_on
 from tests.damage import flip

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer import Checkpointer, RetentionPolicy, runtime
-from checkpointer.checkpoint.latest import read_head
-from checkpointer.cli import report_document
-from checkpointer.cli.report_page import gather, page
-from checkpointer.errors import IllegalArgumentError, StoreRefusedError
-from checkpointer.testing.requests import Request
-from manifests import object_paths
+from pyspark_checkpointer import Checkpointer, RetentionPolicy, runtime
+from pyspark_checkpointer.checkpoint.latest import read_head
+from pyspark_checkpointer.cli import report_document
+from pyspark_checkpointer.cli.report_page import gather, page
+from pyspark_checkpointer.errors import IllegalArgumentError, StoreRefusedError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.testing.requests import Request
 from tests.cli.report_page.conftest import report_on
 from tests.damage import fill, flip
 from tests.world import World, line, live_objects, put

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from checkpointer.checkpoint.verify import Finding
-from checkpointer.cli import report_document
-from checkpointer.cli.report_page import charts, page
-from checkpointer.cli.report_page.model import OperatorRow, Report
-from checkpointer.display import duration
-from manifests.model import CheckpointId, Cost
+from pyspark_checkpointer.checkpoint.verify import Finding
+from pyspark_checkpointer.cli import report_document
+from pyspark_checkpointer.cli.report_page import charts, page
+from pyspark_checkpointer.cli.report_page.model import OperatorRow, Report
+from pyspark_checkpointer.display import duration
+from pyspark_checkpointer.manifests.model import CheckpointId, Cost
 from tests.cli.report_page.conftest import HOSTILE, SCRIPT, report_on
 
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from checkpointer.client._sync_checkpoint import Restored
 from examples.flights.process import JobFailedError, JobProcess, Limit
+from pyspark_checkpointer.client._sync_checkpoint import Restored
 from tests.proof.kills.stream import OPTIONS, write_input
 from tests.proof.kills.writers import Place
 

@@ -36,7 +36,7 @@ class Slot:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["s3fs", "adlfs", "checkpointer", __name__])
+        context.set_forkserver_preload(["s3fs", "adlfs", "pyspark_checkpointer", __name__])
         self._told = self.told
         arguments = (self._place, self.name, f"{self._seed}.{self.name}.{self._life}", self._work, self._options)
         self._process: BaseProcess = context.Process(target=_live, args=arguments, daemon=True)
@@ -90,7 +90,7 @@ class Slot:
 
 
 def _live(place: Place, name: str, seed: str, work: Work, options: dict[str, Any]) -> None:
-    logging.getLogger("checkpointer").setLevel(logging.ERROR)  # what did not succeed stands in the ledger
+    logging.getLogger("pyspark_checkpointer").setLevel(logging.ERROR)  # what did not succeed stands in the ledger
     try:
         work(place, name, seed, **options)
     except BaseException:

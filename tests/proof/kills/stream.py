@@ -12,8 +12,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from checkpointer.spark import State, stateful, table
 from examples.flights.events import emit
+from pyspark_checkpointer.spark import State, stateful, table
 from tests.proof.kills.ledger import ADDED, Ledger
 
 OPTIONS = "TEST_STORAGE_OPTIONS"

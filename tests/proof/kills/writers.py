@@ -10,10 +10,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from checkpointer import Checkpointer, KeyedState, RetentionPolicy
-from checkpointer.checkpoint.writer import Session
-from checkpointer.client._sync_checkpoint import Checkpoint, Prepared, Restored
-from checkpointer.errors import CheckpointError, ConflictError, InvalidStateError, OutcomeUnknownError, RetryableError
+from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Prepared, Restored
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    ConflictError,
+    InvalidStateError,
+    OutcomeUnknownError,
+    RetryableError,
+)
 from tests.proof.histories import Diary, History, Operation, digest, seen
 from tests.proof.kills.ledger import ADDED, ANEW, REFUSED, UNKNOWN, Ledger
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from checkpointer import runtime
+from pyspark_checkpointer import runtime
 
 ROOT = Path(__file__).parents[3]
 MIB = 1 << 20

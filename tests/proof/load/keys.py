@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer import Checkpointer, KeyedState
 from tests.proof.load.gauges import answer, resident
 
 CHANGED = 1000

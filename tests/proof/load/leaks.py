@@ -6,9 +6,9 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from checkpointer.admin.retention import garbage_collect, plan
-from checkpointer.checkpoint import objects, upload
-from checkpointer.storage.local import files
+from pyspark_checkpointer.admin.retention import garbage_collect, plan
+from pyspark_checkpointer.checkpoint import objects, upload
+from pyspark_checkpointer.storage.local import files
 
 _kept: list[Any] = []
 

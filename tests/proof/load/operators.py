@@ -4,7 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from checkpointer import KeyedState, RetentionPolicy
+from pyspark_checkpointer import KeyedState, RetentionPolicy
 from tests.proof.load.gauges import answer, peak
 from tests.proof.load.partitions import TOUCHED, spent, touched
 from tests.world import Actor, World

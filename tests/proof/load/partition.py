@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer import Checkpointer, KeyedState
 from tests.proof.load.gauges import MIB, answer, peak
 
 VALUE = 64 << 10

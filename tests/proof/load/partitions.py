@@ -5,9 +5,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from checkpointer import KeyedState, RetentionPolicy
-from checkpointer.client._sync_checkpoint import Checkpoint, Restored
-from manifests.keyed_records import partition_of
+from pyspark_checkpointer import KeyedState, RetentionPolicy
+from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
+from pyspark_checkpointer.manifests.keyed_records import partition_of
 from tests.proof.load.gauges import answer, peak
 from tests.world import Actor, World
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
-from checkpointer.errors import CheckpointNotFoundError, RetiredError
-from checkpointer.runtime.host import SystemHost
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
+from pyspark_checkpointer.errors import CheckpointNotFoundError, RetiredError
+from pyspark_checkpointer.runtime.host import SystemHost
 from tests.proof.load.faces import settled
 from tests.proof.load.gauges import answer
 

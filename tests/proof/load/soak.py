@@ -14,9 +14,9 @@ from dataclasses import astuple, dataclass, field, fields
 from datetime import timedelta
 from typing import Any
 
-from checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy, runtime
-from checkpointer.errors import RetiredError
-from checkpointer.storage import open_store
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy, runtime
+from pyspark_checkpointer.errors import RetiredError
+from pyspark_checkpointer.storage import open_store
 from tests.proof.load import leaks
 from tests.proof.load.faces import settled
 from tests.proof.load.gauges import Sample, answer, sample

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from checkpointer.runtime.host import SystemHost
-from checkpointer.storage.local.store import LocalStore
-from checkpointer.table.reader import Reader, Version
-from checkpointer.table.schema import CHANGE, MERGE, PARTITION
-from checkpointer.table.writer import Writer, on_top, rewrite
-from manifests.model import Chain, CheckpointId
+from pyspark_checkpointer.manifests.model import Chain, CheckpointId
+from pyspark_checkpointer.runtime.host import SystemHost
+from pyspark_checkpointer.storage.local.store import LocalStore
+from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.schema import CHANGE, MERGE, PARTITION
+from pyspark_checkpointer.table.writer import Writer, on_top, rewrite
 from tests.proof.load.gauges import MIB, answer, peak
 from tests.table.tables import schema_of
 

@@ -1,0 +1,40 @@
+"""One copy of each module, also where a folder of a checkout is imported by the folder's own name.
+
+The repository has the package in its folders `checkpointer` and `manifests`, and both can be imported from its root.
+A second copy of the modules would have errors that no `except` matches, and an event loop of its own.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+def import_as(folder: str, package: str) -> None:
+    """Let `folder`, and every module below it, be another name of the module of `package`."""
+    sys.meta_path.insert(0, _OtherName(folder, package))
+    sys.modules[folder] = import_module(package)
+
+
+class _OtherName(MetaPathFinder, Loader):
+    def __init__(self, folder: str, package: str) -> None:
+        self._folder = folder
+        self._package = package
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        below = fullname.removeprefix(f"{self._folder}.")
+        if below in (fullname, "__main__"):  # `python -m` runs a file, not a module that is imported already
+            return None
+        return ModuleSpec(fullname, self, origin=f"{self._package}.{below}")
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(str(spec.origin))
+        self._own_spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._own_spec  # the import system has put that of the other name there
