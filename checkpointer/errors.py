@@ -18,7 +18,7 @@
     │   ├─ ShutdownError                 this writer or owner is finished: stop it
     │   │   ├─ FencedError
     │   │   └─ LeaseLostError
-    │   ├─ OutrunError                   a cleanup plan would take what is needed now
+    │   ├─ StalePlanError                a cleanup plan would take what is needed now
     │   └─ RetiredError                  the checkpoint was retired meanwhile
     ├─ InvalidStateError                 what the store or the job holds does not allow this
     │   ├─ StoreRefusedError             a right, room or an ability is missing: nothing was changed
@@ -108,7 +108,7 @@ class LeaseLostError(ShutdownError):
     """The lease now belongs to another owner."""
 
 
-class OutrunError(ConflictError):
+class StalePlanError(ConflictError):
     """What a plan would retire or delete came to be needed since it was made. Make a new plan."""
 
 
@@ -149,11 +149,11 @@ __all__ = [
     "NotFoundError",
     "OperatorNotFoundError",
     "OutcomeUnknownError",
-    "OutrunError",
     "RetiredError",
     "RetryableError",
     "SavepointNotFoundError",
     "ShutdownError",
+    "StalePlanError",
     "StoreNotFoundError",
     "StoreRefusedError",
     "SwapNotSentError",

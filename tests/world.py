@@ -9,7 +9,7 @@ from pyspark_checkpointer import Checkpointer, runtime
 from pyspark_checkpointer.checkpoint import objects
 from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import Head, read_head
-from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref
@@ -106,7 +106,7 @@ async def live_objects(store: Store, host: Host, head: Head) -> set[str]:
 async def read_whole(session: Session, ref: Ref) -> Contents:
     """Every byte of one checkpoint, live or not."""
     manifest = await objects.read_manifest(session.store, session.host, ref)
-    snapshot = Snapshot(session, manifest, None)
+    snapshot = CheckpointReader(session, manifest, None)
     return {
         name: {partition: await snapshot.partition(name, partition) for partition in operator.chains}
         for name, operator in manifest.operators.items()

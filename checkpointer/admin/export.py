@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from pyspark_checkpointer.checkpoint import objects
 from pyspark_checkpointer.checkpoint.comparison import Comparison
-from pyspark_checkpointer.checkpoint.latest import Head, read_head, reading
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
 from pyspark_checkpointer.checkpoint.restore import explaining
-from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, Flight
+from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, UploadQueue
 from pyspark_checkpointer.checkpoint.writer import Base, Session
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
@@ -68,7 +68,7 @@ class Copier:
         sizes = {path: min(artifact.size for artifact in artifacts) for path, artifacts in missing.items()}
         self._total += sum(sizes.values())
         await self._tell(0)
-        flight = Flight()
+        flight = UploadQueue()
         try:
             for path, artifacts in missing.items():
                 await flight.start(
@@ -123,7 +123,7 @@ async def _export(
     session: Session, what: CheckpointSelector, target: Session, progress: Progress | None
 ) -> CheckpointId:
     await refuse_used(target)
-    ref, manifest = await reading(session.store, lambda head: read_live(session, head, what))
+    ref, manifest = await read_consistent(session.store, lambda head: read_live(session, head, what))
     return await create_root(session, ref.id, manifest, target, progress)
 
 
@@ -139,7 +139,7 @@ async def create_root(
     async def plan(head: Head, pointer: Pointer) -> Pointer:
         return replace(pointer, committed=copied)
 
-    await target.move(Base(Head(), None), copied, plan)
+    await target.swap_pointer(Base(Head(), None), copied, plan)
     logger.info("%s: copied %s to %s, as %s", session.store.url, source, target.store.url, checkpoint)
     return checkpoint
 

@@ -18,7 +18,7 @@ from pyspark_checkpointer.admin.salvage import Salvage, extract, salvage
 from pyspark_checkpointer.checkpoint import objects
 from pyspark_checkpointer.checkpoint.history import is_live, newest_above, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
-from pyspark_checkpointer.checkpoint.latest import Head, read_damaged, read_head, reading
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_damaged, read_head
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.writer import Base, Session
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
@@ -86,7 +86,7 @@ async def repair(
                 retired=(),
             )
 
-        session.stand_on_commit(await session.move(Base(head, None), copied, plan_swap), copied, whole)
+        session.rebase_on_commit(await session.swap_pointer(Base(head, None), copied, plan_swap), copied, whole)
     logger.warning("%s: repaired to %s, as %s; nothing older is kept but savepoints", url, to, copied.id)
     if not plan:
         instead = "taken back where there was an older state" if older_partitions else "left out"
@@ -117,7 +117,7 @@ async def _examine(session: Session, wanted: CheckpointSelector, progress: Progr
     sound = None
     if head.pointer is not None and not await _is_old(session, head):
         sound = await _find_sound(session)
-    if sound is not None and not await reading(session.store, lambda head: is_live(session.store, head, to)):
+    if sound is not None and not await read_consistent(session.store, lambda head: is_live(session.store, head, to)):
         raise _sound_error(session, sound)
     catalogued = head.pointer is not None and await _reads_catalog(session, head)
     savepoints = () if catalogued else found.savepoints
@@ -139,7 +139,7 @@ async def _find_sound(session: Session) -> Intact | None:
     """Return the newest intact checkpoint, where the history can be proven: then a rollback does what is needed."""
     store = session.store
     try:
-        await reading(store, lambda head: read_history(store, head))
+        await read_consistent(store, lambda head: read_history(store, head))
         return await find_intact(session)
     except CorruptionError:
         return None

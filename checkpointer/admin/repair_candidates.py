@@ -98,7 +98,7 @@ class Candidates(list[Candidate]):
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class StoreScan:
     """All that a root holds, whatever its `_latest` says."""
 
     top: int
@@ -133,7 +133,7 @@ async def read_progress(location: str | os.PathLike[str], storage_options: Mappi
     return log
 
 
-async def survey(session: Session, latest: bytes, progress: SparkLog | None = None) -> Survey:
+async def survey(session: Session, latest: bytes, progress: SparkLog | None = None) -> StoreScan:
     """List the root and read every manifest and catalog; of other objects only existence and size are looked at."""
     store = session.store
     sizes = {entry.path: entry.size for entry in await store.list("")}
@@ -183,7 +183,7 @@ async def survey(session: Session, latest: bytes, progress: SparkLog | None = No
             )
         )
     listed.sort(key=_rank, reverse=True)
-    return Survey(max(sequences, default=0), found, listed, _newest_savepoints(entries))
+    return StoreScan(max(sequences, default=0), found, listed, _newest_savepoints(entries))
 
 
 def _rank(candidate: Candidate) -> tuple[bool, bool, int, bool, float, CheckpointId]:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark_checkpointer.admin.losses import SHOWN, Loss, Older, RepairPlan
-from pyspark_checkpointer.admin.repair_candidates import Survey
+from pyspark_checkpointer.admin.repair_candidates import StoreScan
 from pyspark_checkpointer.checkpoint import objects
 from pyspark_checkpointer.checkpoint.verify import Check
 from pyspark_checkpointer.checkpoint.writer import Session
@@ -44,7 +44,7 @@ class Salvage:
 
 
 async def salvage(
-    session: Session, found: Survey, to: CheckpointId, savepoints: Sequence[CatalogEntry], progress: Progress | None
+    session: Session, found: StoreScan, to: CheckpointId, savepoints: Sequence[CatalogEntry], progress: Progress | None
 ) -> Salvage:
     """Look at every object of a candidate, and for older states of what is damaged. Only reads."""
     ref, manifest = choose(session, found, to)
@@ -60,7 +60,7 @@ async def salvage(
     return made
 
 
-def choose(session: Session, found: Survey, to: CheckpointId) -> tuple[Ref, Manifest]:
+def choose(session: Session, found: StoreScan, to: CheckpointId) -> tuple[Ref, Manifest]:
     """Return the manifest of a candidate; without one that can be read and trusted there is nothing to salvage."""
     url = session.store.url
     chosen = next((candidate for candidate in found.candidates if candidate.id == to), None)
@@ -78,7 +78,7 @@ def choose(session: Session, found: Survey, to: CheckpointId) -> tuple[Ref, Mani
 class _Look:
     """One look at a root: what was found whole or damaged so far."""
 
-    def __init__(self, session: Session, found: Survey, progress: Progress | None) -> None:
+    def __init__(self, session: Session, found: StoreScan, progress: Progress | None) -> None:
         self._session = session
         self._found = found
         self._artifacts: dict[Artifact, bool] = {}

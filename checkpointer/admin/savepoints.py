@@ -11,7 +11,7 @@ from datetime import datetime
 
 from pyspark_checkpointer.checkpoint import objects
 from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history, refuse_lost
-from pyspark_checkpointer.checkpoint.latest import Head, advance, read_head, reading
+from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
 from pyspark_checkpointer.checkpoint.prepared import refuse_prepared
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
@@ -65,7 +65,7 @@ async def list_checkpoints(session: Session) -> list[CheckpointId]:
         await refuse_lost(session.store, head)
         return list((await read_history(session.store, head)).refs())
 
-    return await reading(session.store, read)
+    return await read_consistent(session.store, read)
 
 
 async def savepoints(session: Session) -> list[Savepoint]:
@@ -75,7 +75,7 @@ async def savepoints(session: Session) -> list[Savepoint]:
         await refuse_lost(session.store, head)
         return await read_entries(session.store, head)
 
-    entries = await reading(session.store, read)
+    entries = await read_consistent(session.store, read)
     found = [Savepoint(e.name, e.ref.id, e.created) for e in entries if e.name is not None]
     return Savepoints(sorted(found, key=lambda savepoint: (savepoint.id, savepoint.name)))
 
@@ -105,7 +105,7 @@ async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> 
             raise RetiredError(f"{session.store.url}: {kept.id} was retired before it became savepoint {name!r}")
         return await recatalogue(session, head, (*entries, CatalogEntry(kept, name, created, nonce)))
 
-    await advance(session.store, await read_head(session.store), step)
+    await cas_loop(session.store, await read_head(session.store), step)
     assert kept is not None
     logger.info("%s: savepoint %r keeps %s", session.store.url, name, kept.id)
     return Savepoint(name, kept.id, created)
@@ -125,7 +125,7 @@ async def delete_savepoint(session: Session, name: str) -> None:
         rest = tuple(entry for entry in entries if entry.nonce != meant.nonce)
         return None if len(rest) == len(entries) else await recatalogue(session, head, rest)
 
-    await advance(session.store, await read_head(session.store), step)
+    await cas_loop(session.store, await read_head(session.store), step)
     logger.info("%s: savepoint %r was deleted", session.store.url, name)
 
 
@@ -172,11 +172,11 @@ async def _rollback(
 ) -> CheckpointId:
     async with session.lock:
         session.check_may_write()
-        target, old = await reading(session.store, lambda head: read_live(session, head, to))
+        target, old = await read_consistent(session.store, lambda head: read_live(session, head, to))
         if target != verified:
             await refuse_damaged(session, target, old, progress)
         # Only now: comparing may take long, and a job that commits meanwhile is no reason to give up.
-        base = await session.ground()  # whatever is committed now, if that is not what was restored
+        base = await session.rollback_base()  # whatever is committed now, if that is not what was restored
         if target.id.sequence > base.head.sequence:
             raise ConflictError(
                 f"{session.store.url}: {target.id} was committed since this session last restored: call restore() first"
@@ -198,8 +198,8 @@ async def _rollback(
 
         with session.reports.committing(meter, manifest.id, manifest.epoch):
             ref = await objects.write_manifest(session.store, session.host, manifest)
-            head = await session.move(base, ref, plan)
-        session.stand_on_commit(head, ref, manifest)
+            head = await session.swap_pointer(base, ref, plan)
+        session.rebase_on_commit(head, ref, manifest)
         logger.info("%s: rolled back to %s, as %s", session.store.url, target.id, ref.id)
         return ref.id
 
@@ -253,8 +253,8 @@ async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, 
 
         meter.operators = await session.host.run(lambda: written(manifest, base.manifest))
         with session.reports.committing(meter, checkpoint, manifest.epoch):
-            head = await session.move(base, ref, plan)
-        session.stand_on_commit(head, ref, manifest)
+            head = await session.swap_pointer(base, ref, plan)
+        session.rebase_on_commit(head, ref, manifest)
         return checkpoint
 
 

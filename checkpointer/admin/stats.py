@@ -26,7 +26,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class StoreStats:
     """All that is live and prepared. `current` has the operators of the committed checkpoint, by name."""
 
     checkpoints: int
@@ -48,7 +48,7 @@ class Census:
         return self.metadata_bytes + sum(held.bytes for held in self.held)
 
 
-async def take_census(session: Session, progress: Progress | None = None) -> Census:
+async def read_stats(session: Session, progress: Progress | None = None) -> StoreStats:
     """Count what is live. Reads manifests and segments, and lists those; reads no artifact.
 
     `progress` is told checkpoints.
@@ -71,7 +71,7 @@ async def take_census(session: Session, progress: Progress | None = None) -> Cen
         await tell(session.host, progress, done, len(overview.checkpoints))
     written = checkpoint_sizes.bytes_by_attempt(sizes)
     metadata = await _metadata(session, overview, set(sizes))
-    return Census(
+    return StoreStats(
         checkpoints=len(overview.checkpoints),
         savepoints=sum(entry.name is not None for entry in overview.history.entries),
         held=_held(sizes, named),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from pyspark_checkpointer.checkpoint.upload import Piece
+from pyspark_checkpointer.checkpoint.upload import ChainSlot
 from pyspark_checkpointer.compaction import opaque_deltas_kept
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import codecs
@@ -18,21 +18,21 @@ MAX_RAW_DELTAS = 1000
 
 
 @dataclass(slots=True)
-class Plan:
+class ChainPlan:
     """A partition's next chain: what is kept of the old one, and the pieces that come on top."""
 
     kept: Chain
-    added: list[Piece] = field(default_factory=list)
+    added: list[ChainSlot] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Change:
+class OperatorChange:
     """What an attempt does to one operator, which starts from its chains in `parent`, if it is not written anew."""
 
     operator: Operator
     parent: Mapping[int, Chain]
     old: dict[int, Chain]
-    plans: dict[int, Plan] = field(default_factory=dict)
+    plans: dict[int, ChainPlan] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
@@ -57,9 +57,9 @@ class Change:
         if partition >= self.operator.partitions:
             self.operator = replace(self.operator, partitions=partition + 1)
 
-    def below_delta(self, name: str, partition: int) -> Plan:
+    def below_delta(self, name: str, partition: int) -> ChainPlan:
         """Return the plan that a delta of opaque bytes goes on top of; refused where there is nothing below it."""
-        plan = self.plans.get(partition) or Plan(self.old.get(partition, ()))
+        plan = self.plans.get(partition) or ChainPlan(self.old.get(partition, ()))
         if not plan.kept and not plan.added:
             raise IllegalArgumentError(
                 f"operator {name!r}, partition {partition}: a delta needs a snapshot below it: save that first"
@@ -73,7 +73,7 @@ class Change:
         return plan
 
 
-def split_for_fold(plan: Plan, size: int, limit: int) -> Chain:
+def split_for_fold(plan: ChainPlan, size: int, limit: int) -> Chain:
     """Take off a chain of opaque bytes the newest deltas that are to become one object, and return them.
 
     `size` is that of the delta to come, `limit` the most objects that deltas may stand in.

@@ -1,6 +1,6 @@
 """The state machine of `_latest`: reading it, swapping it, and finding out what became of a swap.
 
-Everything that makes a checkpoint live or dead goes through `advance`, so there is one total order of what happened
+Everything that makes a checkpoint live or dead goes through `cas_loop`, so there is one total order of what happened
 to a store. The rules, each with the history it prevents, are in `manifests/SPEC.md`.
 """
 
@@ -96,7 +96,7 @@ def _decode(blob: Blob | None) -> Head:
         ) from None
 
 
-async def advance(store: Store, head: Head, step: Step) -> Head:
+async def cas_loop(store: Store, head: Head, step: Step) -> Head:
     """Swap what `step` plans on `head`; where somebody else moved first, let it plan on what is there now.
 
     Returns the version on which the operation stands. Raises what `step` raises, or `OutcomeUnknownError`: also where,
@@ -108,7 +108,7 @@ async def advance(store: Store, head: Head, step: Step) -> Head:
             try:
                 planned = await step(head)
             except ObjectNotFoundError as error:
-                head = await reread(store, head, error)
+                head = await refresh(store, head, error)
                 continue
         except (*NOT_TOLD, CorruptionError) as error:
             if sent is None:
@@ -150,17 +150,17 @@ def successor(head: Head, writer: Writer, nonce: str) -> Pointer:
     return replace(head.pointer, writer=writer, nonce=nonce)
 
 
-async def reading(store: Store, read: Callable[[Head], Awaitable[T]]) -> T:
+async def read_consistent(store: Store, read: Callable[[Head], Awaitable[T]]) -> T:
     """What `read` makes of `_latest`, from the start again where what it names went away meanwhile."""
     head = await read_head(store)
     while True:
         try:
             return await read(head)
         except ObjectNotFoundError as error:
-            head = await reread(store, head, error)
+            head = await refresh(store, head, error)
 
 
-async def reread(store: Store, head: Head, missing: ObjectNotFoundError) -> Head:
+async def refresh(store: Store, head: Head, missing: ObjectNotFoundError) -> Head:
     """A newer version of `_latest` than the one that names a missing object; without one, the store is damaged."""
     now = await read_head(store)
     if now.version == head.version:

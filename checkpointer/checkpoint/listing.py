@@ -7,7 +7,7 @@ from typing import Literal
 
 from pyspark_checkpointer.checkpoint import objects
 from pyspark_checkpointer.checkpoint.history import History, read_history
-from pyspark_checkpointer.checkpoint.latest import Head, reading
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, resolve
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.manifests.model import Manifest, Ref
@@ -51,7 +51,7 @@ async def read_overview(session: Session, *, chains: bool = False) -> Overview:
             checkpoints += (replace(listed, manifest=m) for listed, m in zip(batch, manifests, strict=True))
         return replace(overview, checkpoints=tuple(checkpoints))
 
-    return await reading(session.store, read)
+    return await read_consistent(session.store, read)
 
 
 def batched(checkpoints: tuple[Listed, ...]) -> Iterator[tuple[Listed, ...]]:
@@ -98,4 +98,4 @@ async def read_listed(session: Session, wanted: CheckpointSelector) -> Listed:
         manifest = await objects.read_manifest(session.store, session.host, ref)
         return Listed(ref, manifest, state_of(head, ref), _names(History((), catalog)).get(ref, ()))
 
-    return await reading(session.store, read)
+    return await read_consistent(session.store, read)

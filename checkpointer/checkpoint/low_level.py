@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pyspark_checkpointer.checkpoint import objects
-from pyspark_checkpointer.checkpoint.upload import Piece, Slice, Uploads
+from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob, Uploader
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import codecs, object_paths
@@ -14,10 +14,10 @@ async def save_artifact(
     session: Session, checkpoint: CheckpointId, operator: str, partition: int, kind: Kind, data: bytes
 ) -> Artifact:
     """Write opaque bytes as an object of their own, under the attempt's id. Needs no session state: tasks call it."""
-    piece = Piece(operator, object_paths.check_partition(partition), codecs.RAW.name)
+    piece = ChainSlot(operator, object_paths.check_partition(partition), codecs.RAW.name)
     object_paths.encode_name("operator", operator)
-    uploads = Uploads(session.store, session.host, checkpoint)
-    await uploads.write(piece, Slice(kind, data, len(data), 1), None)
+    uploads = Uploader(session.store, session.host, checkpoint)
+    await uploads.write(piece, EncodedBlob(kind, data, len(data), 1), None)
     await uploads.flush(operator, piece.codec)
     return piece.artifacts[0]
 

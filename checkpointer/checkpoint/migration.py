@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark_checkpointer.checkpoint.migrated import Migrated
-from pyspark_checkpointer.checkpoint.restore import Snapshot
-from pyspark_checkpointer.checkpoint.upload import Piece, Slice, Uploads
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader
+from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob, Uploader
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
@@ -23,7 +23,7 @@ Transform = Callable[..., Any]
 """What a new version makes of an operator: of a map `dict -> dict`; of opaque bytes `(partition, chain) -> bytes`, for
 each partition; of a table `pyarrow.Table -> pyarrow.Table`, for each partition."""
 
-TransformTable = Callable[[Snapshot, str, str, Transform, OverlayStore, CheckpointId], Awaitable[Operator]]
+TransformTable = Callable[[CheckpointReader, str, str, Transform, OverlayStore, CheckpointId], Awaitable[Operator]]
 """Transforms the operator of the first name, of a snapshot, to one of the second; `table.migration` has it."""
 
 
@@ -55,18 +55,18 @@ class Migration:
     def __bool__(self) -> bool:
         return bool(self._rename or self._drop or self._transform)
 
-    async def run(self, snapshot: Snapshot) -> Migrated:
+    async def run(self, reader: CheckpointReader) -> Migrated:
         """What becomes of a checkpoint. Checks all names before it reads anything."""
-        assert snapshot.manifest is not None
-        known = snapshot.manifest.operators
+        assert reader.manifest is not None
+        known = reader.manifest.operators
         names = self._new_names(known)
-        store = OverlayStore(snapshot.store)
-        owner = snapshot.session.draw_id(snapshot.manifest.id.sequence)  # in memory only: each attempt has its own
+        store = OverlayStore(reader.store)
+        owner = reader.session.draw_id(reader.manifest.id.sequence)  # in memory only: each attempt has its own
         operators = {}
         for old, new in names.items():
             operators[new] = known[old]
             if new in self._transform:
-                operators[new] = await self._transformed(snapshot, old, new, store, owner)
+                operators[new] = await self._transformed(reader, old, new, store, owner)
         return Migrated(operators, frozenset(self._transform), store)
 
     # ---- names ---------------------------------------------------------------------------------------------------
@@ -106,15 +106,15 @@ class Migration:
     # ---- content -------------------------------------------------------------------------------------------------
 
     async def _transformed(
-        self, snapshot: Snapshot, old: str, new: str, store: OverlayStore, owner: CheckpointId
+        self, reader: CheckpointReader, old: str, new: str, store: OverlayStore, owner: CheckpointId
     ) -> Operator:
-        operator, function = snapshot.operator(old), self._transform[new]
+        operator, function = reader.operator(old), self._transform[new]
         if operator.codec == codecs.PARQUET.name:
-            return await self._transform_table(snapshot, old, new, function, store, owner)
+            return await self._transform_table(reader, old, new, function, store, owner)
         make = _transformed_map if operator.codec == codecs.MSGPACK.name else _transformed_bytes
-        slices = await make(snapshot, old, new, function)
-        uploads = Uploads(store, snapshot.session.host, owner)
-        pieces = {partition: Piece(new, partition, operator.codec) for partition in slices}
+        slices = await make(reader, old, new, function)
+        uploads = Uploader(store, reader.session.host, owner)
+        pieces = {partition: ChainSlot(new, partition, operator.codec) for partition in slices}
         for partition, stored in slices.items():
             await uploads.write(pieces[partition], stored, None)
         await uploads.flush(new, operator.codec)
@@ -130,11 +130,11 @@ def call(where: str, function: Transform, *given: Any) -> Any:
         raise IllegalArgumentError(f"{where}: its transform raised {type(error).__name__}: {error!s:.500}") from error
 
 
-async def _transformed_map(snapshot: Snapshot, old: str, new: str, function: Transform) -> dict[int, Slice]:
-    state = await snapshot.keyed(old, None)
+async def _transformed_map(reader: CheckpointReader, old: str, new: str, function: Transform) -> dict[int, EncodedBlob]:
+    state = await reader.keyed(old, None)
     where = f"operator {new!r}"
 
-    def compute() -> dict[int, Slice]:
+    def compute() -> dict[int, EncodedBlob]:
         made = call(where, function, state.to_dict())
         if not isinstance(made, dict):
             raise IllegalArgumentError(f"{where}: its transform has to return a dict, not {type(made).__name__}")
@@ -145,16 +145,18 @@ async def _transformed_map(snapshot: Snapshot, old: str, new: str, function: Tra
         slices = {}
         for change in capture.changes:
             data, raw_size = codecs.MSGPACK.encode(change.records)
-            slices[change.partition] = Slice(SNAPSHOT, data, raw_size, len(change.records))
+            slices[change.partition] = EncodedBlob(SNAPSHOT, data, raw_size, len(change.records))
         return slices
 
-    return await snapshot.session.host.call(compute)
+    return await reader.session.host.call(compute)
 
 
-async def _transformed_bytes(snapshot: Snapshot, old: str, new: str, function: Transform) -> dict[int, Slice]:
-    chains = await snapshot.read(old, None)
+async def _transformed_bytes(
+    reader: CheckpointReader, old: str, new: str, function: Transform
+) -> dict[int, EncodedBlob]:
+    chains = await reader.read(old, None)
 
-    def compute() -> dict[int, Slice]:
+    def compute() -> dict[int, EncodedBlob]:
         slices = {}
         for partition, chain in sorted(chains.items()):
             where = f"operator {new!r}, partition {partition}"
@@ -162,10 +164,10 @@ async def _transformed_bytes(snapshot: Snapshot, old: str, new: str, function: T
             if not isinstance(made, bytes | bytearray | memoryview):
                 raise IllegalArgumentError(f"{where}: its transform has to return bytes, not {type(made).__name__}")
             data = bytes(made)
-            slices[partition] = Slice(SNAPSHOT, data, len(data), 1)
+            slices[partition] = EncodedBlob(SNAPSHOT, data, len(data), 1)
         return slices
 
-    return await snapshot.session.host.call(compute)
+    return await reader.session.host.call(compute)
 
 
 def _list(names: Iterable[str]) -> str:

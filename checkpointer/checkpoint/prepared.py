@@ -61,8 +61,8 @@ class Prepared:
             return replace(pointer, committed=self._ref, prepared=None)
 
         async with self._session.lock:
-            head = await self._session.move(self.base, self._ref, plan)
-            self._session.stand_on_commit(head, self._ref, self.manifest)
+            head = await self._session.swap_pointer(self.base, self._ref, plan)
+            self._session.rebase_on_commit(head, self._ref, self.manifest)
             self._decided("committed", self.manifest)
 
     async def abort(self) -> None:
@@ -80,15 +80,15 @@ class Prepared:
             return
         self._check_undecided()
         async with self._session.lock:
-            head = await self._session.move(self.base, self._ref, plan)
+            head = await self._session.swap_pointer(self.base, self._ref, plan)
             if head.pointer is None or head.pointer.nonce not in cleared:  # more may be committed on top of it by now
                 raise InvalidStateError(f"{self._session.store.url}: {self.id} was committed already: use rollback()")
-            self._session.stand_on(replace(self.base, head=head))
+            self._session.rebase(replace(self.base, head=head))
             self._decided("aborted", None)
 
     def found_committed(self) -> None:
         """Somebody else has committed it, and took over with that."""
-        self._session.must_restore(f"another writer committed {self.id}, which was prepared: call restore() first")
+        self._session.invalidate(f"another writer committed {self.id}, which was prepared: call restore() first")
         self._decided("committed", self.manifest)
 
     def _check_undecided(self) -> None:

@@ -1,7 +1,7 @@
 """Refusing a checkpoint that is not whole, before it becomes the state of a job again."""
 
 from pyspark_checkpointer.checkpoint.history import is_live
-from pyspark_checkpointer.checkpoint.latest import reading
+from pyspark_checkpointer.checkpoint.latest import read_consistent
 from pyspark_checkpointer.checkpoint.verify import Check
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.errors import CorruptionError, RetiredError
@@ -27,7 +27,7 @@ async def refuse_damaged(session: Session, ref: Ref, manifest: Manifest, progres
         raise check.refusals[0]
     url = session.store.url
     if any(found.missing for found in check.findings):
-        now = await reading(session.store, lambda head: is_live(session.store, head, ref.id))
+        now = await read_consistent(session.store, lambda head: is_live(session.store, head, ref.id))
         if now is None:
             raise RetiredError(f"{url}: {ref.id} was retired meanwhile: choose another")
     problems = "; ".join(found.problem for found in check.findings[:SHOWN])

@@ -21,7 +21,7 @@ from typing import Literal, Self
 
 from pyspark_checkpointer.checkpoint import objects
 from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history
-from pyspark_checkpointer.checkpoint.latest import Head, reading
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.display import some
 from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, SavepointNotFoundError
@@ -167,7 +167,7 @@ def begins(checkpoint: CheckpointId, text: str) -> bool:
 
 async def find(session: Session, wanted: CheckpointSelector) -> CheckpointId:
     """Return the id of the checkpoint that is meant. The prepared one counts."""
-    return (await reading(session.store, lambda head: resolve(session, head, wanted))).id
+    return (await read_consistent(session.store, lambda head: resolve(session, head, wanted))).id
 
 
 async def read_live(session: Session, head: Head, wanted: CheckpointSelector) -> tuple[Ref, Manifest]:

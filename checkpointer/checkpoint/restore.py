@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 from pyspark_checkpointer.checkpoint import objects
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.intact import find_intact
-from pyspark_checkpointer.checkpoint.latest import Head, read_head, reading
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.migrated import Migrated
 from pyspark_checkpointer.checkpoint.prepared import Prepared, refuse_prepared
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, read_live
@@ -60,7 +60,7 @@ def find_operator(operators: Mapping[str, Operator], name: str) -> Operator:
     return operators[name]
 
 
-class Snapshot:
+class CheckpointReader:
     """One checkpoint as it was restored, or an empty store that holds nothing but a prepared checkpoint."""
 
     def __init__(
@@ -153,7 +153,7 @@ class Snapshot:
         return await explaining(self.session, self.manifest.id, load)
 
 
-Migrate = Callable[[Snapshot], Awaitable[Migrated]]
+Migrate = Callable[[CheckpointReader], Awaitable[Migrated]]
 """Checks a migration of a checkpoint, and runs it in memory."""
 
 
@@ -163,7 +163,9 @@ async def explaining(session: Session, checkpoint: CheckpointId | None, load: Ca
         return await load()
     except ObjectNotFoundError as missing:
         url = session.store.url
-        if checkpoint is not None and not await reading(session.store, lambda h: is_live(session.store, h, checkpoint)):
+        if checkpoint is not None and not await read_consistent(
+            session.store, lambda h: is_live(session.store, h, checkpoint)
+        ):
             raise RetiredError(f"{url}: {checkpoint} was retired meanwhile: restore again") from None
         raise CorruptionError(f"{url}: {checkpoint} names an object that is not there: {missing}") from None
 
@@ -198,29 +200,29 @@ async def restore(
     wanted: CheckpointSelector | None = None,
     on_corruption: OnCorruption = "error",
     migrate: Migrate | None = None,
-) -> Snapshot | None:
+) -> CheckpointReader | None:
     """Restore the committed checkpoint, or the live one that is wanted; None on an empty root.
 
     The session goes on from the committed checkpoint; after another one was restored it may only read, or roll back.
     Where a migration fails it stays where it was.
     """
-    base, snapshot = await _restore(session, wanted, on_corruption)
-    if migrate is not None and snapshot is not None:
+    base, reader = await _restore(session, wanted, on_corruption)
+    if migrate is not None and reader is not None:
         if base is not None:
             refuse_prepared(session, base.head.prepared)  # it was made of what is to be migrated
-        migrated = await migrate(snapshot)
-        snapshot = Snapshot(session, snapshot.manifest, snapshot.prepared, snapshot.skipped, migrated)
+        migrated = await migrate(reader)
+        reader = CheckpointReader(session, reader.manifest, reader.prepared, reader.skipped, migrated)
         base = base and replace(base, migrated=migrated)
     if base is not None:
-        session.stand_on(base)
-    elif snapshot is not None and snapshot.manifest is not None:
-        session.view(snapshot.manifest.id)
-    return snapshot
+        session.rebase(base)
+    elif reader is not None and reader.manifest is not None:
+        session.view_only(reader.manifest.id)
+    return reader
 
 
 async def _restore(
     session: Session, wanted: CheckpointSelector | None, on_corruption: OnCorruption
-) -> tuple[Base | None, Snapshot | None]:
+) -> tuple[Base | None, CheckpointReader | None]:
     """Return what was asked for, and what to stand on where that is the committed checkpoint."""
     if on_corruption not in ("error", "previous"):
         raise IllegalArgumentError(f"on_corruption={on_corruption!r:.40}: expected 'error' or 'previous'")
@@ -235,41 +237,41 @@ async def _restore(
         _, manifest = await read_live(session, head, wanted)
         return head, manifest
 
-    head, manifest = await reading(session.store, load)
+    head, manifest = await read_consistent(session.store, load)
     is_committed = head.committed is not None and head.committed.id == manifest.id
-    return Base(head, manifest) if is_committed else None, Snapshot(session, manifest, None)
+    return Base(head, manifest) if is_committed else None, CheckpointReader(session, manifest, None)
 
 
-async def _restore_latest(session: Session) -> tuple[Base, Snapshot | None]:
+async def _restore_latest(session: Session) -> tuple[Base, CheckpointReader | None]:
     async def read(head: Head) -> tuple[Base, Manifest | None]:
         ref = head.prepared
         prepared = None if ref is None else await objects.read_manifest(session.store, session.host, ref)
         return await session.base_in(head), prepared
 
-    return _go_on(session, *await reading(session.store, read))
+    return _go_on(session, *await read_consistent(session.store, read))
 
 
-async def _restore_intact(session: Session) -> tuple[Base | None, Snapshot | None]:
+async def _restore_intact(session: Session) -> tuple[Base | None, CheckpointReader | None]:
     """Return the committed checkpoint if every byte of it is intact, else the newest older one that is, to look at."""
     found = await find_intact(session)
     if found.manifest is None or not found.skipped:
         return _go_on(session, Base(found.head, found.manifest), found.prepared)
     problems = "; ".join(map(str, found.skipped))
     logger.warning("%s: %s was restored instead of a newer one: %s", session.store.url, found.manifest.id, problems)
-    return None, Snapshot(session, found.manifest, None, found.skipped)
+    return None, CheckpointReader(session, found.manifest, None, found.skipped)
 
 
-def _go_on(session: Session, base: Base, manifest: Manifest | None) -> tuple[Base, Snapshot | None]:
+def _go_on(session: Session, base: Base, manifest: Manifest | None) -> tuple[Base, CheckpointReader | None]:
     """Return the committed checkpoint, with the manifest of the prepared one if there is one."""
     ref = base.head.prepared
     if ref is None or manifest is None:
         return base, shown(session, base)
-    return base, Snapshot(session, base.manifest, Prepared(session, base, ref, manifest))
+    return base, CheckpointReader(session, base.manifest, Prepared(session, base, ref, manifest))
 
 
-def shown(session: Session, base: Base) -> Snapshot | None:
+def shown(session: Session, base: Base) -> CheckpointReader | None:
     """Return what a session stands on, as an attempt on top of it starts: None where there is nothing yet."""
-    return None if base.manifest is None else Snapshot(session, base.manifest, None, migrated=base.migrated)
+    return None if base.manifest is None else CheckpointReader(session, base.manifest, None, migrated=base.migrated)
 
 
 async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:

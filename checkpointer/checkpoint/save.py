@@ -11,15 +11,15 @@ from copy import deepcopy
 from dataclasses import replace
 
 from pyspark_checkpointer.checkpoint import objects, placement
-from pyspark_checkpointer.checkpoint.chains import Change, Plan, split_for_fold
+from pyspark_checkpointer.checkpoint.chains import ChainPlan, OperatorChange, split_for_fold
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.checkpoint.prepared import Prepared, refuse_prepared
-from pyspark_checkpointer.checkpoint.upload import PACK, Flight, Pending, Piece, Slice, Uploads
+from pyspark_checkpointer.checkpoint.upload import PACK, ChainSlot, EncodedBlob, PendingPut, Uploader, UploadQueue
 from pyspark_checkpointer.checkpoint.writer import Base, Session
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
-from pyspark_checkpointer.keyed.changes import Capture, PartitionChange
+from pyspark_checkpointer.keyed.changes import ChangeSet, PartitionChange
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.codecs import Codec
@@ -50,7 +50,7 @@ BEING_WRITTEN = "is being committed"
 """How an attempt stands that takes no more, and that can still be aborted. Others like it end it."""
 
 
-class Draft:
+class CheckpointWriter:
     """One attempt at a checkpoint on top of `base`. Everything it writes carries its id."""
 
     def __init__(self, session: Session, base: Base, epoch: int | None, job: Job | None, meter: Meter) -> None:
@@ -71,10 +71,10 @@ class Draft:
         if base.migrated is not None:
             self._given, self._made = base.migrated.under(self.id)
         self._operators = dict(self._given)
-        self._changes: dict[str, Change] = {}
-        self._captures: list[tuple[str, Capture]] = []
-        self._uploads = Uploads(session.store, session.host, self.id)
-        self._flight = Flight()
+        self._changes: dict[str, OperatorChange] = {}
+        self._captures: list[tuple[str, ChangeSet]] = []
+        self._uploads = Uploader(session.store, session.host, self.id)
+        self._flight = UploadQueue()
         self._seen: set[str] = set()
         """The places of which one artifact was looked at."""
         self._ended: str | None = None
@@ -88,11 +88,11 @@ class Draft:
         object_paths.encode_name("operator", operator)
         object_paths.check_partition(partition)
         change = self._change(operator, codecs.RAW, partition + 1)
-        piece, stored = Piece(operator, partition, codecs.RAW.name), Slice(kind, data, len(data), 1)
+        piece, stored = ChainSlot(operator, partition, codecs.RAW.name), EncodedBlob(kind, data, len(data), 1)
         older: Chain = ()
         if kind == SNAPSHOT:
             known = change.old.get(partition, (None,))[0]
-            change.plans[partition] = Plan((), [piece])
+            change.plans[partition] = ChainPlan((), [piece])
             write = self._uploads.write(piece, stored, known)
         else:
             plan = change.below_delta(operator, partition)
@@ -113,13 +113,13 @@ class Draft:
             raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {self.id}")
         operator, partition = name.operator, name.partition
         change = self._change(operator, codecs.RAW, partition + 1)
-        piece = Piece(operator, partition, codecs.RAW.name, (artifact,))
+        piece = ChainSlot(operator, partition, codecs.RAW.name, (artifact,))
         if artifact.kind == SNAPSHOT:
-            change.plans[partition] = Plan((), [piece])
+            change.plans[partition] = ChainPlan((), [piece])
         else:
             plan = change.below_delta(operator, partition)
             older = split_for_fold(plan, artifact.size, self._session.max_chain - 2)
-            folded = Piece(operator, partition, codecs.RAW.name, count=len(older))
+            folded = ChainSlot(operator, partition, codecs.RAW.name, count=len(older))
             plan.added += [folded, piece] if older else [piece]
             change.grow(partition)
             if older:  # only now: whoever waits may find a commit that has begun
@@ -139,7 +139,7 @@ class Draft:
             self._seen.discard(place)
             raise
 
-    def capture(self, operator: str, state: KeyedState) -> Capture:
+    def capture(self, operator: str, state: KeyedState) -> ChangeSet:
         """Take what changed in `state`, in the caller's thread. Only this blocks the caller."""
         self._check_open()
         object_paths.encode_name("operator", operator)
@@ -156,7 +156,7 @@ class Draft:
         except IllegalArgumentError as error:  # a value that cannot be stored
             raise IllegalArgumentError(f"operator {operator!r}: {error}") from None
 
-    async def save(self, operator: str, capture: Capture) -> None:
+    async def save(self, operator: str, capture: ChangeSet) -> None:
         """Write what was captured. What may have come since then is refused: then its changes are changes still."""
         self._check_open()
         self._refuse_written(operator)
@@ -169,10 +169,10 @@ class Draft:
         keyed = []  # all is planned before the first wait: what is planned and not written fails the commit
         for part in capture.changes:
             old = change.old.get(part.partition, ())
-            piece = Piece(operator, part.partition, codecs.MSGPACK.name)
-            change.plans[part.partition] = Plan(old[: part.keep], [piece])
+            piece = ChainSlot(operator, part.partition, codecs.MSGPACK.name)
+            change.plans[part.partition] = ChainPlan(old[: part.keep], [piece])
             keyed.append((piece, part, old[0] if old and part.kind == SNAPSHOT else None))
-        batch: list[tuple[Piece, PartitionChange, Artifact | None]] = []
+        batch: list[tuple[ChainSlot, PartitionChange, Artifact | None]] = []
         for one in keyed:
             batch.append(one)
             if sum(part.size for _, part, _ in batch) >= ENCODE_TOGETHER:
@@ -225,7 +225,7 @@ class Draft:
             self._captures = [c for c in self._captures if c[0] != operator]
             return
         old = self._operators.get(operator) or self._changes[operator].operator
-        self._change(operator, codecs.CODECS[old.codec], old.partitions).plans[partition] = Plan(())
+        self._change(operator, codecs.CODECS[old.codec], old.partitions).plans[partition] = ChainPlan(())
 
     # ---- how it ends --------------------------------------------------------------------------------------------
 
@@ -244,12 +244,12 @@ class Draft:
                 return replace(pointer, committed=ref)
 
             try:
-                head = await self._session.move(base, ref, plan)
+                head = await self._session.swap_pointer(base, ref, plan)
             except BaseException as error:
                 self.settle(None)
                 await self._make_room(error)
                 raise
-            self._session.stand_on_commit(head, ref, manifest)
+            self._session.rebase_on_commit(head, ref, manifest)
             self.settle(manifest)
 
     def freeze(self) -> None:
@@ -279,13 +279,13 @@ class Draft:
                 return replace(pointer, prepared=ref)
 
             try:
-                head = await self._session.move(base, ref, plan)
+                head = await self._session.swap_pointer(base, ref, plan)
             except StoreRefusedError as error:
                 await self._make_room(error)
                 raise
             if head.prepared == ref:
                 self._prepared.base = replace(base, head=head)
-                self._session.stand_on(self._prepared.base)
+                self._session.rebase(self._prepared.base)
             else:  # and what may be committed on top of it was never restored here
                 self._prepared.found_committed()
             return self._prepared
@@ -327,7 +327,7 @@ class Draft:
             last = await self._last_packs()
             few = objects.are_few(self._operators) and sum(len(c.plans) for c in self._changes.values()) <= objects.FEW
             manifest, segments = await objects.compute(self._session.host, self._manifest, few)
-            last += [Pending(segment.path, segment.data) for segment in segments]
+            last += [PendingPut(segment.path, segment.data) for segment in segments]
             last += self._still_named(manifest)
             manifest = replace(manifest, cost=self.meter.cost(unsent=len(last)))
             encoded = await objects.encode_manifest(self._session.host, manifest)
@@ -344,7 +344,7 @@ class Draft:
         self._ended = "was written"
         return ref, manifest
 
-    async def _last_packs(self) -> list[Pending]:
+    async def _last_packs(self) -> list[PendingPut]:
         """What still waits for company, to be written beside the manifest; nothing where that is more than `PACK`: then
         all of it is written first."""
         if sum(size for _, _, size in self._uploads.waiting()) > PACK:
@@ -353,12 +353,12 @@ class Draft:
             await self._flight.land()
         return [await self._uploads.close_pack(operator, codec) for operator, codec, _ in self._uploads.waiting()]
 
-    def _still_named(self, manifest: Manifest) -> list[Pending]:
+    def _still_named(self, manifest: Manifest) -> list[PendingPut]:
         """Return what a migration made and the attempt did not replace: written last, since much of it may be."""
         if not self._made:
             return []
         named = objects.objects_of(Ref(self.id, ""), manifest)
-        return [Pending(path, data) for path, data in self._made.items() if path in named]
+        return [PendingPut(path, data) for path, data in self._made.items() if path in named]
 
     async def write_tables(self) -> None:
         """Write the tables that a migration made: tasks may read and extend them before the commit."""
@@ -410,13 +410,13 @@ class Draft:
         if operator in self._changes and not self._changes[operator].empty:
             raise IllegalArgumentError(f"operator {operator!r}: was already written in this checkpoint")
 
-    def _change(self, operator: str, codec: Codec, partitions: int) -> Change:
+    def _change(self, operator: str, codec: Codec, partitions: int) -> OperatorChange:
         change = self._changes.get(operator)
         if change is None or (change.empty and change.operator.codec != codec.name):
             old = self._operators.get(operator)
             head = old or Operator(partitions, codec.partitioner, codec.name)
             chains = old.chains if old else {}
-            change = Change(head, chains, dict(chains))
+            change = OperatorChange(head, chains, dict(chains))
         if (held := change.operator.codec) != codec.name:
             raise IllegalArgumentError(
                 f"operator {operator!r}: holds {held} artifacts, not {codec.name}: {how_to_keep(operator)}"
@@ -435,21 +435,21 @@ class Draft:
         if partition is not None and partition not in known:
             raise IllegalArgumentError(f"operator {operator!r}: has no partition {partition!r:.20}")
 
-    async def _write_folded(self, piece: Piece, older: Chain, newest: Slice | None) -> None:
+    async def _write_folded(self, piece: ChainSlot, older: Chain, newest: EncodedBlob | None) -> None:
         found = await objects.read_all(self._session.store, self._session.host, older)
         # Equal deltas of one attempt can be one artifact, which the chain then names more than once.
-        slices = [Slice(DELTA, bytes(found[artifact]), artifact.length, 1) for artifact in older]
+        slices = [EncodedBlob(DELTA, bytes(found[artifact]), artifact.length, 1) for artifact in older]
         await self._uploads.write_together(piece, slices if newest is None else [*slices, newest])
 
-    async def _start_keyed(self, batch: list[tuple[Piece, PartitionChange, Artifact | None]]) -> None:
+    async def _start_keyed(self, batch: list[tuple[ChainSlot, PartitionChange, Artifact | None]]) -> None:
         await self._flight.start(self._write_keyed(batch), sum(part.size for _, part, _ in batch))
 
-    async def _write_keyed(self, batch: list[tuple[Piece, PartitionChange, Artifact | None]]) -> None:
-        def encode() -> list[Slice]:
+    async def _write_keyed(self, batch: list[tuple[ChainSlot, PartitionChange, Artifact | None]]) -> None:
+        def encode() -> list[EncodedBlob]:
             slices = []
             for _, part, _ in batch:
                 data, raw_size = codecs.MSGPACK.encode(part.records)
-                slices.append(Slice(part.kind, data, raw_size, len(part.records)))
+                slices.append(EncodedBlob(part.kind, data, raw_size, len(part.records)))
                 part.release()
             return slices
 
@@ -463,7 +463,7 @@ def _size(chain: Chain) -> int:
     return sum(artifact.length for artifact in chain)
 
 
-async def begin(session: Session, epoch: int | None, job: Job | None, meter: Meter) -> Draft:
+async def begin(session: Session, epoch: int | None, job: Job | None, meter: Meter) -> CheckpointWriter:
     """An attempt on top of what was restored, measured by `meter`."""
     if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or abs(epoch) >= 2**63):
         raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer or None")
@@ -472,7 +472,7 @@ async def begin(session: Session, epoch: int | None, job: Job | None, meter: Met
     refuse_prepared(session, base.head.prepared)
     if epoch is None and base.manifest is not None:  # the same batch, changed by hand: its stream goes on after it
         epoch, job = base.manifest.epoch, base.manifest.job
-    draft = Draft(session, base, epoch, job, meter)
+    draft = CheckpointWriter(session, base, epoch, job, meter)
     try:
         await draft.write_tables()
     except BaseException:

@@ -23,7 +23,7 @@ IN_FLIGHT = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class EncodedBlob:
     """Encoded bytes of one snapshot or delta, as they will be stored."""
 
     kind: Kind
@@ -33,7 +33,7 @@ class Slice:
 
 
 @dataclass(slots=True, eq=False)
-class Piece:
+class ChainSlot:
     """A place in a chain; its artifacts are known once they are written or found in the parent."""
 
     operator: str
@@ -44,7 +44,7 @@ class Piece:
     """How many artifacts there will be: more where older deltas are written again with the new one."""
 
 
-class Pending(NamedTuple):
+class PendingPut(NamedTuple):
     """An object that is still to be written; what names it may be written at the same time."""
 
     path: str
@@ -54,10 +54,10 @@ class Pending(NamedTuple):
 @dataclass(slots=True)
 class _Waiting:
     size: int = 0
-    pieces: list[tuple[Piece, Slice, str]] = field(default_factory=list)
+    pieces: list[tuple[ChainSlot, EncodedBlob, str]] = field(default_factory=list)
 
 
-class Flight:
+class UploadQueue:
     """Writes that run beside the caller, who waits only where very much is under way."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Flight:
             raise self.failure
 
 
-class Uploads:
+class Uploader:
     """Writes the pieces of one attempt. All its coroutines run on one event loop."""
 
     def __init__(self, store: Store, host: Host, owner: CheckpointId) -> None:
@@ -121,7 +121,7 @@ class Uploads:
         """What was written, or begun to be."""
         self._waiting: dict[tuple[str, str], _Waiting] = {}
 
-    async def write(self, piece: Piece, stored: Slice, known: Artifact | None) -> None:
+    async def write(self, piece: ChainSlot, stored: EncodedBlob, known: Artifact | None) -> None:
         """Write one slice, or reuse `known`, an artifact of the parent, where it is the same."""
         digest = await hash_of(self._host, stored.data)
         if known is not None and (known.kind, known.length, known.digest) == (
@@ -139,7 +139,7 @@ class Uploads:
             if group.size >= PACK:
                 await self.flush(piece.operator, piece.codec)
 
-    async def write_together(self, piece: Piece, slices: list[Slice]) -> None:
+    async def write_together(self, piece: ChainSlot, slices: list[EncodedBlob]) -> None:
         """Write several slices of one partition as one object of their own."""
         digests = [await hash_of(self._host, stored.data) for stored in slices]
         pack, artifacts = await self._pack(piece.operator, piece.codec, list(zip(slices, digests, strict=True)))
@@ -160,7 +160,7 @@ class Uploads:
         if (operator, codec) in self._waiting:
             await self.put(*await self.close_pack(operator, codec))
 
-    async def close_pack(self, operator: str, codec: str) -> Pending:
+    async def close_pack(self, operator: str, codec: str) -> PendingPut:
         """What waits of an operator, as the object to write: its artifacts are known, and it is still to be put."""
         pieces = self._waiting.pop((operator, codec)).pieces
         if len(pieces) == 1:
@@ -170,13 +170,15 @@ class Uploads:
             piece.artifacts = (artifact,)
         return pack
 
-    def _alone(self, piece: Piece, stored: Slice, digest: str) -> Pending:
+    def _alone(self, piece: ChainSlot, stored: EncodedBlob, digest: str) -> PendingPut:
         path = object_paths.artifact(piece.operator, piece.partition, self._owner, stored.kind, digest, piece.codec)
         size = len(stored.data)
         piece.artifacts = (Artifact(path, stored.kind, 0, size, size, stored.raw_size, stored.records, digest),)
-        return Pending(path, stored.data)
+        return PendingPut(path, stored.data)
 
-    async def _pack(self, operator: str, codec: str, slices: list[tuple[Slice, str]]) -> tuple[Pending, list[Artifact]]:
+    async def _pack(
+        self, operator: str, codec: str, slices: list[tuple[EncodedBlob, str]]
+    ) -> tuple[PendingPut, list[Artifact]]:
         whole = b"".join(stored.data for stored, _ in slices)
         path = object_paths.pack(operator, self._owner, await hash_of(self._host, whole), codec)
         artifacts, offset = [], 0
@@ -186,4 +188,4 @@ class Uploads:
                 Artifact(path, stored.kind, offset, length, len(whole), stored.raw_size, stored.records, digest)
             )
             offset += length
-        return Pending(path, whole), artifacts
+        return PendingPut(path, whole), artifacts

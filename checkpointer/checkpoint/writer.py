@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint import history, objects
-from pyspark_checkpointer.checkpoint.latest import Head, advance, read_head, reading, successor
+from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head, successor
 from pyspark_checkpointer.checkpoint.liveness import show_driver
 from pyspark_checkpointer.checkpoint.metering import Reports
 from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
@@ -62,7 +62,7 @@ class Session:
         self.max_chain = max_chain
         self.lock = asyncio.Lock()
         self._base: Base | None = None
-        self._must_restore: str | None = None
+        self._invalid: str | None = None
         self._viewed: CheckpointId | None = None
         self._instance = host.token(32)
         self._forks = runtime.forks()
@@ -84,7 +84,7 @@ class Session:
             self._base = await self.read_base()
         return self._base
 
-    async def ground(self) -> Base:
+    async def rollback_base(self) -> Base:
         """What to roll back from: like `base`, but for a manifest that is not needed, since it may be damaged."""
         self.check_may_write()
         return self._base or Base(await read_head(self.store), None)
@@ -93,12 +93,12 @@ class Session:
         """Raise if this session was fenced, or has to restore first."""
         if self._fenced is not None:
             raise self._fenced
-        if self._must_restore is not None:
-            raise InvalidStateError(f"{self.store.url}: {self._must_restore}")
+        if self._invalid is not None:
+            raise InvalidStateError(f"{self.store.url}: {self._invalid}")
 
     async def read_base(self) -> Base:
         """Return the committed checkpoint as it is now: `_latest`, its manifest and its segments."""
-        return await reading(self.store, self.base_in)
+        return await read_consistent(self.store, self.base_in)
 
     async def base_in(self, head: Head) -> Base:
         """Return the committed checkpoint of one version of `_latest`."""
@@ -106,23 +106,23 @@ class Session:
         ref = head.committed
         return Base(head, None if ref is None else await objects.read_manifest(self.store, self.host, ref))
 
-    def stand_on(self, base: Base) -> None:
-        self._base, self._must_restore, self._viewed = base, None, None
+    def rebase(self, base: Base) -> None:
+        self._base, self._invalid, self._viewed = base, None, None
 
-    def view(self, checkpoint: CheckpointId) -> None:
+    def view_only(self, checkpoint: CheckpointId) -> None:
         """Look at a checkpoint that is not the committed one: nothing can be saved on top of it."""
-        self._base, self._must_restore, self._viewed = None, None, checkpoint
+        self._base, self._invalid, self._viewed = None, None, checkpoint
 
-    def stand_on_commit(self, head: Head, ref: Ref, manifest: Manifest) -> None:
+    def rebase_on_commit(self, head: Head, ref: Ref, manifest: Manifest) -> None:
         """Go on from a checkpoint that was committed, unless somebody else has taken over since."""
         if head.committed == ref and self._owns(head):
-            self.stand_on(Base(head, manifest))
+            self.rebase(Base(head, manifest))
         else:
-            self.must_restore(f"{ref.id} was committed, and another writer took over since: call restore() first")
+            self.invalidate(f"{ref.id} was committed, and another writer took over since: call restore() first")
 
-    def must_restore(self, why: str) -> None:
+    def invalidate(self, why: str) -> None:
         """From now on every write is refused until restore() was called."""
-        self._base, self._must_restore = None, why
+        self._base, self._invalid = None, why
 
     def draw_id(self, above: int) -> CheckpointId:
         """A new id for an attempt on a version whose committed sequence is `above`."""
@@ -183,7 +183,7 @@ class Session:
 
     # ---- moving the pointer ------------------------------------------------------------------------------------
 
-    async def move(self, base: Base, attempt: Ref, plan: PlanSwap) -> Head:
+    async def swap_pointer(self, base: Base, attempt: Ref, plan: PlanSwap) -> Head:
         """Swap in this session's name, taking over with its first swap, always on top of what was restored.
 
         Succeeds once a version shows `attempt` committed, or the planned pointer was written. Whatever else moved the
@@ -197,22 +197,22 @@ class Session:
             if not self._follows(base, head):
                 if await history.became_live(self.store, head, attempt):
                     return None
-                raise await self._lost(base, head, attempt)
+                raise await self._fencing_error(base, head, attempt)
             return await plan(head, successor(head, self._writer_on(head), self.host.token(32)))
 
         try:
-            head = await advance(self.store, base.head, step)
+            head = await cas_loop(self.store, base.head, step)
         except FencedError as error:
             self._fenced = error
             raise
         except RetiredError:
             raise
         except ConflictError as error:
-            self.must_restore(f"call restore() first: {error}")
+            self.invalidate(f"call restore() first: {error}")
             raise
         except BaseException as error:
             if isinstance(error, OutcomeUnknownError) or not isinstance(error, CheckpointError):
-                self.must_restore("the outcome of the last swap is unknown: call restore() first, which tells")
+                self.invalidate("the outcome of the last swap is unknown: call restore() first, which tells")
             raise
         if self._owns(head) and not self._owns(base.head):
             logger.info("%s: this writer took over (as writer %d)", self.store.url, self._writer_on(head).epoch)
@@ -237,7 +237,7 @@ class Session:
         """Return whether nothing but retention and savepoints came between what was restored and `head`."""
         return head.committed == base.head.committed and (head.writer == base.head.writer or self._owns(head))
 
-    async def _lost(self, base: Base, head: Head, attempt: Ref) -> CheckpointError:
+    async def _fencing_error(self, base: Base, head: Head, attempt: Ref) -> CheckpointError:
         now = head.committed.id if head.committed else None
         if self._owns(head) and (self._base is None or self._base.parent != head.committed):
             return ConflictError(

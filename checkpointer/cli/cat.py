@@ -8,7 +8,7 @@ import click
 
 from pyspark_checkpointer.checkpoint.listing import read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
-from pyspark_checkpointer.checkpoint.restore import Snapshot, kind_of
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
 from pyspark_checkpointer.cli import nouns
 from pyspark_checkpointer.cli.records import records, require_arrow
 from pyspark_checkpointer.cli.screen import print_json, print_line, to_text
@@ -61,12 +61,12 @@ def command(
         raise click.UsageError("give one of --id, --savepoint and --epoch, not several")
     wanted = CheckpointSelector.choose(checkpoint, epoch, savepoint) or CheckpointSelector(LATEST)
     listed = store.read(lambda session: read_listed(session, wanted))
-    snapshot = Snapshot(store.ck._session, listed.manifest, None)
-    numbers = _partitions(snapshot, operator, partition)
+    reader = CheckpointReader(store.ck._session, listed.manifest, None)
+    numbers = _partitions(reader, operator, partition)
     if output is not None:
-        _write(store, snapshot, operator, numbers, limit, output)
+        _write(store, reader, operator, numbers, limit, output)
         return
-    found = islice(records(snapshot, operator, numbers), limit)
+    found = islice(records(reader, operator, numbers), limit)
     if store.json:
         _print_array(found)
     else:
@@ -74,8 +74,8 @@ def command(
             print(to_text(record))
 
 
-def _partitions(snapshot: Snapshot, name: str, partition: int | None) -> list[int]:
-    operator = snapshot.operator(name)
+def _partitions(reader: CheckpointReader, name: str, partition: int | None) -> list[int]:
+    operator = reader.operator(name)
     if partition is None:
         return sorted(operator.chains)
     if partition not in operator.chains:
@@ -84,9 +84,9 @@ def _partitions(snapshot: Snapshot, name: str, partition: int | None) -> list[in
 
 
 def _write(
-    store: Opened, snapshot: Snapshot, name: str, partitions: list[int], limit: int | None, output: Path
+    store: Opened, reader: CheckpointReader, name: str, partitions: list[int], limit: int | None, output: Path
 ) -> None:
-    kind = kind_of(snapshot.operator(name))
+    kind = kind_of(reader.operator(name))
     if kind is None:
         raise click.BadParameter(
             f"operator {name!r} holds bytes of the job's own format: only tables and maps can be written as Parquet",
@@ -95,7 +95,7 @@ def _write(
     require_arrow(store.ck.root)
     from pyspark_checkpointer.table.parquet_file import PlainRows, write_file  # pyarrow, only for those who use tables
 
-    written = write_file(PlainRows(snapshot, name, kind, partitions), partitions, limit, output)
+    written = write_file(PlainRows(reader, name, kind, partitions), partitions, limit, output)
     document: nouns.File = {"file": str(output), "records": written, "bytes": output.stat().st_size}
     if store.json:
         print_json(document)

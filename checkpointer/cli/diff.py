@@ -8,7 +8,7 @@ import click
 from pyspark_checkpointer.admin.diff import Difference, OperatorDifference, ValueDifference, compare
 from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
-from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.cli import keys, nouns
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, to_text
@@ -48,10 +48,8 @@ def command(
     old, new = store.read(lambda session: _read_both(session, before, after))
     if operator is not None:
         session = store.ck._session
-        _show_keys(
-            keys.compare(Snapshot(session, old.manifest, None), Snapshot(session, new.manifest, None), operator, limit),
-            store.json,
-        )
+        before_reader, after_reader = (CheckpointReader(session, side.manifest, None) for side in (old, new))
+        _show_keys(keys.compare(before_reader, after_reader, operator, limit), store.json)
         return
     difference = compare(old.manifest, new.manifest)
     if store.json:

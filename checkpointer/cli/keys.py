@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import Any
 
 from pyspark_checkpointer.admin.diff import compare_keys, partitions_to_compare
-from pyspark_checkpointer.checkpoint.restore import Snapshot, kind_of
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
 from pyspark_checkpointer.cli import nouns
 from pyspark_checkpointer.cli.records import records
 from pyspark_checkpointer.cli.screen import to_text
@@ -17,7 +17,7 @@ Contents = dict[str, bytes]
 """Keys as JSON, and a digest of what each has."""
 
 
-def compare(before: Snapshot, after: Snapshot, name: str, limit: int) -> nouns.KeyDifference:
+def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit: int) -> nouns.KeyDifference:
     """Compare what an operator holds, in memory one partition after the other where keys stay in theirs."""
     old, new = _operator(before, name), _operator(after, name)
     if old is None and new is None:
@@ -42,7 +42,7 @@ def compare(before: Snapshot, after: Snapshot, name: str, limit: int) -> nouns.K
     }
 
 
-def _operator(snapshot: Snapshot, name: str) -> Operator | None:
+def _operator(snapshot: CheckpointReader, name: str) -> Operator | None:
     found = snapshot.manifest.operators.get(name) if snapshot.manifest else None
     if found is not None and kind_of(found) is None:
         raise IllegalArgumentError(
@@ -52,7 +52,7 @@ def _operator(snapshot: Snapshot, name: str) -> Operator | None:
     return found
 
 
-def _contents(snapshot: Snapshot, operator: Operator | None, name: str, partitions: list[int]) -> Contents:
+def _contents(snapshot: CheckpointReader, operator: Operator | None, name: str, partitions: list[int]) -> Contents:
     if operator is None:
         return {}
     key_of = _table_key(name, operator) if kind_of(operator) == "table" else lambda record: record["key"]
@@ -74,6 +74,6 @@ def _digest(record: nouns.Record) -> bytes:
     return blake2b(to_text(told).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _id(snapshot: Snapshot) -> str:
+def _id(snapshot: CheckpointReader) -> str:
     assert snapshot.manifest is not None
     return str(snapshot.manifest.id)

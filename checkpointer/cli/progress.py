@@ -7,7 +7,7 @@ from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import complain, print_error, print_json, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import FAILED, Opened, verb
-from pyspark_checkpointer.consumers.inspect import Partition, Survey, survey
+from pyspark_checkpointer.consumers.inspect import ConsumedPartition, ConsumersOverview, survey
 from pyspark_checkpointer.display import age, moment
 
 _COLUMNS = (
@@ -30,7 +30,7 @@ def command(store: Opened, owner: str | None) -> int:
     nobody has the partition; RENEWED is when its owner claimed or renewed it, RECORDED the age of the position.
     """
     found = store.read(lambda session: survey(session.store))
-    if found == Survey((), ()):
+    if found == ConsumersOverview((), ()):
         store.read(lambda session: require_store(session.store, store.options))  # where even that is not, say so
     partitions = [p for p in found.partitions if owner is None or _owner(p) == owner]
     if store.json:
@@ -45,11 +45,11 @@ def command(store: Opened, owner: str | None) -> int:
     return 1 if found.damage else 0
 
 
-def _owner(partition: Partition) -> str:
+def _owner(partition: ConsumedPartition) -> str:
     return "" if partition.row is None else partition.row.owner
 
 
-def _line(partition: Partition, store: Opened) -> tuple[str | None, ...]:
+def _line(partition: ConsumedPartition, store: Opened) -> tuple[str | None, ...]:
     row, position = partition.row, partition.position
     interface, *group = partition.group
     owner = "" if row is None else "finished" if row.finished and not row.owner else row.owner
@@ -66,7 +66,7 @@ def _line(partition: Partition, store: Opened) -> tuple[str | None, ...]:
     )
 
 
-def _document(partition: Partition) -> nouns.Consumer:
+def _document(partition: ConsumedPartition) -> nouns.Consumer:
     row, position = partition.row, partition.position
     interface, *group = partition.group
     return {

@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 
-from pyspark_checkpointer.checkpoint.restore import Snapshot, kind_of
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
 from pyspark_checkpointer.cli import nouns
 from pyspark_checkpointer.manifests.msgpack_values import unpack
 from pyspark_checkpointer.manifests.tagged_json import to_json
@@ -16,35 +16,35 @@ def require_arrow(root: str) -> None:
     require("pyarrow", "spark", root)
 
 
-def records(snapshot: Snapshot, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
+def records(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
     """Every record of some partitions, verified."""
-    kind = kind_of(snapshot.operator(name))
+    kind = kind_of(reader.operator(name))
     if kind == "table":
-        require_arrow(snapshot.session.store.url)
-        return _rows(snapshot, name, partitions)
-    return (_entries if kind == "map" else _artifacts)(snapshot, name, partitions)
+        require_arrow(reader.session.store.url)
+        return _rows(reader, name, partitions)
+    return (_entries if kind == "map" else _artifacts)(reader, name, partitions)
 
 
-def _rows(snapshot: Snapshot, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
+def _rows(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
     from pyspark_checkpointer.table.opening import partition_reader  # pyarrow, only for tables
 
-    read = partition_reader(snapshot, name, partitions)
+    read = partition_reader(reader, name, partitions)
     for partition in partitions:
         for batch in run_sync(read(partition)).to_batches(max_chunksize=1024):
             for row in batch.to_pylist():
                 yield {"partition": partition, "row": {column: to_json(value) for column, value in row.items()}}
 
 
-def _entries(snapshot: Snapshot, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
+def _entries(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
     for partition in partitions:
-        for key, value in run_sync(snapshot.entries(name, partition)).items():
+        for key, value in run_sync(reader.entries(name, partition)).items():
             yield {"partition": partition, "key": to_json(key), "value": to_json(unpack(value))}
 
 
-def _artifacts(snapshot: Snapshot, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
+def _artifacts(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
     for partition in partitions:
-        chain = snapshot.operator(name).chains[partition]
-        for artifact, data in zip(chain, run_sync(snapshot.partition(name, partition)), strict=True):
+        chain = reader.operator(name).chains[partition]
+        for artifact, data in zip(chain, run_sync(reader.partition(name, partition)), strict=True):
             try:
                 yield {"partition": partition, "kind": artifact.kind, "text": data.decode()}
             except UnicodeDecodeError:

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from pyspark_checkpointer.admin.stats import Census, take_census
+from pyspark_checkpointer.admin.stats import StoreStats, read_stats
 from pyspark_checkpointer.cli import documents, nouns
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table, progress
 from pyspark_checkpointer.cli.table import Column
@@ -29,28 +29,28 @@ def command(store: Opened) -> None:
     counted.
     """
     with progress("counting", "items") as told:
-        census = store.read(lambda session: take_census(session, told))
+        stats = store.read(lambda session: read_stats(session, told))
     if store.json:
-        print_json(_document(census))
+        print_json(_document(stats))
         return
-    growth = census.growth
+    growth = stats.growth
     print_facts(
         {
-            "checkpoints": census.checkpoints,
-            "savepoints": census.savepoints,
-            "objects": census.objects,
-            "size": size(census.bytes),
-            "metadata": f"{census.metadata_objects} objects, {size(census.metadata_bytes)}",
+            "checkpoints": stats.checkpoints,
+            "savepoints": stats.savepoints,
+            "objects": stats.objects,
+            "size": size(stats.bytes),
+            "metadata": f"{stats.metadata_objects} objects, {size(stats.metadata_bytes)}",
             "a commit writes": growth
             and f"{size(growth.minimum)} to {size(growth.maximum)}, median {size(growth.median)}",
         }
     )
     print_line()
     print_line("All live checkpoints")
-    print_table(_HELD, [(h.operator, h.kind, h.objects, size(h.bytes)) for h in census.held])
+    print_table(_HELD, [(h.operator, h.kind, h.objects, size(h.bytes)) for h in stats.held])
     print_line()
     print_line("The committed checkpoint")
-    print_table(_CURRENT, [_row(documents.operator(name, now)) for name, now in census.current.items()])
+    print_table(_CURRENT, [_row(documents.operator(name, now)) for name, now in stats.current.items()])
 
 
 def _row(now: nouns.Operator) -> tuple[object, ...]:
@@ -64,14 +64,14 @@ def _row(now: nouns.Operator) -> tuple[object, ...]:
     )
 
 
-def _document(census: Census) -> nouns.Stats:
+def _document(stats: StoreStats) -> nouns.Stats:
     return {
-        "checkpoints": census.checkpoints,
-        "savepoints": census.savepoints,
-        "objects": census.objects,
-        "bytes": census.bytes,
-        "metadata": {"objects": census.metadata_objects, "bytes": census.metadata_bytes},
-        "held": [asdict(held) for held in census.held],  # type: ignore[misc]  # the same names
-        "operators": [documents.operator(name, now) for name, now in census.current.items()],
-        "commit_bytes": documents.spread(census.growth),
+        "checkpoints": stats.checkpoints,
+        "savepoints": stats.savepoints,
+        "objects": stats.objects,
+        "bytes": stats.bytes,
+        "metadata": {"objects": stats.metadata_objects, "bytes": stats.metadata_bytes},
+        "held": [asdict(held) for held in stats.held],  # type: ignore[misc]  # the same names
+        "operators": [documents.operator(name, now) for name, now in stats.current.items()],
+        "commit_bytes": documents.spread(stats.growth),
     }

@@ -111,7 +111,7 @@ class AsyncCheckpointer(AsyncFace):
         return await self._run(garbage_collect.make_plan(self._session, policy))
 
     async def apply(self, plan: Plan, *, progress: Progress | None = None) -> Cleaned:
-        """Do what a plan says; or raise `OutrunError`, having done nothing, where that came to be needed since."""
+        """Do what a plan says; or raise `StalePlanError`, having done nothing, where that came to be needed since."""
         return await self._run(garbage_collect.apply_plan(self._session, plan, progress))
 
     async def clean(self, policy: RetentionPolicy | None = None, *, progress: Progress | None = None) -> Cleaned:

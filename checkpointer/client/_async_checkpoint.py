@@ -31,7 +31,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         self._epoch = epoch
         self._job = job
         self._background = background
-        self._begun: save.Draft | None = None
+        self._begun: save.CheckpointWriter | None = None
 
     async def _begin(self) -> Self:
         session = self._client._session
@@ -41,7 +41,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         return self
 
     @property
-    def _draft(self) -> save.Draft:
+    def _draft(self) -> save.CheckpointWriter:
         if self._begun is None:
             raise InvalidStateError("this checkpoint was not begun: use `async with`, or await begin(…)")
         return self._begun

@@ -109,7 +109,7 @@ class Checkpointer(SyncFace):
         return self._run(garbage_collect.make_plan(self._session, policy))
 
     def apply(self, plan: Plan, *, progress: Progress | None = None) -> Cleaned:
-        """Do what a plan says; or raise `OutrunError`, having done nothing, where that came to be needed since."""
+        """Do what a plan says; or raise `StalePlanError`, having done nothing, where that came to be needed since."""
         return self._run(garbage_collect.apply_plan(self._session, plan, progress))
 
     def clean(self, policy: RetentionPolicy | None = None, *, progress: Progress | None = None) -> Cleaned:

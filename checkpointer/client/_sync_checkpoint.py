@@ -32,7 +32,7 @@ class Checkpoint(SyncStart, NotPicklable):
         self._epoch = epoch
         self._job = job
         self._background = background
-        self._begun: save.Draft | None = None
+        self._begun: save.CheckpointWriter | None = None
 
     def _begin(self) -> Self:
         session = self._client._session
@@ -42,7 +42,7 @@ class Checkpoint(SyncStart, NotPicklable):
         return self
 
     @property
-    def _draft(self) -> save.Draft:
+    def _draft(self) -> save.CheckpointWriter:
         if self._begun is None:
             raise InvalidStateError("this checkpoint was not begun: use `with`, or begin(…)")
         return self._begun

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
-from pyspark_checkpointer.admin.streaming.spark_location import Where
+from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation
 from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
 from pyspark_checkpointer.checkpoint.migration import Migration, Transform
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
@@ -103,9 +103,11 @@ class Client:
         )
         return Session(store, SystemHost(), max_chain=config.max_chain, metrics=self._metrics)
 
-    def _where(self, location: str | os.PathLike[str] | None, options: Mapping[str, Any] | None) -> Where:
+    def _where(
+        self, location: str | os.PathLike[str] | None, options: Mapping[str, Any] | None
+    ) -> SparkCheckpointLocation:
         """Spark's checkpoint of the query that writes this root."""
-        return Where(fixed(location), options, self._config.storage_options, self._config.fencing)
+        return SparkCheckpointLocation(fixed(location), options, self._config.storage_options, self._config.fencing)
 
     @property
     def _session(self) -> Session:

@@ -4,7 +4,7 @@ from copy import deepcopy
 from datetime import datetime
 
 from pyspark_checkpointer.admin.checkpoint_sizes import partition_bytes
-from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.verify import Finding
 from pyspark_checkpointer.client.html import manifest_html
 from pyspark_checkpointer.display import count, cut, note, size, some, table
@@ -23,7 +23,7 @@ class RestoredView(NotPicklable):
         "restore(id=…) there"
     )
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: CheckpointReader) -> None:
         self._snapshot = snapshot
 
     @property
@@ -92,7 +92,7 @@ class OperatorView(NotPicklable):
 
     _instead = RestoredView._instead
 
-    def __init__(self, snapshot: Snapshot, name: str) -> None:
+    def __init__(self, snapshot: CheckpointReader, name: str) -> None:
         self._snapshot = snapshot
         self._operator = snapshot.operator(name)
         self.name = name

@@ -6,7 +6,7 @@ It replaces `Async` by `Sync` in the names of this module, so each class here ha
 from collections.abc import Coroutine, Generator
 from typing import Any, Self, TypeVar
 
-from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.client.html import checkpoints_html
 from pyspark_checkpointer.display import note
@@ -30,7 +30,7 @@ class AsyncFace(Client):
             self._session.told(error)
             raise
 
-    async def _restoring(self, work: Coroutine[Any, Any, Snapshot | None]) -> Snapshot | None:
+    async def _restoring(self, work: Coroutine[Any, Any, CheckpointReader | None]) -> CheckpointReader | None:
         """Await a restore, and cancel it with its caller: ending later, it would change what `begin` builds on."""
         return await self._tell(self._session.reports.restoring(self._settled(work)), shield=False)
 
@@ -52,7 +52,7 @@ class SyncFace(Client):
             self._session.told(error)
             raise
 
-    def _restoring(self, work: Coroutine[Any, Any, Snapshot | None]) -> Snapshot | None:
+    def _restoring(self, work: Coroutine[Any, Any, CheckpointReader | None]) -> CheckpointReader | None:
         return self._tell(self._session.reports.restoring(self._settled(work)))
 
     def _repr_html_(self) -> str:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class ConsumedPartition:
     """A partition of a group: who has it, and how far it is. What was never recorded is None."""
 
     group: tuple[str, ...]
@@ -39,14 +39,14 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ConsumersOverview:
     """All partitions, by group and name, and what could not be read of them."""
 
-    partitions: tuple[Partition, ...]
+    partitions: tuple[ConsumedPartition, ...]
     damage: tuple[str, ...]
 
 
-async def survey(store: Store) -> Survey:
+async def survey(store: Store) -> ConsumersOverview:
     names = [
         name for entry in await store.list(object_paths.PROGRESS) if (name := object_paths.parse_progress(entry.path))
     ]
@@ -60,8 +60,8 @@ async def survey(store: Store) -> Survey:
         elif isinstance(value, Position):
             positions[name.group, value.partition] = value
     keys = sorted(rows.keys() | positions.keys(), key=lambda key: (key[0], len(key[1]), key[1]))  # 9 before 10
-    partitions = [Partition(*key, row=rows.get(key), position=positions.get(key)) for key in keys]
-    return Survey(tuple(partitions), tuple(sorted(damage)))
+    partitions = [ConsumedPartition(*key, row=rows.get(key), position=positions.get(key)) for key in keys]
+    return ConsumersOverview(tuple(partitions), tuple(sorted(damage)))
 
 
 _FORMS: dict[str, tuple[Callable[[str, bytes], Ownership | Position | Marker], int]] = {

@@ -31,7 +31,7 @@ class PartitionChange:
 
 
 @dataclass(slots=True, eq=False)
-class Capture:
+class ChangeSet:
     """A state as it was at one moment, as far as it has to be written; later changes do not reach it."""
 
     partitions: int

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from pyspark_checkpointer.keyed.changes import Capture
-from pyspark_checkpointer.keyed.partition import Partition
+from pyspark_checkpointer.keyed.changes import ChangeSet
+from pyspark_checkpointer.keyed.partition import MapPartition
 from pyspark_checkpointer.manifests.equal_keys import find_key, is_zoned, now_equal
 from pyspark_checkpointer.manifests.keyed_records import partition_of
 from pyspark_checkpointer.manifests.model import Chain
@@ -33,9 +33,9 @@ class Content:
 
     __slots__ = ("captured", "parts")
 
-    def __init__(self, parts: list[Partition]) -> None:
+    def __init__(self, parts: list[MapPartition]) -> None:
         self.parts = parts
-        self.captured: Capture | None = None
+        self.captured: ChangeSet | None = None
 
     def copied(self) -> "Content":
         """Return a copy to change independently, in order even where a change of this one stopped half way."""
@@ -189,14 +189,14 @@ class Content:
 
     def capture(
         self, chains: Mapping[int, Chain], max_chain: int
-    ) -> tuple[Capture | None, dict[Any, UnsupportedValueError]]:
+    ) -> tuple[ChangeSet | None, dict[Any, UnsupportedValueError]]:
         """Return what has to be written on top of `chains`, and what cannot be packed."""
         self._learn_outcome()
         refused = self._pack_all()
         if refused:
             return None, refused
         each = [part.capture(number, chains.get(number, ()), max_chain) for number, part in enumerate(self.parts)]
-        captured = Capture(len(self.parts), [change for change in each if change is not None])
+        captured = ChangeSet(len(self.parts), [change for change in each if change is not None])
         self.captured = captured
         for change in captured.changes:
             self.parts[change.partition].taken(change)
@@ -240,7 +240,7 @@ CHANGES = frozenset(
 # ---- where keys are placed ------------------------------------------------------------------------------------------
 
 
-def place_anew(parts: list[Partition]) -> None:
+def place_anew(parts: list[MapPartition]) -> None:
     """Bring each key to the partition in which it is looked up.
 
     Where a key with a named zone is depends on the rules of that zone, and those were others when it was written. The
@@ -256,7 +256,7 @@ def place_anew(parts: list[Partition]) -> None:
         fill(parts, misplaced)
 
 
-def fill(parts: list[Partition], pairs: Iterable[tuple[Any, bytes]]) -> None:
+def fill(parts: list[MapPartition], pairs: Iterable[tuple[Any, bytes]]) -> None:
     """Place keys that are in none of the partitions."""
     for key, packed in pairs:
         part = parts[partition_of(key, len(parts))]

@@ -42,7 +42,7 @@ _MISSING: Any = object()
 V = TypeVar("V")
 
 
-class Partition:
+class MapPartition:
     __slots__ = (
         "_deltas",
         "_least",
@@ -89,9 +89,9 @@ class Partition:
         self.mixed = self.mixed or may_meet(groups)
         self.number = next(iter(kinds_of(groups) & _NUMBERS), None)
 
-    def copied(self) -> "Partition":
+    def copied(self) -> "MapPartition":
         """Return a copy to change independently, in order even where a change of this one stopped half way."""
-        other = Partition(self._least)
+        other = MapPartition(self._least)
         other._limit, other.mixed, other.chain, other._deltas = self._limit, self.mixed, self.chain, self._deltas
         other.number = self.number
         other.data, other.live = dict(self.data), dict(self.live)
@@ -207,9 +207,9 @@ class Partition:
             self._let_go([key])
         return True
 
-    def cleared(self) -> "Partition":
+    def cleared(self) -> "MapPartition":
         """Return a partition that takes the place of this one and holds nothing."""
-        other = Partition(self._least)
+        other = MapPartition(self._least)
         other.chain, other._deltas, other.mixed, other.whole = self.chain, self._deltas, self.mixed, self.whole
         other.number = self.number
         other.dirty = dict(self.dirty)

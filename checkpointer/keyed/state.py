@@ -12,9 +12,9 @@ from itertools import islice
 from typing import Any
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.keyed.changes import Capture
+from pyspark_checkpointer.keyed.changes import ChangeSet
 from pyspark_checkpointer.keyed.content import MISSING, PLAIN, Content, Step, fill, place_anew
-from pyspark_checkpointer.keyed.partition import Partition
+from pyspark_checkpointer.keyed.partition import MapPartition
 from pyspark_checkpointer.keyed.reentry import Exclusive, Guard
 from pyspark_checkpointer.manifests.keyed_records import in_known_zones, partition_of, partitions_of
 from pyspark_checkpointer.manifests.model import Chain
@@ -75,7 +75,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                 f"partitions {partitions!r:.40}: expected an integer from 1 to {MOST_PARTITIONS}"
             )
         self._partitions = partitions
-        self._owner = Exclusive(Content([Partition(max(LIVE // partitions, 1)) for _ in range(partitions)]))
+        self._owner = Exclusive(Content([MapPartition(max(LIVE // partitions, 1)) for _ in range(partitions)]))
         if isinstance(initial, Mapping) or not hasattr(initial, "keys"):
             self._set_all(initial.items() if isinstance(initial, Mapping) else initial)
         else:
@@ -100,7 +100,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return state
 
     @property
-    def _parts(self) -> list[Partition]:
+    def _parts(self) -> list[MapPartition]:
         return self._owner.last().content.parts
 
     @property
@@ -359,7 +359,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     # ---- saving -------------------------------------------------------------------------------------------------
 
-    def _capture(self, chains: Mapping[int, Chain], max_chain: int) -> Capture:
+    def _capture(self, chains: Mapping[int, Chain], max_chain: int) -> ChangeSet:
         """Return what has to be written on top of `chains`, the operator's chains in the parent.
 
         A partition whose chain is the one it was last saved in or restored from writes a delta, or nothing; any other

@@ -20,7 +20,7 @@ from pyspark_checkpointer.admin.retention.garbage_collect import (
     judge_leftovers,
     judge_store,
 )
-from pyspark_checkpointer.admin.retention.plan import Judge, Plan, PlanRow, Total
+from pyspark_checkpointer.admin.retention.plan import GarbageClassifier, Plan, PlanRow, Total
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER
 from pyspark_checkpointer.client._sync import Checkpointer
@@ -117,7 +117,9 @@ def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -
 Work = Callable[[Store, Iterator[PlanRow]], Iterator[pa.RecordBatch]]
 
 
-def _over_objects(spark: SparkSession, client: Checkpointer, judge: Judge | None, work: Work, schema: str) -> DataFrame:
+def _over_objects(
+    spark: SparkSession, client: Checkpointer, judge: GarbageClassifier | None, work: Work, schema: str
+) -> DataFrame:
     """Yield what `work` makes of all objects, each part of the paths in some task."""
     if judge is None:
         return spark.createDataFrame([], schema)
@@ -136,7 +138,7 @@ def _over_objects(spark: SparkSession, client: Checkpointer, judge: Judge | None
     return frame.repartition(max(1, parts)).mapInArrow(run, schema)
 
 
-def _rows(store: Store, prefix: str, judge: Judge) -> Iterator[PlanRow]:
+def _rows(store: Store, prefix: str, judge: GarbageClassifier) -> Iterator[PlanRow]:
     more: object | None = None
     while True:
         page = run_sync(store.list_page(prefix, more))

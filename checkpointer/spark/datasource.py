@@ -129,7 +129,7 @@ class Request:
 
 
 @dataclass
-class Slice(InputPartition):
+class PartitionRead(InputPartition):
     """Some partitions of the one version that a scan is pinned to."""
 
     checkpoint: CheckpointId | None
@@ -150,7 +150,7 @@ class TableReader(DataSourceReader):
         version = version_of(restored, self._request.operator)
         self._check_schema(version)
         groups = spread(version.sizes(), TASKS) or [[]]
-        return [Slice(restored.id, version.only(group), group) for group in groups]
+        return [PartitionRead(restored.id, version.only(group), group) for group in groups]
 
     def _restore(self) -> Restored:
         try:
@@ -172,7 +172,7 @@ class TableReader(DataSourceReader):
                 )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Slice)
+        assert isinstance(partition, PartitionRead)
         session = self._request.client()._session
         reader = Reader(session.store, session.host, partition.version, self._columns)
         for number in partition.partitions:

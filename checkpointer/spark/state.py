@@ -31,7 +31,7 @@ T = TypeVar("T")
 logger = logging.getLogger("pyspark_checkpointer")
 
 
-class Line:
+class QueryRun:
     """What one run of a query carries from batch to batch: the last checkpoint, and the maps as they are in memory."""
 
     def __init__(self, client: Checkpointer, restored: Restored | None, progress: QueryProgress) -> None:
@@ -85,7 +85,7 @@ class State(NotPicklable):
         "there are state.table(…).lookup(keys) and upsert(rows), joins with table.read(), and state.write_partitions(…)"
     )
 
-    def __init__(self, spark: SparkSession, line: Line, job: Job, checkpoint: Checkpoint) -> None:
+    def __init__(self, spark: SparkSession, line: QueryRun, job: Job, checkpoint: Checkpoint) -> None:
         self._spark = spark
         self._line = line
         self._job = job

@@ -23,7 +23,7 @@ from pyspark_checkpointer.spark.batch import drain, find_query, identify, refuse
 from pyspark_checkpointer.spark.batch_offsets import QueryProgress
 from pyspark_checkpointer.spark.cleaner import Cleaner
 from pyspark_checkpointer.spark.failure import describe
-from pyspark_checkpointer.spark.state import Callback, Line, State
+from pyspark_checkpointer.spark.state import Callback, QueryRun, State
 from pyspark_checkpointer.spark.task_client import prove_tasks
 from pyspark_checkpointer.storage import Fencing
 
@@ -91,7 +91,7 @@ class StatefulSink:
         self._callback = callback
         self._on_reset = on_reset
         self._cleaner = cleaner
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, QueryRun] = {}
         functools.update_wrapper(self, callback)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -126,18 +126,18 @@ class StatefulSink:
         if self._cleaner is not None:
             self._cleaner.after(state.id)
 
-    def _restore(self, batch: DataFrame, job: Job) -> Line:
+    def _restore(self, batch: DataFrame, job: Job) -> QueryRun:
         """A client of its own for each run: whoever ran before, in this process too, is fenced by its first commit."""
         refuse_temporary(batch, job.query_id)
         client = self.checkpointer.copy()
-        line = Line(client, client.restore(), QueryProgress(batch.sparkSession, job.query_id))
+        line = QueryRun(client, client.restore(), QueryProgress(batch.sparkSession, job.query_id))
         prove_tasks(client, batch.sparkSession, line.restored)
         for before in self._lines.values():
             before.end()
         self._lines = {job.run_id: line}
         return line
 
-    def _is_repeated(self, line: Line, job: Job) -> bool:
+    def _is_repeated(self, line: QueryRun, job: Job) -> bool:
         """Whether the state has this batch already; refused where it is not one that the state can go on with."""
         try:
             repeated = self._step(line, job) == "repeated"
@@ -150,7 +150,7 @@ class StatefulSink:
             logger.info("%s: its state is at batch %s, Spark begins batch %d", self.checkpointer.root, at, job.batch_id)
         return repeated
 
-    def _step(self, line: Line, job: Job) -> Step:
+    def _step(self, line: QueryRun, job: Job) -> Step:
         """Return how a batch follows the state."""
         root = self.checkpointer.root
         if line.last is not None:

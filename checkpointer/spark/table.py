@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
-from pyspark_checkpointer.checkpoint.save import Draft
+from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.compaction import table_rewrites
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
@@ -77,7 +77,7 @@ class TableState(NotPicklable):
         self,
         spark: SparkSession,
         client: Checkpointer,
-        draft: Draft,
+        draft: CheckpointWriter,
         name: str,
         key: Sequence[str],
         num_partitions: int | None,

@@ -15,9 +15,9 @@ from io import BytesIO
 
 import pyarrow as pa
 
-from pyspark_checkpointer.checkpoint.latest import reading
+from pyspark_checkpointer.checkpoint.latest import read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
-from pyspark_checkpointer.checkpoint.restore import Kind, Snapshot, kind_of
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader, Kind, kind_of
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
@@ -75,18 +75,18 @@ async def _export(
     operators: Collection[str] | None,
     progress: Progress | None,
 ) -> Exported:
-    ref, manifest = await reading(session.store, lambda head: read_live(session, head, what))
-    snapshot = Snapshot(session, manifest, None)
-    wanted = _choose(snapshot, operators)
+    ref, manifest = await read_consistent(session.store, lambda head: read_live(session, head, what))
+    reader = CheckpointReader(session, manifest, None)
+    wanted = _choose(reader, operators)
     if (await target.list_page("")).entries:
         raise InvalidStateError(f"{target.url}: is not empty, and nothing is overwritten: give a new folder")
-    total = sum(len(snapshot.operator(name).chains) for name in wanted)
+    total = sum(len(reader.operator(name).chains) for name in wanted)
     done = 0
     written = []
     for name, kind in wanted.items():
         folder = object_paths.encode_name("operator", name)
         rows = files = 0
-        async for partition, table in _partitions(snapshot, name, kind):
+        async for partition, table in _partitions(reader, name, kind):
             path = f"{folder}/part-{partition:05d}.parquet"
             await _put(target, path, await session.host.run(lambda t=table: _encode(t)))  # type: ignore[misc]
             rows, files, done = rows + table.num_rows, files + 1, done + 1
@@ -106,23 +106,23 @@ async def _put(target: Store, path: str, data: bytes) -> None:
         raise ConflictError(f"{target.url}/{path}: was written meanwhile, and is kept: give a new folder") from None
 
 
-def _choose(snapshot: Snapshot, operators: Collection[str] | None) -> dict[str, Kind]:
+def _choose(reader: CheckpointReader, operators: Collection[str] | None) -> dict[str, Kind]:
     """Return what to write: all that can be, or what was asked for."""
-    known = snapshot.manifest.operators if snapshot.manifest else {}
+    known = reader.manifest.operators if reader.manifest else {}
     names = sorted(known) if operators is None else list(dict.fromkeys(operators))
-    kinds = {name: kind_of(snapshot.operator(name)) for name in names}
+    kinds = {name: kind_of(reader.operator(name)) for name in names}
     if operators is not None and (raw := [name for name, kind in kinds.items() if kind is None]):
         raise IllegalArgumentError(f"operator {raw[0]!r}: holds bytes of the job's own, which are no table: use cat")
     found: dict[str, Kind] = {name: kind for name, kind in kinds.items() if kind is not None}
     if not found:
-        raise IllegalArgumentError(f"{snapshot.store.url}: the checkpoint has no table and no map to write as Parquet")
+        raise IllegalArgumentError(f"{reader.store.url}: the checkpoint has no table and no map to write as Parquet")
     return found
 
 
-async def _partitions(snapshot: Snapshot, name: str, kind: Kind) -> AsyncIterator[tuple[int, pa.Table]]:
+async def _partitions(reader: CheckpointReader, name: str, kind: Kind) -> AsyncIterator[tuple[int, pa.Table]]:
     """Yield the rows of each partition that has some; of an empty operator one table without rows."""
-    numbers = sorted(snapshot.operator(name).chains)
-    rows = PlainRows(snapshot, name, kind, numbers)
+    numbers = sorted(reader.operator(name).chains)
+    rows = PlainRows(reader, name, kind, numbers)
     empty, some = None, False
     for partition in numbers or [0]:
         table = await rows.read(partition)

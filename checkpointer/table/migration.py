@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_checkpointer.checkpoint.migration import Transform, call
-from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.compaction import is_small
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Operator
@@ -27,7 +27,7 @@ PACK = 32 << 20
 
 
 async def transform(
-    snapshot: Snapshot, old: str, new: str, function: Transform, store: OverlayStore, owner: CheckpointId
+    snapshot: CheckpointReader, old: str, new: str, function: Transform, store: OverlayStore, owner: CheckpointId
 ) -> Operator:
     """The operator of another name, its partitions written to `store`: large ones as snapshots, small ones in packs.
 

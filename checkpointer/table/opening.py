@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import Table
 
-from pyspark_checkpointer.checkpoint.restore import Snapshot, explaining
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader, explaining
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.reader import Reader, Version
@@ -20,7 +20,7 @@ Keys = Sequence[Mapping[str, Any]]
 __all__ = ["Keys", "Table", "key_table", "partition_reader", "read"]
 
 
-async def read(snapshot: Snapshot, name: str, columns: Sequence[str] | None, keys: Keys | None) -> Table:
+async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | None, keys: Keys | None) -> Table:
     """Return all rows of a table, or those with the keys given, merged and verified."""
     version = Version.of(name, snapshot.operator(name))
     session = snapshot.session
@@ -40,7 +40,7 @@ async def read(snapshot: Snapshot, name: str, columns: Sequence[str] | None, key
 
 
 def partition_reader(
-    snapshot: Snapshot, name: str, partitions: Sequence[int]
+    snapshot: CheckpointReader, name: str, partitions: Sequence[int]
 ) -> Callable[[int], Coroutine[Any, Any, Table]]:
     """Return what reads one partition after the other; an object that several share is fetched once."""
     session = snapshot.session

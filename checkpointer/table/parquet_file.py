@@ -11,7 +11,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyspark_checkpointer.checkpoint.restore import Kind, Snapshot
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader, Kind
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.msgpack_values import unpack
 from pyspark_checkpointer.manifests.tagged_json import to_json
@@ -27,7 +27,7 @@ ENTRIES = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("val
 class PlainRows:
     """Reads a table or map partition by partition, without what only this library knows of the columns."""
 
-    def __init__(self, snapshot: Snapshot, name: str, kind: Kind, partitions: Sequence[int]) -> None:
+    def __init__(self, snapshot: CheckpointReader, name: str, kind: Kind, partitions: Sequence[int]) -> None:
         self._snapshot = snapshot
         self._name = name
         self._table = partition_reader(snapshot, name, partitions) if kind == "table" else None

@@ -16,7 +16,7 @@ import pytest
 from pyspark_checkpointer import Checkpointer, KeyedState, runtime
 from pyspark_checkpointer.admin import salvage
 from pyspark_checkpointer.admin.losses import RepairPlan
-from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -42,7 +42,7 @@ Values = dict[tuple[str, int], Any]
 
 def values(client: Checkpointer, manifest: Manifest) -> Values:
     """What each partition of a checkpoint holds: entries, rows, or bytes."""
-    snapshot = Snapshot(client._session, manifest, None)
+    snapshot = CheckpointReader(client._session, manifest, None)
     found: Values = {}
     for name, operator in manifest.operators.items():
         for partition in operator.chains:

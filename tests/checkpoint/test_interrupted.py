@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, KeyedState, runtime
-from pyspark_checkpointer.checkpoint.upload import Flight
+from pyspark_checkpointer.checkpoint.upload import UploadQueue
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
@@ -259,9 +259,9 @@ def test_a_save_that_was_interrupted_is_not_committed_in_part(
     state = KeyedState({n: n for n in range(100)})
 
     begun: list[int] = []
-    begin = Flight.start
+    begin = UploadQueue.start
 
-    async def start(self: Flight, write: Any, size: int) -> None:
+    async def start(self: UploadQueue, write: Any, size: int) -> None:
         begun.append(size)
         if len(begun) == 2:
             write.close()
@@ -270,7 +270,7 @@ def test_a_save_that_was_interrupted_is_not_committed_in_part(
 
     cp = client.begin()
     with monkeypatch.context() as patch, pytest.raises(concurrent.futures.CancelledError):
-        patch.setattr(Flight, "start", start)
+        patch.setattr(UploadQueue, "start", start)
         cp.save("s", state)
     assert len(begun) == 2  # of eight partitions
     with pytest.raises(InvalidStateError, match="interrupted"):
@@ -317,7 +317,7 @@ def test_a_value_survives_a_partition_that_cannot_be_copied(
     held["n"] = 42
     state["new"] = [1]
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(partition.Partition, "_writable", failing)
+        patch.setattr(partition.MapPartition, "_writable", failing)
         save(client, state)
     del held
     save(client, state)
@@ -331,7 +331,7 @@ def test_a_change_that_fails_leaves_the_value_as_it_was(change: str, monkeypatch
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
         assert len(state) == 1
         state._parts[0]._sharing.add(PartitionChange(0, SNAPSHOT, 0, {}, 0, {}, failing))  # a capture is being read
-        patch.setattr(partition.Partition, "_writable", failing)
+        patch.setattr(partition.MapPartition, "_writable", failing)
         if change == "rest":
             state["k"] = 2
         else:
@@ -347,14 +347,14 @@ def test_changes_survive_a_capture_that_fails_at_a_later_partition(
     save(client, state)
     for n in range(100):
         state[n] = 1
-    capture, seen = partition.Partition.capture, []
+    capture, seen = partition.MapPartition.capture, []
 
     def fail_at_the_last(self: Any, number: int, *arguments: Any) -> Any:
         seen.append(number)
         return failing() if number == state.partitions - 1 else capture(self, number, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(partition.Partition, "capture", fail_at_the_last)
+        patch.setattr(partition.MapPartition, "capture", fail_at_the_last)
         save(client, state)
     assert len(seen) == state.partitions
     save(client, state)
@@ -369,14 +369,14 @@ def test_an_outcome_that_is_learned_twice_is_learned_once(
     state[0] = 1
     save(client, state)
     state[1] = 1
-    saved = partition.Partition.saved
+    saved = partition.MapPartition.saved
 
     def fail_after(self: Any, *arguments: Any) -> Any:
         saved(self, *arguments)
         failing()
 
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(partition.Partition, "saved", fail_after)
+        patch.setattr(partition.MapPartition, "saved", fail_after)
         save(client, state)
     for turn in range(2, 30):
         state[turn] = 1
@@ -395,7 +395,7 @@ def test_an_attempt_that_was_aborted_is_learned_of_once_however_often_that_fails
     cp.save("s", state)
     cp.abort()
     del state[0]
-    again, told = partition.Partition.change_again, 0
+    again, told = partition.MapPartition.change_again, 0
 
     def fail_after(self: Any, *arguments: Any) -> Any:
         nonlocal told
@@ -405,7 +405,7 @@ def test_an_attempt_that_was_aborted_is_learned_of_once_however_often_that_fails
             failing()
 
     with monkeypatch.context() as patch:
-        patch.setattr(partition.Partition, "change_again", fail_after)
+        patch.setattr(partition.MapPartition, "change_again", fail_after)
         for _ in range(2):
             with pytest.raises(MemoryError):
                 save(client, state)

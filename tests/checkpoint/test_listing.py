@@ -47,7 +47,7 @@ def test_what_has_the_same_segments_is_read_once(world: World) -> None:
         for _ in range(30):
             put(ck, b"other")
         requests(ck)
-        counted = runtime.run_sync(stats.take_census(ck._session))
+        counted = runtime.run_sync(stats.read_stats(ck._session))
         gets = [request.path for request in ck.faults.requests if request.kind == "get"]
         assert sum(path.startswith("manifests/segments/") for path in gets) <= listing.AT_ONCE
         assert counted.checkpoints == 31
@@ -63,7 +63,7 @@ def test_a_census_counts_what_is_live(folder: World) -> None:
             cp.prepare()
         ck.save_snapshot(CheckpointId(3, "0badbad0"), "many", 0, b"garbage")
         told: list[tuple[int, int]] = []
-        counted = runtime.run_sync(stats.take_census(ck._session, lambda *step: told.append(step)))
+        counted = runtime.run_sync(stats.read_stats(ck._session, lambda *step: told.append(step)))
         session = ck._session
 
         async def live() -> set[str]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy, compaction
-from pyspark_checkpointer.admin.stats import take_census
+from pyspark_checkpointer.admin.stats import read_stats
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import codecs, segments
@@ -403,15 +403,15 @@ def test_renamed_operators_are_counted_cleaned_and_copied_as_what_they_are(world
     with client.begin():
         pass
     whole = contents(restored(world.actor()))
-    census = run_sync(take_census(client._session))
-    assert {held.operator for held in census.held} == {"users", "model", "totals", "old"}
+    stats = run_sync(read_stats(client._session))
+    assert {held.operator for held in stats.held} == {"users", "model", "totals", "old"}
     copy = World()
     client.export(None, copy.store.url)
     assert contents(restored(copy.actor())) == whole
     client.clean(RetentionPolicy(keep_last=1))
     assert world.actor().verify()
     assert contents(restored(world.actor())) == whole
-    assert {held.operator for held in run_sync(take_census(client._session)).held} >= {"users", "model", "totals"}
+    assert {held.operator for held in run_sync(read_stats(client._session)).held} >= {"users", "model", "totals"}
 
 
 # ---- when it is given up, or fails -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pyspark_checkpointer import Checkpointer, KeyedState
-from pyspark_checkpointer.checkpoint.save import Draft
+from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.runtime import run_sync
@@ -51,7 +51,7 @@ def write(root: Path) -> None:
                 ck.savepoint(SAVEPOINT[:59] + "7")
 
 
-def put_table(ck: Checkpointer, draft: Draft, number: int) -> None:
+def put_table(ck: Checkpointer, draft: CheckpointWriter, number: int) -> None:
     """A table of two rows and one more each time, as Spark's tasks would write it."""
     fields = [
         {"name": "user", "type": "string", "nullable": False, "metadata": {}},

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
-from pyspark_checkpointer.admin.streaming.spark_location import Where
+from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from pyspark_checkpointer.consumers.journal import Journal
 from pyspark_checkpointer.spark.datasource import Request
@@ -119,7 +119,7 @@ def test_where_spark_keeps_its_checkpoint_is_resolved_when_it_is_said(home: Path
     leave()
     from pyspark_checkpointer.manifests.model import Job
 
-    assert isinstance(where, Where)
+    assert isinstance(where, SparkCheckpointLocation)
     assert where.open(client.root, Job("q", "r", 1)).url == str(home / "spark-checkpoint")
 
 

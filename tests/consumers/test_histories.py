@@ -27,7 +27,7 @@ from tests.proof.planted import Planted
 T = TypeVar("T")
 
 
-class Judge:
+class GarbageClassifier:
     """Looks at every version of every position, and at who wrote it."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Scene:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        self.judge = simulation.watch = Judge()
+        self.judge = simulation.watch = GarbageClassifier()
         self.now = 1000.0
         self.workers: dict[str, Worker] = {}
         self.outcomes: Counter[str] = Counter()

@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_checkpointer import KeyedState, runtime
 from pyspark_checkpointer.checkpoint.save import ENCODE_AT_ONCE
-from pyspark_checkpointer.checkpoint.upload import Flight
+from pyspark_checkpointer.checkpoint.upload import UploadQueue
 from pyspark_checkpointer.errors import DependencyError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT
@@ -271,16 +271,16 @@ def test_what_is_large_is_encoded_beside_the_event_loop(
 def test_what_is_folded_counts_as_under_way(world: World, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fold reads all that it joins: many at once would not fit into memory."""
     sizes: list[int] = []
-    begin = Flight.start
+    begin = UploadQueue.start
 
-    async def start(self: Flight, write: Any, size: int) -> None:
+    async def start(self: UploadQueue, write: Any, size: int) -> None:
         sizes.append(size)
         await begin(self, write, size)
 
     client = world.actor(max_chain=3)
     with client.begin() as cp:
         cp.snapshot("op", 0, b"s" * 10_000)
-    monkeypatch.setattr(Flight, "start", start)
+    monkeypatch.setattr(UploadQueue, "start", start)
     for _ in range(6):
         with client.begin() as cp:
             if how == "delta":

@@ -34,7 +34,7 @@ from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, CheckpointId, 
 from pyspark_checkpointer.storage.retrying import RetryingStore
 from pyspark_checkpointer.testing.simulation import SimulatedHost, Simulation
 from tests.proof.histories import History, Operation, digest, id_of
-from tests.proof.judge import DEED, END, Deed, Judge, Violation
+from tests.proof.judge import DEED, END, Deed, GarbageClassifier, Violation
 
 EXPECTED = (
     RetryableError,
@@ -178,7 +178,7 @@ class Actor:
             await self.restore(promote=self.dice.random() < 0.5)
         return self.content is not None
 
-    async def _draft(self, *, whole: bool = False) -> save.Draft:
+    async def _draft(self, *, whole: bool = False) -> save.CheckpointWriter:
         """An attempt that adds a token, as a delta or (`whole`, and now and then) with all there is."""
         draft = await save.begin(self.session, None, None, self.session.reports.meter())
         if whole or self.dice.random() < 0.3 or not self.content:
@@ -282,7 +282,7 @@ class Actor:
             asked.result = {"content": digest(b"".join(await found.partition("log", 0)))}
 
 
-def _seen(found: restore.Snapshot | None) -> dict[str, Any]:
+def _seen(found: restore.CheckpointReader | None) -> dict[str, Any]:
     """Return what a restore showed, but for the content."""
     committed = "" if found is None or found.manifest is None else str(found.manifest.id)
     prepared = "" if found is None or found.prepared is None else str(found.prepared.id)
@@ -298,7 +298,7 @@ class Stage:
 
     def __init__(self, simulation: Simulation, seed: int = 0, grace: timedelta = timedelta(0)) -> None:
         self.simulation, self.seed, self.grace = simulation, seed, grace
-        self.judge = Judge(simulation)
+        self.judge = GarbageClassifier(simulation)
         self.history = History()
         self.told: Counter[str] = Counter()
         """What became of the deeds: acknowledged, refused, and the errors."""

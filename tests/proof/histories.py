@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_checkpointer.client._sync_checkpoint import Restored
-from pyspark_checkpointer.errors import CheckpointError, FencedError, NotFoundError, OutcomeUnknownError, OutrunError
+from pyspark_checkpointer.errors import CheckpointError, FencedError, NotFoundError, OutcomeUnknownError, StalePlanError
 from pyspark_checkpointer.manifests.model import Ref
 
 CLEANUPS = ("clean", "retire")
@@ -90,7 +90,7 @@ def refusal(kind: str, error: BaseException) -> dict[str, Any] | None:
     """Return what an error proves: that nothing happened, or (None) nothing."""
     if not isinstance(error, CheckpointError) or isinstance(error, OutcomeUnknownError):
         return None
-    if kind in CLEANUPS and not isinstance(error, OutrunError):
+    if kind in CLEANUPS and not isinstance(error, StalePlanError):
         return None
     if isinstance(error, FencedError):
         return {"refused": "fenced"}

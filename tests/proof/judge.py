@@ -62,7 +62,7 @@ WRITES = ("commit", "prepare", "promote", "abort", "rollback")
 DEED: ContextVar[Deed] = ContextVar("deed")
 
 
-class Judge:
+class GarbageClassifier:
     """Watches one store, from now on."""
 
     def __init__(self, simulation: Simulation) -> None:

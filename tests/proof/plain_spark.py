@@ -21,7 +21,7 @@ from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import table as table_module
 from pyspark_checkpointer.spark import write_tasks as write_module
-from pyspark_checkpointer.spark.state import Line, State
+from pyspark_checkpointer.spark.state import QueryRun, State
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.reader import Reader, Version
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
@@ -123,6 +123,6 @@ def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
 def new_state(client: Checkpointer, restored: Restored | None, batch_id: int, session: Any = None) -> State:
     """What a callback would be handed for this batch."""
     spark: Any = session or SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
-    line = Line(client, restored, SimpleNamespace())  # type: ignore[arg-type]
+    line = QueryRun(client, restored, SimpleNamespace())  # type: ignore[arg-type]
     job = Job("query", "run", batch_id)
     return State(spark, line, job, client._begin(batch_id, job))

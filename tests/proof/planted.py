@@ -45,7 +45,7 @@ class Planted:
 
 NO_SEQUENCE_RULE = Planted(
     "a sweep that ignores the sequence rule",
-    plan.Judge.__call__,
+    plan.GarbageClassifier.__call__,
     "if owner.sequence > self.sequence:",
     "if False:",
 )
@@ -75,14 +75,14 @@ PLANTED = (
     ),
     Planted(
         "no nonce: a value of the pointer returns",
-        writer.Session.move,
+        writer.Session.swap_pointer,
         "self.host.token(32)",
         '"0" * 32',
         scene="two takeovers",
     ),
     Planted(
         "a swap before all that goes beside the manifest has landed",
-        save.Draft._write,
+        save.CheckpointWriter._write,
         "self.id, encoded)\n        await self._flight.land()",
         "self.id, encoded)",
         scene="two takeovers",
@@ -145,7 +145,7 @@ PLANTED = (
     ),
     Planted(
         "what another promoted taken as prepared still",
-        save.Draft._prepare,
+        save.CheckpointWriter._prepare,
         "if head.prepared == ref:\n            self._prepared.base",
         "if True:\n            self._prepared.base",
         scene="prepared and dropped here, promoted and built on there",
@@ -181,7 +181,7 @@ PLANTED = (
     ),
     Planted(
         "what was not found committed is not looked for",
-        writer.Session.move,
+        writer.Session.swap_pointer,
         "if await history.became_live(self.store, head, attempt):",
         "if False:",
         scene="overtaken without an answer",
@@ -209,7 +209,7 @@ PLANTED = (
     Planted(
         "savepoint deletion without a swap",
         savepoints.delete_savepoint,
-        "await advance(session.store, await read_head(session.store), step)",
+        "await cas_loop(session.store, await read_head(session.store), step)",
         "from pyspark_checkpointer.manifests.manifest_json import encode_pointer\n"
         "    planned = await step(await read_head(session.store))\n"
         "    now = await read_head(session.store)\n"
@@ -247,7 +247,7 @@ PLANTED = (
     ),
     Planted(
         "dedup against an older checkpoint",
-        upload.Uploads.write,
+        upload.Uploader.write,
         "if known is not None and (",
         "seen = globals().setdefault('_seen', {})\n"
         "    known = seen[self._store.url, piece.operator, digest] = (\n"
@@ -259,8 +259,9 @@ PLANTED = (
     Planted(
         "a sweep with the sequence of another reading",
         garbage_collect.judge_store,
-        "Judge(head.sequence, await index_live(session, head, decision, policy.grace))",
-        "Judge((await __import__('checkpointer').checkpoint.latest.read_head(session.store)).sequence, "
+        "GarbageClassifier(head.sequence, await index_live(session, head, decision, policy.grace))",
+        "GarbageClassifier("
+        "(await __import__('pyspark_checkpointer').checkpoint.latest.read_head(session.store)).sequence, "
         "await index_live(session, head, decision, policy.grace))",
     ),
     Planted(
@@ -283,7 +284,7 @@ PLANTED = (
     ),
     Planted(
         "whoever finds nothing does not look again",
-        latest.reread,
+        latest.refresh,
         "if now.version == head.version:",
         "if True:",
     ),
@@ -322,14 +323,14 @@ PLANTED = (
     Planted(
         "a savepoint that is acknowledged and not made",
         savepoints.savepoint,
-        "await advance(session.store, await read_head(session.store), step)",
+        "await cas_loop(session.store, await read_head(session.store), step)",
         "await step(await read_head(session.store))",
         scene="a savepoint beside a commit",
     ),
     Planted(
         "a savepoint whose deletion is acknowledged and not made",
         savepoints.delete_savepoint,
-        "await advance(session.store, await read_head(session.store), step)",
+        "await cas_loop(session.store, await read_head(session.store), step)",
         "pass",
         scene="a savepoint made and another deleted",
     ),
@@ -342,7 +343,7 @@ PLANTED = (
     ),
     Planted(
         "operators that were not touched are lost",
-        save.Draft._manifest,
+        save.CheckpointWriter._manifest,
         "operators, parent = dict(self._operators), self.base.manifest",
         "operators, parent = {name: one for name, one in self._operators.items() if name == 'log'}, self.base.manifest",
     ),
@@ -355,7 +356,7 @@ PLANTED = (
     Planted(
         "whoever restores is told that nothing is there",
         restore._restore_latest,
-        "return _go_on(session, *await reading(session.store, read))",
+        "return _go_on(session, *await read_consistent(session.store, read))",
         "return None, None",
     ),
 )

@@ -181,8 +181,11 @@ KINESIS = tuple(
     kinesis.encode(kinesis.Recorded("shard-1", number, pending, {"more": 1}))
     for number, pending in (
         (ExtendedSequenceNumber("4959", 3), None),
-        (ExtendedSequenceNumber("TRIM_HORIZON"), kinesis.Pending(ExtendedSequenceNumber("9" * 129), b"state")),
-        (ExtendedSequenceNumber("12"), kinesis.Pending(SHARD_END)),
+        (
+            ExtendedSequenceNumber("TRIM_HORIZON"),
+            kinesis.PendingCheckpoint(ExtendedSequenceNumber("9" * 129), b"state"),
+        ),
+        (ExtendedSequenceNumber("12"), kinesis.PendingCheckpoint(SHARD_END)),
     )
 )
 

@@ -114,8 +114,8 @@ ALWAYS = [
     (
         Planted(
             "segments that nobody writes",
-            save.Draft._write,
-            "last += [Pending(segment.path, segment.data) for segment in segments]",
+            save.CheckpointWriter._write,
+            "last += [PendingPut(segment.path, segment.data) for segment in segments]",
             "pass",
         ),
         "takeover",
@@ -132,7 +132,7 @@ ALWAYS = [
     (
         Planted(
             "catalogs that are never swept",
-            plan.Judge.__call__,
+            plan.GarbageClassifier.__call__,
             "if owner.sequence > self.sequence:",
             "if owner.sequence > self.sequence or path.startswith('catalog/'):",
         ),

@@ -130,7 +130,7 @@ def unjudged(seed: int) -> list[Operation]:
 @pytest.fixture
 def nobody_else_judges(monkeypatch: pytest.MonkeyPatch) -> None:
     for rule in ("_must", "_compare", "restored"):
-        monkeypatch.setattr(judge.Judge, rule, mock.Mock(return_value=None))
+        monkeypatch.setattr(judge.GarbageClassifier, rule, mock.Mock(return_value=None))
 
 
 @pytest.mark.usefixtures("decoded_once", "rarely_collected", "nobody_else_judges")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.checkpoint.restore import Snapshot
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.verify import Verification
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
@@ -25,14 +25,14 @@ from tests.table.tables import rows_in
 GROUP = {"fully_qualified_namespace": "space", "eventhub_name": "hub", "consumer_group": "group"}
 
 
-def read_all(snapshot: Snapshot) -> Any:
+def read_all(snapshot: CheckpointReader) -> Any:
     """All that a checkpoint holds, read through every door there is."""
     restored = Restored(snapshot)
     tables = [restored.table("table"), restored.table("table", keys=[{"k": 1}])]
     return snapshot.manifest, run_sync(_stored(snapshot)), dict(restored.keyed("map")), list(map(rows_in, tables))
 
 
-async def _stored(snapshot: Snapshot) -> dict[tuple[str, int], list[bytes]]:
+async def _stored(snapshot: CheckpointReader) -> dict[tuple[str, int], list[bytes]]:
     assert snapshot.manifest is not None
     chains = {(name, p) for name, operator in snapshot.manifest.operators.items() for p in operator.chains}
     return {key: await snapshot.partition(*key) for key in sorted(chains)}
@@ -96,7 +96,7 @@ class Whole:
         restored = client.restore()
         assert restored is not None
         assert restored.prepared is not None
-        return read_all(Snapshot(client._session, restored.prepared._core.manifest, None))
+        return read_all(CheckpointReader(client._session, restored.prepared._core.manifest, None))
 
     def wrong(self) -> tuple[list[str], list[str]]:
         """What is read now as another value than before, and what is refused. Any other exception goes on."""

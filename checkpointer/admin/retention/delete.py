@@ -5,12 +5,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 from pyspark_checkpointer.admin.retention.expire import Live, decide, without
-from pyspark_checkpointer.admin.retention.plan import Judge
+from pyspark_checkpointer.admin.retention.plan import GarbageClassifier
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, index_live
 from pyspark_checkpointer.checkpoint import objects
 from pyspark_checkpointer.checkpoint.history import is_live, walk
-from pyspark_checkpointer.checkpoint.latest import Head, advance, read_head, reading
+from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.errors import CheckpointError, CheckpointNotFoundError, CorruptionError, InvalidStateError
@@ -55,7 +55,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
         planned = await without(session, head, live, {ref}, AGES)
         return replace(planned, retired=head.pointer.retired if head.pointer else ())  # nobody is to wait for it
 
-    await advance(session.store, await read_head(session.store), step)
+    await cas_loop(session.store, await read_head(session.store), step)
     assert meant is not None
     logger.info("%s: %s was deleted", url, checkpoint)
     try:
@@ -89,13 +89,15 @@ async def _sweep(session: Session, gone: Ref) -> None:
     except ObjectNotFoundError:
         return  # somebody else swept it meanwhile
 
-    async def judge(head: Head) -> tuple[Judge, bool]:
+    async def judge(head: Head) -> tuple[GarbageClassifier, bool]:
         decision = await decide(session, head, RetentionPolicy())
         retired = head.pointer.retired if head.pointer is not None else ()
         leads_on = any(old.boundary <= gone.id.sequence for old in retired)
-        return Judge(head.sequence, await index_live(session, head, decision, AGES, (gone, manifest))), leads_on
+        return GarbageClassifier(
+            head.sequence, await index_live(session, head, decision, AGES, (gone, manifest))
+        ), leads_on
 
-    found, leads_on = await reading(session.store, judge)
+    found, leads_on = await read_consistent(session.store, judge)
     paths = objects.objects_of(gone, manifest)
     if leads_on:  # its manifest names the one before it, which was retired lately, and must still be found
         paths.discard(object_paths.manifest(gone.id))

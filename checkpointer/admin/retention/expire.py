@@ -13,7 +13,7 @@ from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.savepoints import recatalogue
 from pyspark_checkpointer.checkpoint import objects
 from pyspark_checkpointer.checkpoint.history import walk
-from pyspark_checkpointer.checkpoint.latest import Head, advance, read_head
+from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_head
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref, Retired
 
@@ -123,7 +123,7 @@ async def retire_chosen(session: Session, choose: Choose, grace: timedelta) -> t
         planned[swap.nonce] = gone
         return swap
 
-    head = await advance(session.store, await read_head(session.store), step)
+    head = await cas_loop(session.store, await read_head(session.store), step)
     done = planned.get(head.pointer.nonce, ()) if head.pointer is not None else ()
     if done:
         logger.info("%s: retired %d checkpoints, %s to %s", session.store.url, len(done), done[0].id, done[-1].id)

@@ -20,13 +20,13 @@ from pyspark_checkpointer.admin.retention.expire import (
     retire,
     retire_chosen,
 )
-from pyspark_checkpointer.admin.retention.plan import Judge, Plan, PlannedCheckpoint, PlanRow, Spool, Total
+from pyspark_checkpointer.admin.retention.plan import GarbageClassifier, Plan, PlannedCheckpoint, PlanRow, Spool, Total
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER, index_live
-from pyspark_checkpointer.checkpoint.latest import Head, reading
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.display import count, cut, note, size, some, table
-from pyspark_checkpointer.errors import IllegalArgumentError, OutrunError, StoreRefusedError
+from pyspark_checkpointer.errors import IllegalArgumentError, StalePlanError, StoreRefusedError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Ref
 from pyspark_checkpointer.runtime.host import Progress, tell
@@ -89,7 +89,7 @@ async def make_plan(session: Session, policy: RetentionPolicy | None) -> Plan:
     return plan
 
 
-async def judge_leftovers(session: Session, plan: Plan, judge: Judge) -> list[PlanRow]:
+async def judge_leftovers(session: Session, plan: Plan, judge: GarbageClassifier) -> list[PlanRow]:
     """Return what becomes of what interrupted writes left behind; where nobody may know, the plan gets a note."""
     try:
         return [judge.leftover(found.path, found.token) for found in await session.store.leftovers()]
@@ -105,10 +105,10 @@ def check_policy(policy: RetentionPolicy | None) -> RetentionPolicy:
     return policy or RetentionPolicy()
 
 
-async def judge_store(session: Session, policy: RetentionPolicy) -> tuple[Plan, Judge | None]:
+async def judge_store(session: Session, policy: RetentionPolicy) -> tuple[Plan, GarbageClassifier | None]:
     """What the policy makes of the checkpoints: a plan without rows yet, and who makes them; None without a store."""
 
-    async def judge(head: Head) -> tuple[Plan, Judge | None]:
+    async def judge(head: Head) -> tuple[Plan, GarbageClassifier | None]:
         if head.pointer is None:
             nothing = "there is no _latest: nothing is a store here, and nothing is touched"
             return Plan(session.store.url, None, policy.grace, note=nothing), None
@@ -121,9 +121,9 @@ async def judge_store(session: Session, policy: RetentionPolicy) -> tuple[Plan, 
             retired=decision.retired,
             note=note,
         )
-        return plan, Judge(head.sequence, await index_live(session, head, decision, policy.grace))
+        return plan, GarbageClassifier(head.sequence, await index_live(session, head, decision, policy.grace))
 
-    return await reading(session.store, judge)
+    return await read_consistent(session.store, judge)
 
 
 def _checkpoints(decision: Decision) -> tuple[PlannedCheckpoint, ...]:
@@ -133,9 +133,10 @@ def _checkpoints(decision: Decision) -> tuple[PlannedCheckpoint, ...]:
 
 
 async def apply_plan(session: Session, plan: Plan, progress: Progress | None = None) -> Cleaned:
-    """Retire what the plan retires, with one swap, then delete what it deletes; or raise `OutrunError` and do neither.
+    """Retire what the plan retires, with one swap, then delete what it deletes.
 
-    What an interrupted cleanup has left, the next one deletes. `progress` is told objects.
+    Raises `StalePlanError`, and does neither, where something that it would take is needed by now. What an interrupted
+    cleanup has left, the next one deletes. `progress` is told objects.
     """
     if not isinstance(plan, Plan):
         raise IllegalArgumentError(f"expected a Plan, got {type(plan).__name__}")
@@ -151,7 +152,7 @@ async def _check(session: Session, head: Head, plan: Plan) -> tuple[Live, tuple[
     url = session.store.url
     if head.pointer is None:  # nothing is touched then, whatever a plan says
         if plan.retired or plan.total(DELETE).objects or plan.nonce is not None:
-            raise OutrunError(f"{url}: there is no _latest, but there was when this plan was made")
+            raise StalePlanError(f"{url}: there is no _latest, but there was when this plan was made")
         return Live((), None), ()
     fresh = head.pointer.nonce == plan.nonce and not plan.from_file  # a file may say anything
     if fresh and not plan.retired:
@@ -159,7 +160,7 @@ async def _check(session: Session, head: Head, plan: Plan) -> tuple[Live, tuple[
     now = await decide(session, head, RetentionPolicy(grace=plan.grace))
     needed = protected(head, now.live, plan.retired)
     if needed is not None:
-        raise OutrunError(f"{url}: this plan retires {needed.id}, which is needed now: make a new plan")
+        raise StalePlanError(f"{url}: this plan retires {needed.id}, which is needed now: make a new plan")
     gone = tuple(ref for ref in dict.fromkeys(plan.retired) if ref in now.kept)
     if not fresh:
         going = set(gone)
@@ -170,13 +171,13 @@ async def _check(session: Session, head: Head, plan: Plan) -> tuple[Live, tuple[
 
 async def _check_rows(session: Session, head: Head, plan: Plan, decision: Decision) -> None:
     """The same judgement again, on the version that is there now, of every object that the plan deletes."""
-    judge = Judge(head.sequence, await index_live(session, head, decision, plan.grace))
+    judge = GarbageClassifier(head.sequence, await index_live(session, head, decision, plan.grace))
 
     def check() -> None:
         for row in _deletions(plan):
             now = judge(row.path, row.size) if row.leftover is None else judge.leftover(row.path, row.leftover)
             if now.action != DELETE:
-                raise OutrunError(
+                raise StalePlanError(
                     f"{session.store.url}: this plan deletes {row.path}, which must stay ({now.reason}): plan anew"
                 )
 

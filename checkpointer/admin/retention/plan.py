@@ -69,7 +69,7 @@ class PlannedCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class GarbageClassifier:
     """What becomes of an object, by its path alone; the same wherever the object was listed."""
 
     sequence: int

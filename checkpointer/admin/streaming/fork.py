@@ -29,8 +29,8 @@ from pyspark_checkpointer.admin.streaming.offset_log import (
     read_log,
 )
 from pyspark_checkpointer.admin.streaming.rewind_record import read_records
-from pyspark_checkpointer.admin.streaming.spark_location import Where, job_of
-from pyspark_checkpointer.checkpoint.latest import read_head, reading
+from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation, job_of
+from pyspark_checkpointer.checkpoint.latest import read_consistent, read_head
 from pyspark_checkpointer.checkpoint.liveness import this_copier
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
 from pyspark_checkpointer.checkpoint.writer import Session
@@ -79,7 +79,7 @@ async def fork(
     session: Session,
     what: CheckpointSelector,
     target: Session,
-    source_log: Where,
+    source_log: SparkCheckpointLocation,
     target_log: Store,
     progress: Progress | None,
 ) -> Fork:
@@ -95,7 +95,7 @@ async def _fork(
     session: Session,
     what: CheckpointSelector,
     target: Session,
-    source_log: Where,
+    source_log: SparkCheckpointLocation,
     target_log: Store,
     progress: Progress | None,
 ) -> Fork:
@@ -103,7 +103,7 @@ async def _fork(
         raise IllegalArgumentError(
             f"{target_log.url}: the two roots and Spark's checkpoint are folders of their own each"
         )
-    ref, manifest = await reading(session.store, lambda head: read_live(session, head, what))
+    ref, manifest = await read_consistent(session.store, lambda head: read_live(session, head, what))
     job = job_of(session, manifest)
     spark = source_log.open(session.store.url, job)
     try:

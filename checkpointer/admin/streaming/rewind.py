@@ -24,9 +24,9 @@ from pyspark_checkpointer.admin.streaming.rewind_record import (
     read_records,
     write_record,
 )
-from pyspark_checkpointer.admin.streaming.spark_location import Where, job_of
+from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation, job_of
 from pyspark_checkpointer.checkpoint.history import is_live
-from pyspark_checkpointer.checkpoint.latest import Head, reading
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.liveness import is_running
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find, read_live
@@ -114,14 +114,14 @@ class Options:
     """Told bytes while the target is read."""
 
 
-async def rewind(session: Session, to: CheckpointSelector, where: Where, options: Options) -> Rewind:
+async def rewind(session: Session, to: CheckpointSelector, where: SparkCheckpointLocation, options: Options) -> Rewind:
     """Take state and Spark's progress back to a live checkpoint. See `Checkpointer.rewind`."""
     target = await find(session, to)
     async with _opened(session, where) as query:
         return await (await query.attempt(target)).run(options)
 
 
-async def undo(session: Session, where: Where, options: Options) -> Rewind:
+async def undo(session: Session, where: SparkCheckpointLocation, options: Options) -> Rewind:
     """Put back what the last rewind took away. See `Checkpointer.undo_rewind`."""
     async with _opened(session, where) as query:
         attempt = await query.undoing()
@@ -129,7 +129,7 @@ async def undo(session: Session, where: Where, options: Options) -> Rewind:
 
 
 @asynccontextmanager
-async def _opened(session: Session, where: Where) -> AsyncIterator["_Query"]:
+async def _opened(session: Session, where: SparkCheckpointLocation) -> AsyncIterator["_Query"]:
     """The query as it is: what is committed, and Spark's checkpoint."""
     base = await session.read_base()
     if base.manifest is None or base.parent is None:
@@ -191,7 +191,7 @@ class _Query:
 
     async def _find(self, to: CheckpointId) -> tuple[Ref, Manifest]:
         wanted = CheckpointSelector.parse(to)
-        return await reading(self.session.store, lambda head: read_live(self.session, head, wanted))
+        return await read_consistent(self.session.store, lambda head: read_live(self.session, head, wanted))
 
     async def _left_by(self, record: Record, savepoint: str) -> CheckpointId:
         try:
@@ -208,7 +208,7 @@ class _Query:
                 return True
             return None if head.pointer is not None and head.pointer.boundary > record.new.sequence else False
 
-        happened = await reading(store, look)
+        happened = await read_consistent(store, look)
         if happened is None:
             raise InvalidStateError(
                 f"{self.spark.url}/{record.folder}: the history does not reach back to the commit of this rewind, "
@@ -300,7 +300,7 @@ class _Attempt:
         await write_record(spark, record)
         if record.savepoint is not None:
             await savepoint(session, record.savepoint, CheckpointSelector.parse(committed))
-        session.stand_on(self.query.base)
+        session.rebase(self.query.base)
         try:
             await rollback(session, CheckpointSelector.parse(self.target.id), new, job, verified=self.target)
         except ConflictError as error:

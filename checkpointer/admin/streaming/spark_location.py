@@ -14,7 +14,7 @@ from pyspark_checkpointer.storage.base import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class SparkCheckpointLocation:
     """Spark's checkpoint, as the caller gave it; by default where the query had it last."""
 
     location: str | os.PathLike[str] | None

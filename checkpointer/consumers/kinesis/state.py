@@ -23,7 +23,7 @@ from pyspark_checkpointer.manifests.model import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingCheckpoint:
     """A checkpoint that was prepared, and what the application keeps with it."""
 
     number: ExtendedSequenceNumber
@@ -36,7 +36,7 @@ class Recorded:
 
     shard: str
     checkpoint: ExtendedSequenceNumber
-    pending: Pending | None = None
+    pending: PendingCheckpoint | None = None
     extra: Mapping[str, Json] = field(default_factory=dict)
 
 
@@ -52,7 +52,7 @@ def prepared(
     """`new` pending in place of what is. What is checkpointed already needs no preparing, unless to keep a state."""
     _check(recorded, new, seen)
     nothing = new == recorded.checkpoint and state is None
-    return replace(recorded, pending=None if nothing else Pending(new, state))
+    return replace(recorded, pending=None if nothing else PendingCheckpoint(new, state))
 
 
 def coalesced(recorded: Recorded, new: Recorded) -> Recorded:
@@ -103,7 +103,7 @@ def decode(shard: str, value: Value | None, initial: ExtendedSequenceNumber) -> 
     return Recorded(
         shard,
         number,
-        None if pending is None else Pending(_decode_number(pending), _decode_state(pending)),
+        None if pending is None else PendingCheckpoint(_decode_number(pending), _decode_state(pending)),
         fields.rest(),
     )
 

@@ -24,8 +24,8 @@ from pyspark_checkpointer.errors import (
     CorruptionError,
     FencedError,
     IllegalArgumentError,
-    OutrunError,
     RetiredError,
+    StalePlanError,
     StoreRefusedError,
 )
 from pyspark_checkpointer.manifests import object_paths
@@ -330,7 +330,7 @@ def test_a_plan_from_a_file_cannot_delete_what_is_live(world: World, tmp_path: P
     with pytest.raises(CorruptionError, match="not what it says in sum"):
         Plan.load(file)
     file.write_bytes(head.replace(b'["keep", ', b'["delete", ') + zstandard.compress(rows))
-    with pytest.raises(OutrunError):
+    with pytest.raises(StalePlanError):
         client.apply(Plan.load(file))
     assert world.objects() == before
 
@@ -431,7 +431,7 @@ def test_a_plan_that_was_outrun_is_refused_and_does_nothing(world: World, event:
     plan = client.plan(LAST_TWO)
     event(client, ids)
     before, objects, contents = world.latest(), world.objects(), world.contents()
-    with pytest.raises(OutrunError, match="new") as caught:
+    with pytest.raises(StalePlanError, match="new") as caught:
         world.actor().apply(plan)
     assert isinstance(caught.value, ConflictError)
     assert (world.latest(), world.objects()) == (before, objects)
@@ -445,7 +445,7 @@ def test_a_plan_is_outrun_even_in_the_middle_of_its_swap(world: World) -> None:
     plan = client.plan(LAST_TWO)
     client.faults.call(lambda _: other.savepoint("just now", ids[0]), "swap")
     objects = world.objects()
-    with pytest.raises(OutrunError):
+    with pytest.raises(StalePlanError):
         client.apply(plan)
     assert objects <= world.objects()
 
@@ -518,7 +518,7 @@ def test_a_plan_is_for_one_store(world: World) -> None:
         other.apply(client.plan())
     plan = client.plan(LAST_TWO)
     world.delete("_latest")
-    with pytest.raises(OutrunError, match="no _latest"):
+    with pytest.raises(StalePlanError, match="no _latest"):
         client.apply(plan)
     with pytest.raises(IllegalArgumentError):
         client.apply([])  # type: ignore[arg-type]
@@ -540,7 +540,7 @@ def test_a_plan_for_a_store_that_went_back_in_time_is_refused(world: World, reti
     world.delete(*world.objects())
     for path, data in backup[2].items():
         runtime.run_sync(world.store.compare_and_swap(path, data, None))
-    with pytest.raises(OutrunError):
+    with pytest.raises(StalePlanError):
         world.actor().apply(plan)
     assert world.objects() == backup[1]
 
@@ -824,7 +824,7 @@ def test_a_plan_from_a_file_touches_nothing_without_a_pointer(world: World, tmp_
     file.write_bytes(file.read_bytes().replace(b'"nonce": "', b'"nonce": null, "was": "', 1))
     world.delete("_latest")
     before = world.objects()
-    with pytest.raises(OutrunError, match="no _latest"):
+    with pytest.raises(StalePlanError, match="no _latest"):
         client.apply(Plan.load(file))
     assert world.objects() == before
 
