@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pyspark_checkpointer.checkpoint import objects
 from pyspark_checkpointer.checkpoint.comparison import Comparison
-from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
+from pyspark_checkpointer.checkpoint.latest import Head, find_head, read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, UploadQueue
@@ -150,7 +150,7 @@ async def refuse_used(target: Session) -> None:
     What an export left behind that did not come to its end is of sequence 1, and no obstacle.
     """
     url = target.store.url
-    if (await read_head(target.store)).version is not None:
+    if (await find_head(target.store)).version is not None:
         raise InvalidStateError(f"{url}: holds a store already: export to an empty root")
     owners = (object_paths.owner(entry.path) for entry in await target.store.list(object_paths.MANIFESTS))
     if any(owner is not None and owner.sequence > 1 for owner in owners):

@@ -16,9 +16,9 @@ from pyspark_checkpointer.admin.losses import RepairPlan
 from pyspark_checkpointer.admin.repair_candidates import survey
 from pyspark_checkpointer.admin.salvage import Salvage, extract, salvage
 from pyspark_checkpointer.checkpoint import objects
-from pyspark_checkpointer.checkpoint.history import is_live, newest_above, read_history
+from pyspark_checkpointer.checkpoint.history import is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
-from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_damaged, read_head
+from pyspark_checkpointer.checkpoint.latest import Head, find_head, newest_above, read_consistent, read_damaged
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.writer import Base, Session
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
@@ -132,7 +132,7 @@ async def _examine(session: Session, wanted: CheckpointSelector, progress: Progr
 async def _is_old(session: Session, head: Head) -> bool:
     """Return whether `_latest` is an old copy that somebody put there."""
     newest = await newest_above(session.store, head)
-    return newest is not None and (await read_head(session.store)).version == head.version
+    return newest is not None and (await find_head(session.store)).version == head.version
 
 
 async def _find_sound(session: Session) -> Intact | None:

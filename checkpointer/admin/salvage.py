@@ -30,7 +30,8 @@ class Salvage:
     older: Mapping[str, Mapping[int, Chain]] = field(default_factory=dict)
     """By operator and partition, what damaged partitions can be taken back to."""
     broken: frozenset[str] = frozenset()
-    """Objects that are not what their names say. Some of their slices may be."""
+    """Objects of which only the slices that are needed are copied: those that are damaged, and packs of older states,
+    whose other slices were not looked at."""
 
     def content(self, *, older_partitions: bool) -> Manifest:
         """Return the checkpoint as it is to be copied."""
@@ -112,7 +113,7 @@ class _Look:
             kept[name] = replace(operator, chains=chains, segments=(), patches=())
         whole = sum(len(operator.chains) for operator in kept.values())
         plan = RepairPlan(ref.id, manifest.epoch, whole, tuple(losses))
-        return Salvage(plan, replace(manifest, operators=kept), older, frozenset(problems))
+        return Salvage(plan, replace(manifest, operators=kept), older, frozenset(problems) | _packs(older))
 
     async def _partitions(
         self, name: str, operator: Operator, problems: Mapping[str, str]
@@ -270,6 +271,12 @@ async def _extract(
 def _head(operator: Operator) -> tuple[object, ...]:
     """Return what has to be the same for a partition of one to be a partition of another."""
     return operator.partitions, operator.partitioner, operator.codec, operator.schema
+
+
+def _packs(older: Mapping[str, Mapping[int, Chain]]) -> frozenset[str]:
+    """Return the objects that older states share with what is not needed."""
+    artifacts = (a for chains in older.values() for chain in chains.values() for a in chain)
+    return frozenset(artifact.path for artifact in artifacts if artifact.length != artifact.size)
 
 
 def _records(chain: Chain) -> int:

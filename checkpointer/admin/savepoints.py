@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pyspark_checkpointer.checkpoint import objects
-from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history, refuse_lost
+from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
 from pyspark_checkpointer.checkpoint.prepared import refuse_prepared
@@ -62,7 +62,6 @@ async def list_checkpoints(session: Session) -> list[CheckpointId]:
     """Return every live checkpoint, oldest first."""
 
     async def read(head: Head) -> list[CheckpointId]:
-        await refuse_lost(session.store, head)
         return list((await read_history(session.store, head)).refs())
 
     return await read_consistent(session.store, read)
@@ -72,7 +71,6 @@ async def savepoints(session: Session) -> list[Savepoint]:
     """Every savepoint, oldest checkpoint first. Reads the catalog only, so that damage elsewhere does not matter."""
 
     async def read(head: Head) -> tuple[CatalogEntry, ...]:
-        await refuse_lost(session.store, head)
         return await read_entries(session.store, head)
 
     entries = await read_consistent(session.store, read)

@@ -37,7 +37,7 @@ PREPARED: Kind = "prepared"
 FORMS = "latest, an id or the beginning of one, epoch=41, savepoint=NAME or the bare name, or at=2024-01-02T06:00Z"
 """The grammar in one line, for errors."""
 
-_EPOCH = re.compile(r"-?[0-9]{1,18}")
+_EPOCH = re.compile(r"-?[0-9]{1,19}")  # more is no epoch: those of `begin` have 64 bits
 _BEGINNING = re.compile(r"0[0-9]{9}|[0-9]{1,10}-[0-9a-f]{0,8}")  # ten digits without a zero may be a time as an epoch
 _ID = re.compile(r"[0-9]{10}-[0-9a-f]{8}")
 

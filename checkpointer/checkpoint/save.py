@@ -291,7 +291,12 @@ class CheckpointWriter:
             return self._prepared
 
     async def abort(self) -> None:
-        """Leave nothing visible. Objects already written are garbage that cleanup knows by this attempt's id."""
+        """Leave nothing visible. Objects already written are garbage that cleanup knows by this attempt's id.
+
+        Does nothing in a child process, which leaves its parent's attempt alone.
+        """
+        if not self._session.is_of_this_process:
+            return
         if self._prepared is not None:
             if self._prepared.outcome is None:
                 await self._prepared.abort()
@@ -403,6 +408,11 @@ class CheckpointWriter:
         return manifest, segments
 
     def _check_open(self) -> None:
+        if not self._session.is_of_this_process:  # the parent would commit without what is added here
+            raise InvalidStateError(
+                f"{self.id}: this attempt was begun before this process was forked, and belongs to its parent: write "
+                "here with save_snapshot(id, …) or save_delta(id, …), and attach() in the parent what they return"
+            )
         if self._ended is not None:
             raise InvalidStateError(f"{self.id}: this attempt {self._ended}: begin another")
 

@@ -5,6 +5,7 @@ A session belongs to one process and lives on the library's event loop. It does 
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -65,10 +66,16 @@ class Session:
         self._invalid: str | None = None
         self._viewed: CheckpointId | None = None
         self._instance = host.token(32)
+        self._process = os.getpid()
         self._forks = runtime.forks()
         self._fenced: FencedError | None = None
         self._probed = False
         self._background: asyncio.Task[object] | None = None
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether no fork came between: a child process has a copy of the session, whose event loop it has not."""
+        return self._process == os.getpid()
 
     # ---- what the session stands on ----------------------------------------------------------------------------
 
@@ -102,7 +109,6 @@ class Session:
 
     async def base_in(self, head: Head) -> Base:
         """Return the committed checkpoint of one version of `_latest`."""
-        await history.refuse_lost(self.store, head)
         ref = head.committed
         return Base(head, None if ref is None else await objects.read_manifest(self.store, self.host, ref))
 

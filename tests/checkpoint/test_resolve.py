@@ -18,7 +18,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId
 from tests.cli.conftest import Run, run
-from tests.world import World, line
+from tests.world import World, line, put
 
 __all__ = ["run"]
 
@@ -62,6 +62,16 @@ def test_a_savepoint_that_has_such_a_name_from_before_is_kept(world: World, monk
         for name in ("latest", "2"):
             ck.delete_savepoint(name)
         assert ck.savepoints() == []
+
+
+@pytest.mark.parametrize("epoch", [1795446116680452841, 2**63 - 1, -(2**63) + 1])
+def test_every_epoch_that_begin_takes_can_be_named(world: World, epoch: int) -> None:
+    with world.actor() as ck:
+        made = put(ck, b"x", epoch=epoch)
+        assert meant(ck, f"epoch={epoch}") == made
+        assert ck.restore(f"epoch={epoch}").id == ck.restore(epoch=epoch).id == made  # type: ignore[union-attr]
+        with pytest.raises(IllegalArgumentError, match="expected a number"):
+            meant(ck, "epoch=" + "1" * 20)
 
 
 def test_a_savepoint_whose_name_is_a_number_is_no_guess(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
