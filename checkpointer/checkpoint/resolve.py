@@ -150,9 +150,15 @@ def _to_time(text: str) -> datetime:
 
 
 def means_two_things(name: str) -> bool:
-    """Say whether the name of a savepoint would be read as something else."""
+    """Say whether the name of a savepoint would be read as something else, by the library or by people.
+
+    `Latest` and ` latest` are not the word of the grammar, but nobody who types them means a savepoint; what begins
+    with a hyphen is an option of the command line, or the root that the environment names.
+    """
+    if name.startswith("-"):
+        return True
     try:
-        return CheckpointSelector.parse(name).kind != "name"
+        return CheckpointSelector.parse(name.strip().casefold()).kind != "name"
     except IllegalArgumentError:
         return True
 
