@@ -9,7 +9,7 @@ digests and the chains they make are what they were. What a crash leaves behind 
 import logging
 from dataclasses import replace
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata, offload, upload
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
@@ -55,12 +55,12 @@ class Copier:
             copied = replace(
                 manifest, id=checkpoint, parent=None, created=host.now(), operators=operators, cost=None, extra={}
             )
-            return objects.spill(copied, None)
+            return metadata.spill(copied, None)
 
         written, segments = await host.run(renamed)
         for segment in segments:
-            await objects.put(store, segment.path, segment.data)
-        return await objects.write_manifest(store, host, written), written
+            await upload.put_once(store, segment.path, segment.data)
+        return await metadata.write_manifest(store, host, written), written
 
     async def _copy_objects(self, wanted: dict[str, set[Artifact]]) -> None:
         """Equal deltas of several attempts become one object of this one, so there may be fewer than there were."""
@@ -83,8 +83,8 @@ class Copier:
         source = next(iter(artifacts)).path
         data = (await self._source.get(source, limit=size)).data
         comparison = Comparison(source, size, artifacts)
-        await objects.compute(self._target.host, lambda: comparison.compare(data), len(data) <= objects.BIG)
-        await objects.put(self._target.store, path, data)
+        await offload.compute(self._target.host, lambda: comparison.compare(data), small=len(data) <= offload.LARGE)
+        await upload.put_once(self._target.store, path, data)
         self._written.add(path)
         await self._tell(size)
 

@@ -15,7 +15,7 @@ from pyspark_checkpointer.admin.export import Copier
 from pyspark_checkpointer.admin.losses import RepairPlan
 from pyspark_checkpointer.admin.repair_candidates import survey
 from pyspark_checkpointer.admin.salvage import Salvage, extract, salvage
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, newest_above, read_consistent, read_damaged
@@ -156,7 +156,7 @@ def _sound_error(session: Session, sound: Intact) -> InvalidStateError:
 async def _reads_catalog(session: Session, head: Head) -> bool:
     assert head.pointer is not None
     try:
-        await objects.read_catalog(session.store, head.pointer.catalog)
+        await metadata.read_catalog(session.store, head.pointer.catalog)
     except (CorruptionError, ObjectNotFoundError):
         return False
     return True
@@ -168,7 +168,7 @@ async def _copy_savepoints(
     """Copy the savepoints that are whole, and return the entries of the copies."""
     entries = []
     for entry, checkpoint in zip(savepoints, ids, strict=False):
-        manifest = await objects.read_manifest(session.store, session.host, entry.ref)
+        manifest = await metadata.read_manifest(session.store, session.host, entry.ref)
         ref, _ = await copier.copy(manifest, checkpoint)
         entries.append(replace(entry, ref=ref, nonce=session.host.token(32)))
     return entries
@@ -179,4 +179,4 @@ async def _write_catalog(
 ) -> CatalogRef | None:
     if not entries:
         return None
-    return await objects.write_catalog(session.store, Catalog(session.draw_id(committed.sequence), tuple(entries)))
+    return await metadata.write_catalog(session.store, Catalog(session.draw_id(committed.sequence), tuple(entries)))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark_checkpointer.admin.losses import SHOWN, Loss, Older, RepairPlan
 from pyspark_checkpointer.admin.repair_candidates import StoreScan
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata, offload, upload
 from pyspark_checkpointer.checkpoint.verify import Check
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.errors import CheckpointNotFoundError, CorruptionError, UnsupportedFormatError
@@ -194,7 +194,7 @@ class _Look:
             for name, operator in manifest.operators.items():
                 alone = replace(manifest, operators={name: operator})
                 try:
-                    loaded = await objects.load_operators(self._session.store, self._session.host, alone)
+                    loaded = await metadata.load_operators(self._session.store, self._session.host, alone)
                     operators[name] = loaded.operators[name]
                 except UnsupportedFormatError:
                     raise
@@ -228,7 +228,7 @@ async def read_slice(session: Session, artifact: Artifact) -> bytes:
     data = b""
     if artifact.length:
         data = await session.store.get_range(artifact.path, artifact.offset, artifact.length)
-    await objects.check(session.host, artifact.path, data, artifact.length, artifact.digest)
+    await offload.verify_bytes(session.host, artifact.path, data, artifact.length, artifact.digest)
     return data
 
 
@@ -264,7 +264,7 @@ async def _extract(
     else:
         path = object_paths.artifact(name, partition, owner, artifact.kind, artifact.digest, codec)
         made = replace(artifact, path=path, offset=0, size=artifact.length, tail=None)
-    await objects.put(session.store, made.path, data)
+    await upload.put_once(session.store, made.path, data)
     return made
 
 

@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
@@ -132,7 +132,7 @@ async def recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry,
     assert head.pointer is not None
     ordered = tuple(sorted(entries, key=lambda entry: (entry.ref.id, entry.name or "")))
     ref = (
-        await objects.write_catalog(session.store, Catalog(session.draw_id(head.sequence), ordered))
+        await metadata.write_catalog(session.store, Catalog(session.draw_id(head.sequence), ordered))
         if ordered
         else None
     )
@@ -195,7 +195,7 @@ async def _rollback(
             return replace(pointer, committed=ref, prepared=None)
 
         with session.reports.committing(meter, manifest.id, manifest.epoch):
-            ref = await objects.write_manifest(session.store, session.host, manifest)
+            ref = await metadata.write_manifest(session.store, session.host, manifest)
             head = await session.swap_pointer(base, ref, plan)
         session.rebase_on_commit(head, ref, manifest)
         logger.info("%s: rolled back to %s, as %s", session.store.url, target.id, ref.id)
@@ -224,13 +224,13 @@ async def update_latest(session: Session, checkpoint: CheckpointId) -> Checkpoin
 async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, meter: Meter) -> CheckpointId:
     async with session.lock:
         try:
-            ref, found = await objects.find_manifest(session.store, checkpoint)
+            ref, found = await metadata.find_manifest(session.store, checkpoint)
         except ObjectNotFoundError:
             raise CheckpointNotFoundError(
                 f"{session.store.url}: no manifest of {checkpoint}: save_manifest() first"
             ) from None
         try:
-            manifest = await objects.load_operators(session.store, session.host, found)
+            manifest = await metadata.load_operators(session.store, session.host, found)
             _check_attempt(session, base.parent, base.manifest, manifest)
             await _check_written(session, manifest)
         except ObjectNotFoundError as error:
@@ -264,8 +264,8 @@ def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None
             f"{session.store.url}: {manifest.id} has parent {manifest.parent and manifest.parent.id}, but "
             f"{parent and parent.id} was restored: save it again on top of that, under a new id"
         )
-    known = objects.objects_of(parent, before) if parent is not None and before is not None else set()
-    for path in objects.objects_of(Ref(manifest.id, ""), manifest) - known:
+    known = metadata.objects_of(parent, before) if parent is not None and before is not None else set()
+    for path in metadata.objects_of(Ref(manifest.id, ""), manifest) - known:
         if object_paths.owner(path) != manifest.id:
             raise IllegalArgumentError(f"{path}: neither of the parent nor written for {manifest.id}")
     for name, operator in manifest.operators.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from pyspark_checkpointer.checkpoint.latest import Head, list_sizes
-from pyspark_checkpointer.checkpoint.objects import find_manifest, read_catalog, read_manifest_alone
+from pyspark_checkpointer.checkpoint.metadata import find_manifest, read_catalog, read_manifest_alone
 from pyspark_checkpointer.errors import OutcomeUnknownError
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
 from pyspark_checkpointer.storage.base import Store

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Literal, Self
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.writer import Session
@@ -179,7 +179,7 @@ async def find(session: Session, wanted: CheckpointSelector) -> CheckpointId:
 async def read_live(session: Session, head: Head, wanted: CheckpointSelector) -> tuple[Ref, Manifest]:
     """Read the live checkpoint that is meant, with all its chains."""
     ref = await resolve_live(session, head, wanted)
-    return ref, await objects.read_manifest(session.store, session.host, ref)
+    return ref, await metadata.read_manifest(session.store, session.host, ref)
 
 
 async def resolve_live(session: Session, head: Head, wanted: CheckpointSelector) -> Ref:
@@ -281,6 +281,6 @@ async def _newest(session: Session, head: Head, fits: Callable[[Manifest], bool]
             return ref, []
     on_chain = {ref for ref, _ in history.chain}
     kept = sorted({e.ref for e in history.entries} - on_chain, key=lambda ref: ref.id, reverse=True)
-    manifests = await asyncio.gather(*(objects.read_manifest_alone(session.store, ref) for ref in kept))
+    manifests = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref in kept))
     found = next((ref for ref, manifest in zip(kept, manifests, strict=True) if fits(manifest)), None)
     return found, [*(manifest for _, manifest in history.chain), *manifests]

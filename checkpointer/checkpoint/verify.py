@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata, offload
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.history import list_manifests, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, newest_above
@@ -160,7 +160,7 @@ class Check:
         self._operator = operator
         self.share = share
         self._seed = session.host.token(16).encode()
-        self._shared = objects.Segments(self._store, self._host)
+        self._shared = metadata.Segments(self._store, self._host)
         self._loaded: dict[tuple[str, ...], Operator] = {}
         self._segments: dict[str, bool] = {}
         self._looked_at: set[Artifact] = set()
@@ -237,11 +237,11 @@ class Check:
         """
         path = object_paths.manifest(ref.id)
         with self.noting(path, ref.id):
-            manifest = await objects.read_manifest_alone(self._store, ref)
+            manifest = await metadata.read_manifest_alone(self._store, ref)
             self.manifests = {ref: manifest}
             self.manifests[ref] = await self.with_chains(ref, manifest)
             await self.read_objects()
-            needed = objects.objects_of(ref, manifest) | objects.objects_of(ref, self.manifests[ref])
+            needed = metadata.objects_of(ref, manifest) | metadata.objects_of(ref, self.manifests[ref])
             return self.manifests[ref], needed & {finding.path for finding in self.findings}
         return None, {path}
 
@@ -254,7 +254,7 @@ class Check:
             manifest = listed.get(ref)
             if manifest is None:
                 with self.noting(object_paths.manifest(ref.id), ref.id, and_older=ref.id.sequence > boundary):
-                    manifest = await objects.read_manifest_alone(self._store, ref)
+                    manifest = await metadata.read_manifest_alone(self._store, ref)
             if manifest is None:
                 break
             self._add(ref, manifest)
@@ -262,7 +262,7 @@ class Check:
         others = [] if head.prepared is None else [head.prepared]
         catalog = head.pointer.catalog
         with self.noting("" if catalog is None else catalog.path):
-            self.catalog = await objects.read_catalog(self._store, catalog)
+            self.catalog = await metadata.read_catalog(self._store, catalog)
         if self.catalog is not None:
             self.objects += 1
             others += [entry.ref for entry in self.catalog.entries]
@@ -270,7 +270,7 @@ class Check:
         for ref in dict.fromkeys(others):
             if ref not in self.manifests and object_paths.manifest(ref.id) not in damaged:
                 with self.noting(object_paths.manifest(ref.id), ref.id):
-                    self._add(ref, await objects.read_manifest_alone(self._store, ref))
+                    self._add(ref, await metadata.read_manifest_alone(self._store, ref))
 
     def _add(self, ref: Ref, manifest: Manifest) -> None:
         self.manifests[ref] = manifest
@@ -300,7 +300,7 @@ class Check:
             self._segments[path] = False
             with self.noting(path):
                 data = (await self._store.get(path, limit=segment.size)).data
-                await objects.check(self._host, path, data, segment.size, object_paths.digest_of(path))
+                await offload.verify_bytes(self._host, path, data, segment.size, object_paths.digest_of(path))
                 self._segments[path] = True
                 self.objects += 1
                 self.bytes += segment.size
@@ -309,7 +309,7 @@ class Check:
     def _naming(self, path: str) -> Iterator[CheckpointId]:
         """Yield the checkpoints that need an object."""
         for ref, manifest in self.manifests.items():
-            if path in objects.objects_of(ref, manifest):
+            if path in metadata.objects_of(ref, manifest):
                 yield ref.id
 
     async def read_objects(self) -> None:

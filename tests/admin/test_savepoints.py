@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.checkpoint.objects import read_catalog
+from pyspark_checkpointer.checkpoint.metadata import read_catalog
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     ConflictError,

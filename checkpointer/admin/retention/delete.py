@@ -8,7 +8,7 @@ from pyspark_checkpointer.admin.retention.expire import Live, decide, without
 from pyspark_checkpointer.admin.retention.plan import GarbageClassifier
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, index_live
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
@@ -67,7 +67,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
 async def _read_live(session: Session, head: Head, ref: Ref) -> Live:
     """Return what is live; where the manifest of `ref` cannot be read, the chain ends with it."""
     assert head.pointer is not None
-    catalog = await objects.read_catalog(session.store, head.pointer.catalog)
+    catalog = await metadata.read_catalog(session.store, head.pointer.catalog)
     chain: list[Ref] = []
     following: Ref | None = None
     try:
@@ -85,7 +85,7 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> Live:
 async def _sweep(session: Session, gone: Ref) -> None:
     """Delete what only a deleted checkpoint named, and nothing that was retired lately and may be in use."""
     try:
-        manifest = await objects.read_manifest(session.store, session.host, gone)
+        manifest = await metadata.read_manifest(session.store, session.host, gone)
     except ObjectNotFoundError:
         return  # somebody else swept it meanwhile
 
@@ -98,7 +98,7 @@ async def _sweep(session: Session, gone: Ref) -> None:
         ), leads_on
 
     found, leads_on = await read_consistent(session.store, judge)
-    paths = objects.objects_of(gone, manifest)
+    paths = metadata.objects_of(gone, manifest)
     if leads_on:  # its manifest names the one before it, which was retired lately, and must still be found
         paths.discard(object_paths.manifest(gone.id))
     await session.store.delete([path for path in sorted(paths) if found(path, 0).action == DELETE])

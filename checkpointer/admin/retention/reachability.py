@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Literal
 
 from pyspark_checkpointer.admin.retention.expire import Decision, is_young
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import walk_from
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.writer import Session
@@ -92,18 +92,18 @@ async def index_live(
         named.append((head.prepared, Namer(head.prepared.id, "prepared", KEEP)))
     action = LATER if grace else DELETE
     named += [(ref, Namer(ref.id, "retired by this plan", action)) for ref in decision.retired]
-    segments = objects.Segments(session.store, session.host)
+    segments = metadata.Segments(session.store, session.host)
     parents: set[Ref] = set()
     for start in range(0, len(named), AT_ONCE):
         some = named[start : start + AT_ONCE]
-        found = await asyncio.gather(*(objects.read_manifest_alone(session.store, ref) for ref, _ in some))
+        found = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref, _ in some))
         whole = await asyncio.gather(*map(segments.load, found))
         segments.forget_but(found)
         parents |= {manifest.parent for manifest in found if manifest.parent is not None}
 
         def add(some: list[tuple[Ref, Namer]] = some, whole: list[Manifest] = whole) -> None:
             for (ref, namer), manifest in zip(some, whole, strict=True):
-                index.add(namer, objects.objects_of(ref, manifest))
+                index.add(namer, metadata.objects_of(ref, manifest))
 
         await session.host.run(add)
     known = {ref for ref, _ in named}
@@ -131,10 +131,10 @@ async def _add_retired(
         if old.catalog is not None:
             index.add(Namer(None, _why(old), LATER), [old.catalog.path])
             with suppress(ObjectNotFoundError, CorruptionError):
-                catalog = await objects.read_catalog(session.store, old.catalog)
+                catalog = await metadata.read_catalog(session.store, old.catalog)
                 starts |= {entry.ref for entry in catalog.entries} if catalog else set()
     lowest = min((old.boundary for old in young), default=0)
-    segments = objects.Segments(session.store, session.host)
+    segments = metadata.Segments(session.store, session.host)
     for start in sorted(starts - known, key=lambda ref: ref.id, reverse=True) if young else ():
         with suppress(ObjectNotFoundError, CorruptionError):
             async for ref, manifest in walk_from(session.store, start, min(lowest, start.id.sequence)):
@@ -142,7 +142,7 @@ async def _add_retired(
                     break
                 known.add(ref)
                 newest = max((old for old in young if old.boundary <= ref.id.sequence), default=young[-1], key=_when)
-                paths = objects.objects_of(ref, await segments.load(manifest))
+                paths = metadata.objects_of(ref, await segments.load(manifest))
                 segments.forget_but([manifest])
                 index.add(Namer(ref.id, _why(newest), LATER), paths)
 
