@@ -10,7 +10,7 @@ from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import Head, read_head
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref
 from pyspark_checkpointer.runtime.host import Host

@@ -14,8 +14,9 @@ from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
 from pyspark_checkpointer.checkpoint.restore import explaining
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, UploadQueue
-from pyspark_checkpointer.checkpoint.writer import Base, Session
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
@@ -71,10 +72,10 @@ class Copier:
         flight = UploadQueue()
         try:
             for path, artifacts in missing.items():
-                await flight.start(
+                await flight.submit(
                     self._copy_object(path, sizes[path], artifacts), max(sizes[path], IN_FLIGHT // AT_ONCE)
                 )
-            await flight.land()
+            await flight.join()
         finally:
             await flight.cancel()
 

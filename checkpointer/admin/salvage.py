@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pyspark_checkpointer.admin.losses import SHOWN, Loss, Older, RepairPlan
 from pyspark_checkpointer.admin.repair_candidates import StoreScan
 from pyspark_checkpointer.checkpoint import metadata, offload, upload
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verify import Check
-from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.errors import CheckpointNotFoundError, CorruptionError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CatalogEntry, Chain, CheckpointId, Manifest, Operator, Ref

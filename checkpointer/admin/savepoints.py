@@ -16,7 +16,8 @@ from pyspark_checkpointer.checkpoint.metering import Meter, written
 from pyspark_checkpointer.checkpoint.prepared import refuse_prepared
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, means_two_things, read_live, resolve_live
-from pyspark_checkpointer.checkpoint.writer import Base, Session
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.display import cut, moment, table
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,

@@ -10,7 +10,7 @@ import click
 from pyspark_checkpointer.admin import savepoints
 from pyspark_checkpointer.checkpoint.listing import read_listed, read_overview
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.runtime import run_sync
 

@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.cli import completion
 from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import visible

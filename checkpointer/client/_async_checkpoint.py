@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pyspark_checkpointer.checkpoint import prepared, restore, save
+from pyspark_checkpointer.checkpoint import commit, prepared, restore, save
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView
 from pyspark_checkpointer.client.seam import AsyncFace, AsyncStart
@@ -37,7 +37,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         session = self._client._session
         meter = session.reports.meter()
         with meter.blocking():
-            self._begun = await self._client._run(save.begin(session, self._epoch, self._job, meter))
+            self._begun = await self._client._run(commit.begin(session, self._epoch, self._job, meter))
         return self
 
     @property
@@ -115,17 +115,17 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     async def prepare(self) -> "AsyncPrepared":
         """The first of two phases: durable and protected, not yet committed."""
         with self._draft.meter.blocking():
-            return AsyncPrepared(await bridge(self._draft.prepare()))
+            return AsyncPrepared(await bridge(commit.prepare(self._draft)))
 
     async def commit(self) -> CheckpointId:
         """Commit now, for callers without an `async with` block."""
         with self._draft.meter.blocking():
-            await bridge(self._draft.commit())
+            await bridge(commit.commit(self._draft))
         return self.id
 
     async def abort(self) -> None:
         """Give up, leaving nothing visible. Once a commit is at its swap this does nothing."""
-        await bridge(self._draft.abort())
+        await bridge(commit.abort(self._draft))
 
     async def __aenter__(self) -> Self:
         return self if self._begun is not None else await self._begin()
@@ -135,17 +135,17 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     ) -> None:
         if error is not None:
             await self._give_up(error)
-        elif self._draft.open:
+        elif self._draft.state is save.AttemptState.OPEN:
             try:
                 if self._background:
                     with self._draft.meter.blocking():
                         self._draft.freeze()
-                        work = self._draft.commit()
+                        work = commit.commit(self._draft)
                         await self._client._tell(self._client._session.in_background(work, f"the commit of {self.id}"))
                 else:
                     await self.commit()
             except BaseException as failed:
-                if self._draft.open:  # it did not even begin
+                if self._draft.state is save.AttemptState.OPEN:  # it did not even begin
                     await self._give_up(failed)
                 raise
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pyspark_checkpointer.checkpoint import prepared, restore, save
+from pyspark_checkpointer.checkpoint import commit, prepared, restore, save
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView
 from pyspark_checkpointer.client.seam import SyncFace, SyncStart
@@ -38,7 +38,7 @@ class Checkpoint(SyncStart, NotPicklable):
         session = self._client._session
         meter = session.reports.meter()
         with meter.blocking():
-            self._begun = self._client._run(save.begin(session, self._epoch, self._job, meter))
+            self._begun = self._client._run(commit.begin(session, self._epoch, self._job, meter))
         return self
 
     @property
@@ -116,17 +116,17 @@ class Checkpoint(SyncStart, NotPicklable):
     def prepare(self) -> "Prepared":
         """The first of two phases: durable and protected, not yet committed."""
         with self._draft.meter.blocking():
-            return Prepared(run_sync(self._draft.prepare()))
+            return Prepared(run_sync(commit.prepare(self._draft)))
 
     def commit(self) -> CheckpointId:
         """Commit now, for callers without a `with` block."""
         with self._draft.meter.blocking():
-            run_sync(self._draft.commit())
+            run_sync(commit.commit(self._draft))
         return self.id
 
     def abort(self) -> None:
         """Give up, leaving nothing visible. Once a commit is at its swap this does nothing."""
-        run_sync(self._draft.abort())
+        run_sync(commit.abort(self._draft))
 
     def __enter__(self) -> Self:
         return self if self._begun is not None else self._begin()
@@ -136,17 +136,17 @@ class Checkpoint(SyncStart, NotPicklable):
     ) -> None:
         if error is not None:
             self._give_up(error)
-        elif self._draft.open:
+        elif self._draft.state is save.AttemptState.OPEN:
             try:
                 if self._background:
                     with self._draft.meter.blocking():
                         self._draft.freeze()
-                        work = self._draft.commit()
+                        work = commit.commit(self._draft)
                         self._client._tell(self._client._session.in_background(work, f"the commit of {self.id}"))
                 else:
                     self.commit()
             except BaseException as failed:
-                if self._draft.open:  # it did not even begin
+                if self._draft.state is save.AttemptState.OPEN:  # it did not even begin
                     self._give_up(failed)
                 raise
 

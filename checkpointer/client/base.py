@@ -11,7 +11,7 @@ from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
 from pyspark_checkpointer.checkpoint.migration import Migration, Transform
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import Migrate
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import CheckpointId, Operator
 from pyspark_checkpointer.runtime.host import SystemHost

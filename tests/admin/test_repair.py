@@ -12,6 +12,7 @@ import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, runtime
 from pyspark_checkpointer.admin.repair_candidates import Candidate
+from pyspark_checkpointer.checkpoint import commit
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -78,7 +79,7 @@ def test_every_manifest_is_a_candidate_with_its_evidence(world: World, loss: Cal
     client.savepoint("first", ids[0])
     whole = client.load_manifest(ids[1])
     abandoned = attempt(world.actor(), b"never committed")
-    runtime.run_sync(abandoned._draft._write())
+    runtime.run_sync(commit._write(abandoned._draft))
     loss(world)
     found = world.actor().repair_candidates()
     assert {candidate.id for candidate in found} == {*ids, abandoned.id}
@@ -102,7 +103,7 @@ def test_of_equals_the_proven_one_comes_first(world: World) -> None:
     line(world.actor(), 1)
     attempts = [attempt(world.actor(), b"%d" % number) for number in range(6)]
     for one in attempts:
-        runtime.run_sync(one._draft._write())
+        runtime.run_sync(commit._write(one._draft))
     committed = put(world.actor(), b"2")
     world.actor().savepoint("s")
     missing(world)

@@ -295,7 +295,7 @@ def test_a_checkpoint_put_together_by_hand_is_counted_when_it_is_committed(world
     client = watched.client
     checkpoint = client.new_id()
     artifact = client.save_snapshot(checkpoint, "op", 0, b"by hand")
-    parent = client._session._base.parent
+    parent = client._session.restored.parent
     client.save_manifest(
         Manifest(checkpoint, parent, operators={"op": Operator(1, "explicit", "raw", {0: (artifact,)})})
     )

@@ -528,7 +528,9 @@ def test_update_latest_takes_a_manifest_with_many_partitions(world: World) -> No
     checkpoint = client.new_id()
     artifact = client.save_snapshot(checkpoint, "op", 3, b"by hand")
     operator = replace(old.operators["op"], chains={**old.operators["op"].chains, 3: (artifact,)})
-    client.save_manifest(replace(old, id=checkpoint, parent=client._session._base.parent, operators={"op": operator}))
+    client.save_manifest(
+        replace(old, id=checkpoint, parent=client._session.restored.parent, operators={"op": operator})
+    )
     client.update_latest(checkpoint)
     with client.begin() as cp:
         cp.delta("op", 3, b"and on")

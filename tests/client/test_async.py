@@ -133,7 +133,9 @@ def test_the_single_verbs_are_awaited(world: World) -> None:
         artifact = await client.save_snapshot(checkpoint, "x", 0, b"x")
         delta = await client.save_delta(checkpoint, "x", 0, b"d")
         assert [await client.load_artifact(a) for a in (artifact, delta)] == [b"x", b"d"]
-        await client.save_manifest(type(old)(checkpoint, parent=client._session._base.parent, operators=old.operators))
+        await client.save_manifest(
+            type(old)(checkpoint, parent=client._session.restored.parent, operators=old.operators)
+        )
         assert (await client.load_manifest(checkpoint)).operators == old.operators
         assert await client.update_latest(checkpoint) == await client.read_latest() == checkpoint
 

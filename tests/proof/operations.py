@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests import codecs, object_paths
@@ -158,7 +158,7 @@ def by_hand(client: Actor, notes: dict[str, Any]) -> None:
     artifact = client.save_snapshot(checkpoint, "single", 0, b"by hand")
     operators = dict(restored.manifest.operators)
     operators["single"] = replace(operators["single"], chains={0: (artifact,)})
-    client.save_manifest(Manifest(checkpoint, parent=client._session._base.parent, operators=operators))
+    client.save_manifest(Manifest(checkpoint, parent=client._session.restored.parent, operators=operators))
     client.update_latest(checkpoint)
 
 

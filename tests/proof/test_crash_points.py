@@ -15,7 +15,8 @@ import pytest
 
 from pyspark_checkpointer.admin import export as copies
 from pyspark_checkpointer.admin.retention import plan
-from pyspark_checkpointer.checkpoint import metadata, restore, save
+from pyspark_checkpointer.checkpoint import commit as attempts
+from pyspark_checkpointer.checkpoint import metadata, restore
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests import object_paths, segments
 from pyspark_checkpointer.manifests.manifest_json import encode_pointer
@@ -114,7 +115,7 @@ ALWAYS = [
     (
         Planted(
             "segments that nobody writes",
-            save.CheckpointWriter._write,
+            attempts._write,
             "last += [PendingPut(segment.path, segment.data) for segment in segments]",
             "pass",
         ),

@@ -30,7 +30,8 @@ from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.liveness import is_running
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find, read_live
-from pyspark_checkpointer.checkpoint.writer import Base, Session
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.display import count, cut, facts
 from pyspark_checkpointer.errors import (
     CheckpointError,

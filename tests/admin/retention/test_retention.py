@@ -17,6 +17,7 @@ import zstandard
 
 from pyspark_checkpointer import Checkpointer, RetentionPolicy, runtime
 from pyspark_checkpointer.admin.retention.plan import Plan, PlanRow, Spool, Total
+from pyspark_checkpointer.checkpoint import commit
 from pyspark_checkpointer.checkpoint.latest import read_head
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -592,7 +593,7 @@ def test_an_attempt_in_the_making_is_not_swept(world: World) -> None:
     line(writer, 3)
     running = attempt(writer, b"x" * 200_000)
     gate = writer.faults.hold("swap")
-    work = runtime.submit(running._draft.commit())
+    work = runtime.submit(commit.commit(running._draft))
     gate.wait()
     janitor.clean(LAST_TWO)
     gate.open()
