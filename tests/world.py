@@ -87,7 +87,7 @@ class World:
         return runtime.run_sync(self._contents())
 
     async def _contents(self) -> dict[CheckpointId, Contents]:
-        session = self.actor(retries=False)._session
+        session = self.actor(retries=False).session
         history = await read_history(self.store, await read_head(self.store))
         return {ref.id: await read_whole(session, ref) for ref in history.refs().values()}
 

@@ -60,8 +60,8 @@ class Owner:
         if not self.owns(base.head):
             return ConflictError(
                 f"{url}: {base.parent.id if base.parent else None} was restored, but another writer took "
-                f"over since, {await self._describe(store, base, head, attempt)}, and {now} is committed: {attempt.id} was "
-                f"not; {GO_ON}"
+                f"over since, {await self._describe(store, base, head, attempt)}, and {now} is committed: "
+                f"{attempt.id} was not; {GO_ON}"
             )
         return FencedError(
             f"{url}: another writer has taken over, {await self._describe(store, base, head, attempt)}, and {now} "

@@ -42,7 +42,7 @@ def _read(context: click.Context, names: Names) -> list[str]:
     # Behind an option that lacks its value, click does not come to sort the arguments.
     root = context.params.get("root") or next(iter(context.args), None)
     with suppress(Exception), Checkpointer(root or "", context.params.get("storage_options"), fencing="none") as ck:
-        return run_sync(asyncio.wait_for(names(ck._session), PATIENCE))
+        return run_sync(asyncio.wait_for(names(ck.session), PATIENCE))
     return []
 
 

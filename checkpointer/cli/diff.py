@@ -47,7 +47,7 @@ def command(
     """
     old, new = store.read(lambda session: _read_both(session, before, after))
     if operator is not None:
-        session = store.ck._session
+        session = store.ck.session
         before_reader, after_reader = (CheckpointReader(session, side.manifest, None) for side in (old, new))
         _show_keys(keys.compare(before_reader, after_reader, operator, limit), store.json)
         return

@@ -109,7 +109,7 @@ def test_a_manifest_is_created_only_if_absent(world: World) -> None:
     writer = world.actor()
     writer.restore()
     checkpoint = writer.new_id()
-    manifest = Manifest(checkpoint, properties={"n": 1}, created=writer._session.host.now())
+    manifest = Manifest(checkpoint, properties={"n": 1}, created=writer.session.host.now())
     writer.save_manifest(manifest)
     writer.save_manifest(manifest)  # the same bytes are no error
     with pytest.raises(MalformedError, match="used before"):
@@ -479,7 +479,7 @@ def test_a_missing_catalog_is_damage_and_never_an_empty_one(world: World, verb: 
 def saved(client: Actor, **changes: object) -> CheckpointId:
     """A manifest on top of what was restored, saved and not committed."""
     checkpoint = client.new_id()
-    fields = {"parent": client._session.restored.parent, **changes}
+    fields = {"parent": client.session.restored.parent, **changes}
     client.save_manifest(Manifest(checkpoint, **fields))
     return checkpoint
 
@@ -518,7 +518,7 @@ def test_update_latest_refuses_a_jump_in_the_sequence(world: World) -> None:
     writer = world.actor()
     line(writer, 1)
     far = CheckpointId(5, "00000000")
-    writer.save_manifest(Manifest(far, parent=writer._session.restored.parent))
+    writer.save_manifest(Manifest(far, parent=writer.session.restored.parent))
     with pytest.raises(InvalidStateError):
         writer.update_latest(far)
 
@@ -543,7 +543,7 @@ def test_update_latest_refuses_an_attempt_that_died_before_all_it_names_was_writ
     old, checkpoint = writer.restore().manifest, writer.new_id()
     artifact = writer.save_snapshot(checkpoint, "op", 0, b"never there")
     operators = {"op": replace(old.operators["op"], chains={0: (artifact,)})}
-    writer.save_manifest(Manifest(checkpoint, parent=writer._session.restored.parent, operators=operators))
+    writer.save_manifest(Manifest(checkpoint, parent=writer.session.restored.parent, operators=operators))
     world.delete(artifact.path)
     with pytest.raises(InvalidStateError, match=artifact.path):
         writer.update_latest(checkpoint)

@@ -79,7 +79,7 @@ def test_an_abort_beside_a_prepare_leaves_nothing_visible(world: World, client: 
     gate = client.faults.hold("put", path="manifests/")
     cp = client.begin()
     cp.snapshot("op", 0, b"2")
-    preparing = runtime.submit(commit.prepare(cp._draft))
+    preparing = runtime.submit(commit.prepare(cp.writer))
     gate.wait()
     cp.abort()
     gate.open()
@@ -110,9 +110,9 @@ def test_an_abort_while_a_commit_waits_its_turn_leaves_nothing_visible(world: Wo
     first, second = client.begin(), client.begin()
     first.snapshot("op", 0, b"2")
     second.snapshot("op", 0, b"never")
-    commits = [runtime.submit(commit.commit(first._draft))]
+    commits = [runtime.submit(commit.commit(first.writer))]
     gate.wait()
-    commits.append(runtime.submit(commit.commit(second._draft)))
+    commits.append(runtime.submit(commit.commit(second.writer)))
     second.abort()
     gate.open()
     commits[0].result()
@@ -129,7 +129,7 @@ def test_a_commit_that_takes_too_long_for_its_caller_is_whole_or_nothing(world: 
     async def impatient() -> None:
         other = AsyncCheckpointer(world.store.url)
         faults = Faults()
-        other._session.store = FaultyStore(world.store, faults)
+        other.session.store = FaultyStore(world.store, faults)
         gate = faults.hold("put", path="artifacts/")
         with pytest.raises(asyncio.CancelledError):
             async with other.begin() as cp:
@@ -447,7 +447,7 @@ def test_a_new_root_that_is_refused_is_left_empty(world: World, how: str) -> Non
 
     async def block() -> None:
         other = AsyncCheckpointer(world.store.url)
-        other._session.store = client._session.store
+        other.session.store = client.session.store
         async with other.begin() as cp:
             await cp.snapshot("large", 0, b"x" * 300_000)
 

@@ -105,7 +105,7 @@ def hand_made(client: Actor, value: bytes) -> None:
     attempt_id = client.new_id()
     artifact = client.save_snapshot(attempt_id, "op", 0, value)
     operator = replace(base.operators["op"], chains={0: (artifact,)})
-    client.save_manifest(Manifest(attempt_id, parent=client._session.restored.parent, operators={"op": operator}))
+    client.save_manifest(Manifest(attempt_id, parent=client.session.restored.parent, operators={"op": operator}))
     client.update_latest(attempt_id)
 
 

@@ -77,7 +77,7 @@ def test_a_change_made_before_a_save_is_encoded_does_not_reach_it(world: World, 
         state["c"] = 2
         state["d"] = 1
     expected = copy.deepcopy(dict(state))
-    client._session.host = host = SlowHost()
+    client.session.host = host = SlowHost()
     with client.begin(background=True) as cp:
         cp.save("s", state)
         if again:

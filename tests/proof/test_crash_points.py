@@ -151,7 +151,7 @@ def test_what_is_wrong_in_the_next_run_is_found(planted: Planted, name: str) -> 
 
 def test_the_onlooker_sees_what_goes_back_and_what_is_deleted() -> None:
     with Saved.after(history).world() as world:
-        store, seen = world.actor(retries=False)._session.store, world.onlooker
+        store, seen = world.actor(retries=False).session.store, world.onlooker
         assert seen.now is not None
         old = seen.now.pointer
         assert old is not None

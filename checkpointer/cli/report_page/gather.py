@@ -54,7 +54,7 @@ def make_report(
     """
     if share is not None:
         check_share(share)
-    return run_sync(gather(client._session, policy or RetentionPolicy(), share, progress))
+    return run_sync(gather(client.session, policy or RetentionPolicy(), share, progress))
 
 
 async def gather(

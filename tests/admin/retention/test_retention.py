@@ -52,7 +52,7 @@ class Clock(SystemHost):
 
 def with_clock(client: Actor) -> Clock:
     clock = Clock()
-    client._session.host = clock
+    client.session.host = clock
     return clock
 
 
@@ -593,7 +593,7 @@ def test_an_attempt_in_the_making_is_not_swept(world: World) -> None:
     line(writer, 3)
     running = attempt(writer, b"x" * 200_000)
     gate = writer.faults.hold("swap")
-    work = runtime.submit(commit.commit(running._draft))
+    work = runtime.submit(commit.commit(running.writer))
     gate.wait()
     janitor.clean(LAST_TWO)
     gate.open()
@@ -646,7 +646,7 @@ def test_a_sweep_that_stalled_for_long_still_deletes_only_what_is_dead(world: Wo
 async def _clean(client: Actor) -> None:
     from pyspark_checkpointer.admin.retention.garbage_collect import clean
 
-    await clean(client._session, LAST_TWO)
+    await clean(client.session, LAST_TWO)
 
 
 def test_two_cleanups_at_once(world: World) -> None:
