@@ -7,7 +7,7 @@ from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import complain, print_error, print_json, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import FAILED, Opened, verb
-from pyspark_checkpointer.consumers.inspect import ConsumedPartition, ConsumersOverview, survey
+from pyspark_checkpointer.consumers.inspect import ConsumedPartition, ConsumersOverview, read_consumers
 from pyspark_checkpointer.display import age, moment
 
 _COLUMNS = (
@@ -29,7 +29,7 @@ def command(store: Opened, owner: str | None) -> int:
     That is what Event Hubs, Event Processor Host and Kinesis consumers record under this root. OWNER is empty where
     nobody has the partition; RENEWED is when its owner claimed or renewed it, RECORDED the age of the position.
     """
-    found = store.read(lambda session: survey(session.store))
+    found = store.read(lambda session: read_consumers(session.store))
     if found == ConsumersOverview((), ()):
         store.read(lambda session: require_store(session.store, store.options))  # where even that is not, say so
     partitions = [p for p in found.partitions if owner is None or _owner(p) == owner]

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from pyspark_checkpointer.consumers.balance import Choice, Sight, choose
+from pyspark_checkpointer.consumers.balance import Choice, OwnershipView, choose
 from pyspark_checkpointer.consumers.group import Group, check_name
 from pyspark_checkpointer.consumers.lease import Lease
-from pyspark_checkpointer.consumers.lease_clock import Watch
+from pyspark_checkpointer.consumers.lease_clock import LeaseClock
 from pyspark_checkpointer.errors import (
     CheckpointError,
     ConflictError,
@@ -35,14 +35,14 @@ from pyspark_checkpointer.manifests.shown import show
 
 T = TypeVar("T")
 
-LONGEST_LEASE = 1e9
+MAX_LEASE_SECONDS = 1e9
 """Seconds: some thirty years. Others read the length of a lease in milliseconds, as an integer of 64 bits."""
 
-LEAST_PATIENCE = 5.0
+MIN_TIMEOUT_SECONDS = 5.0
 """Seconds for one look at the ownership, or one change of it, however short leases are."""
 
 
-class _AheadError(ConflictError):
+class _NewerEpochError(ConflictError):
     """A position has the epoch of a later lease than the one that enters."""
 
     def __init__(self, epoch: int) -> None:
@@ -51,7 +51,7 @@ class _AheadError(ConflictError):
 
 
 @dataclass(frozen=True, slots=True)
-class Balance:
+class LeaseChanges:
     """What a round of balancing changed for this worker.
 
     `gained` are new leases. `lost` ones belong to somebody else now. `asked` are leases that another worker asked for:
@@ -69,23 +69,23 @@ class Leases:
     """The leases of one worker in one group. `worker` is a name that no other worker has; `duration` is in seconds."""
 
     def __init__(self, group: Group, worker: str, duration: float) -> None:
-        if isinstance(duration, bool) or not isinstance(duration, int | float) or not 0 < duration <= LONGEST_LEASE:
+        if isinstance(duration, bool) or not isinstance(duration, int | float) or not 0 < duration <= MAX_LEASE_SECONDS:
             raise IllegalArgumentError(f"duration {show(duration)}: expected seconds, more than 0 and at most 10**9")
         self.group, self.worker, self.duration = group, _check_worker(worker), duration
         self.held: dict[str, Lease] = {}
         self._lease_ms = math.ceil(duration * 1000)
-        self._watch = Watch(group.space.host, worker, duration)
+        self._lease_clock = LeaseClock(group.context.host, worker, duration)
 
     # ---- what people use -----------------------------------------------------------------------------------------
 
     async def rows(self) -> Mapping[str, Row]:
         """Return every row of the group. One read."""
         ownership = await self._in_time(self.group.ownership.read())
-        return self._watch.see(ownership).rows
+        return self._lease_clock.see(ownership).rows
 
     def is_live(self, row: Row) -> bool:
         """Return whether somebody has the partition, and renewed it not too long ago."""
-        return self._watch.is_live(row)
+        return self._lease_clock.is_live(row)
 
     async def create(self, partitions: Iterable[str]) -> None:
         """Make rows, without an owner, for those of the partitions that have none."""
@@ -107,7 +107,7 @@ class Leases:
         """
 
         def allowed(row: Row | None) -> bool:
-            return row is not None and (force or self._watch.is_free(row))
+            return row is not None and (force or self._lease_clock.is_free(row))
 
         return await self._take_where(partition, allowed)
 
@@ -115,7 +115,9 @@ class Leases:
         """A lease, where the partition is free, or still with the owner of this row; else, or without a row, None."""
 
         def allowed(row: Row | None) -> bool:
-            return row is not None and (self._watch.is_free(row) or (row.owner, row.epoch) == (seen.owner, seen.epoch))
+            return row is not None and (
+                self._lease_clock.is_free(row) or (row.owner, row.epoch) == (seen.owner, seen.epoch)
+            )
 
         return await self._take_where(seen.partition, allowed)
 
@@ -190,13 +192,13 @@ class Leases:
 
         def change(rows: dict[str, Row], now: datetime) -> None:
             row = rows.get(lease.partition)
-            if row is None or not self._is_mine(row, lease) or (expired_only and self._watch.is_live(row)):
+            if row is None or not self._is_mine(row, lease) or (expired_only and self._lease_clock.is_live(row)):
                 return
             rows[lease.partition] = replace(row, owner="", etag=token, modified=now, finished=finished)
 
         return await self._change(change)
 
-    async def balance(self) -> Balance:
+    async def balance(self) -> LeaseChanges:
         """Return one round: renew what is held, take what is free, ask for what is missing. One read and one swap.
 
         Two more requests for each lease that is gained.
@@ -220,7 +222,7 @@ class Leases:
         gained, failed = await self._enter(taken, rows)
         lost = [lease for lease in before if lease.lost]
         asked = [lease for lease in before if not lease.lost and self._is_asked(rows[lease.partition])]
-        return Balance(tuple(gained.values()), tuple(lost), tuple(asked), failed)
+        return LeaseChanges(tuple(gained.values()), tuple(lost), tuple(asked), failed)
 
     async def forget(self, partition: str) -> None:
         """Remove a partition's row, and end this worker's lease on it. What was recorded of it stays."""
@@ -236,21 +238,21 @@ class Leases:
         """Return the rows as they stand once `step` was done on them."""
 
         def plan(ownership: Ownership | None, now: datetime) -> Ownership | None:
-            before = self._watch.see(ownership)
+            before = self._lease_clock.see(ownership)
             rows = dict(before.rows)
             step(rows, now)
             return None if rows == before.rows else replace(before, rows=rows)
 
-        return self._watch.see(await self._in_time(self.group.ownership.change(plan, fresh=fresh))).rows
+        return self._lease_clock.see(await self._in_time(self.group.ownership.change(plan, fresh=fresh))).rows
 
     async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
         """Return one request that hangs must not cost all leases: a later one may be answered while they are held."""
-        allowed = max(self.duration / 2, LEAST_PATIENCE)
+        allowed = max(self.duration / 2, MIN_TIMEOUT_SECONDS)
         try:
             async with asyncio.timeout(allowed):
                 return await work
         except TimeoutError:
-            where = f"{self.group.space.store.url}/{self.group.folder}"
+            where = f"{self.group.context.store.url}/{self.group.folder}"
             raise DependencyError(f"{where}: the store told nothing of who owns what within {allowed:g} s") from None
 
     def _take(self, rows: dict[str, Row], tokens: Mapping[str, str], now: datetime) -> None:
@@ -282,7 +284,7 @@ class Leases:
             row = rows.get(name)
             if row is None or row.finished or row.owner in ("", self.worker):
                 continue
-            if not self._watch.has_wish(row):
+            if not self._lease_clock.has_steal_request(row):
                 # A wish of its own that got too old is taken back first: nobody could tell it from a new one.
                 rows[name] = replace(row, asked_by="" if row.asked_by == self.worker else self.worker)
 
@@ -292,9 +294,9 @@ class Leases:
             for name, lease in self.held.items()
             if name in rows and not lease.lost and self._is_mine(rows[name], lease)
         ]
-        free = [name for name, row in rows.items() if self._watch.is_free(row) and name not in held]
-        wishes = {name: row.asked_by for name, row in rows.items() if self._watch.has_wish(row)}
-        return choose(Sight(self.worker, rows, held, free, wishes))
+        free = [name for name, row in rows.items() if self._lease_clock.is_free(row) and name not in held]
+        steal_requests = {name: row.asked_by for name, row in rows.items() if self._lease_clock.has_steal_request(row)}
+        return choose(OwnershipView(self.worker, rows, held, free, steal_requests))
 
     # ---- leases ----------------------------------------------------------------------------------------------------
 
@@ -320,8 +322,8 @@ class Leases:
         document = self.group.position(row.partition)
         while True:
             try:
-                position = await document.change(_stamping(row))
-            except _AheadError as error:
+                position = await document.change(_entering(row))
+            except _NewerEpochError as error:
                 # The ownership was removed by hand and began anew, or another worker was faster: its row tells.
                 raised = await self._raise_epoch(row, error.epoch + 1)
                 if raised is None:
@@ -329,7 +331,7 @@ class Leases:
                 row = raised
             else:
                 lease = Lease(self.worker, row.partition, row.epoch, row.etag, document)
-                lease.found = None if position is None else position.value
+                lease.value_when_taken = None if position is None else position.value
                 return lease
 
     async def _raise_epoch(self, row: Row, epoch: int) -> Row | None:
@@ -365,16 +367,16 @@ class Leases:
         return lost
 
     def _is_asked(self, row: Row) -> bool:
-        return row.asked_by != self.worker and self._watch.has_wish(row)
+        return row.asked_by != self.worker and self._lease_clock.has_steal_request(row)
 
     def _is_stale(self, row: Row) -> bool:
-        return row.asked_by == self.worker and not self._watch.has_wish(row)
+        return row.asked_by == self.worker and not self._lease_clock.has_steal_request(row)
 
     def _is_mine(self, row: Row, lease: Lease | Row) -> bool:
         return (row.owner, row.epoch) == (self.worker, lease.epoch)
 
     def _token(self) -> str:
-        return self.group.space.host.token(32)
+        return self.group.context.host.token(32)
 
 
 def _check_worker(name: str) -> str:
@@ -382,14 +384,14 @@ def _check_worker(name: str) -> str:
     return name
 
 
-def _stamping(row: Row) -> Callable[[Position | None, datetime], Position]:
+def _entering(row: Row) -> Callable[[Position | None, datetime], Position]:
     """Put the lease of a row into its position."""
 
     def plan(position: Position | None, now: datetime) -> Position:
         if position is None:
             return Position(row.partition, row.epoch, None, now, row.etag)
         if position.epoch >= row.epoch:
-            raise _AheadError(position.epoch)
+            raise _NewerEpochError(position.epoch)
         return replace(position, epoch=row.epoch, lease=row.etag)
 
     return plan

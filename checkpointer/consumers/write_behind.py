@@ -6,7 +6,7 @@ interrupts a `put`. Everything else runs on the library's loop.
 What becomes of a value that was not written is the same for all who coalesce:
 
     kept        where another try may mend it, unless a newer value came; tried again, and told by each flush of its key
-    given up    where none can (`FINAL`): logged in the background, and told once, by the next flush of its key
+    given up    where none can (`PERMANENT_ERRORS`): logged in the background, and told once, by the next flush of its key
 
 No key suffers from another: each is written, kept, given up and told by itself.
 """
@@ -37,20 +37,20 @@ Write = Callable[[Mapping[K, V]], Coroutine[Any, Any, Mapping[K, Exception]]]
 What it raises instead is the reason for all of them, and one that another try may mend. No part of it runs on then.
 """
 
-FINAL = (ShutdownError, IllegalArgumentError)
+PERMANENT_ERRORS = (ShutdownError, IllegalArgumentError)
 """Reasons of single values that no other try can mend: the lease is lost, or what stands does not allow the value."""
 
-LAST_TRY = 5
+MAX_TRIES_WHEN_DROPPED = 5
 """Tries in a row that may fail before values that nobody else refers to any more are given up."""
 
-EXIT_SECONDS = 10.0
+EXIT_FLUSH_SECONDS = 10.0
 """How long the end of the interpreter may wait for values that nobody wrote before."""
 
 _tasks: set["asyncio.Task[None]"] = set()
 """Writes in the background: the loop itself refers to them only weakly."""
 
 
-def each(write: Callable[[K, V], Coroutine[Any, Any, object]]) -> Write[K, V]:
+def write_each(write: Callable[[K, V], Coroutine[Any, Any, object]]) -> Write[K, V]:
     """Write the value of each key by itself, all at once, and each to its end however the others fare."""
 
     async def write_all(batch: Mapping[K, V]) -> Mapping[K, Exception]:
@@ -82,14 +82,14 @@ class _Put(Generic[K, V]):
     value: V
 
 
-class Coalescer(Generic[K, V]):
+class WriteBehind(Generic[K, V]):
     """Holds the latest value for each key, and writes all of them once enough came or the first waited long enough.
 
     What could not be written is tried again after `interval`, with the next `max_updates` values, or by `flush()`. The
     first failure of a row is logged, for each key.
 
     Dropped without `close()`, it lives until it has written what it holds, or has failed to often enough. What is held
-    when the interpreter ends is written then, for up to `EXIT_SECONDS`, or reported as lost; a process that is killed
+    when the interpreter ends is written then, for up to `EXIT_FLUSH_SECONDS`, or reported as lost; a process that is killed
     loses it. A forked child starts with nothing held; what was held is the parent's to write.
     """
 
@@ -132,13 +132,13 @@ class Coalescer(Generic[K, V]):
         self._held: dict[K, V] = {}
         self._leaving: dict[K, V] = {}
         self._came = 0
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._tries: dict[K, int] = {}  # in a row that failed, of what is held
         self._untold: dict[K, Exception] = {}  # why the last value of a key was given up
 
     def __repr__(self) -> str:
-        return f"<Coalescer {self._name}: {len(self.pending)} held>"
+        return f"<WriteBehind {self._name}: {len(self.pending)} held>"
 
     @property
     def coalesces(self) -> bool:
@@ -185,7 +185,7 @@ class Coalescer(Generic[K, V]):
         """
         await runtime.bridge(self._flush(of))
 
-    async def settle(self, of: Callable[[K], bool]) -> None:
+    async def flush_for_read(self, of: Callable[[K], bool]) -> None:
         """Like `flush()`, for those who read: what was given up is for its writers to be told."""
         await runtime.bridge(self._settle(of))
 
@@ -251,11 +251,11 @@ class Coalescer(Generic[K, V]):
 
     async def _hand_over(self, of: Callable[[K], bool]) -> tuple[Mapping[K, Exception], Mapping[K, Exception]]:
         """Write what is held for these keys. What of it is kept, and what is given up, each with the reason."""
-        async with self._turn:
+        async with self._lock:
             leaving = self._take(of)
             try:
                 failures = await self._write(leaving) if leaving else {}
-                given_up = {key: error for key, error in failures.items() if isinstance(error, FINAL)}
+                given_up = {key: error for key, error in failures.items() if isinstance(error, PERMANENT_ERRORS)}
                 kept = {key: error for key, error in failures.items() if key not in given_up}
             except Exception as error:
                 kept, given_up = dict.fromkeys(leaving, error), {}
@@ -288,7 +288,7 @@ class Coalescer(Generic[K, V]):
         """Write after `interval` at the latest, if there is anything to write by then."""
         if self._timer is not None or not self._held:
             return
-        hopeless = all(self._tries.get(key, 0) >= LAST_TRY for key in self._held)
+        hopeless = all(self._tries.get(key, 0) >= MAX_TRIES_WHEN_DROPPED for key in self._held)
         loop = asyncio.get_running_loop()
         if not hopeless:
             self._timer = loop.call_later(self._interval, self._fire)
@@ -310,39 +310,39 @@ class Coalescer(Generic[K, V]):
             self._timer = None
 
 
-def _fire_if_used(reference: "weakref.ref[Coalescer[Any, Any]]") -> None:
-    coalescer = reference()
-    if coalescer is not None:
-        coalescer._fire()
+def _fire_if_used(reference: "weakref.ref[WriteBehind[Any, Any]]") -> None:
+    write_behind = reference()
+    if write_behind is not None:
+        write_behind._fire()
 
 
-_all: "weakref.WeakSet[Coalescer[Any, Any]]" = weakref.WeakSet()
+_all: "weakref.WeakSet[WriteBehind[Any, Any]]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for coalescer in _all:
-        coalescer._start()
+    for write_behind in _all:
+        write_behind._start()
 
 
 def _at_exit() -> None:
     """Write what is held when the interpreter ends, and report what cannot be written."""
-    left = [coalescer for coalescer in _all if not coalescer._closed and coalescer.pending]
+    left = [write_behind for write_behind in _all if not write_behind._closed and write_behind.pending]
     if left:
         runtime.run_sync(_write_for_the_last_time(left))
 
 
-async def _write_for_the_last_time(coalescers: Sequence["Coalescer[Any, Any]"]) -> None:
-    tries = {coalescer: asyncio.create_task(coalescer._hand_over(_every)) for coalescer in coalescers}
-    await asyncio.wait(tries.values(), timeout=EXIT_SECONDS)
-    for coalescer, last in tries.items():
+async def _write_for_the_last_time(write_behinds: Sequence["WriteBehind[Any, Any]"]) -> None:
+    tries = {write_behind: asyncio.create_task(write_behind._hand_over(_every)) for write_behind in write_behinds}
+    await asyncio.wait(tries.values(), timeout=EXIT_FLUSH_SECONDS)
+    for write_behind, last in tries.items():
         reasons = {key: error for some in last.result() for key, error in some.items()} if last.done() else {}
-        if lost := coalescer.pending.keys() | reasons.keys():
+        if lost := write_behind.pending.keys() | reasons.keys():
             logger.error(
                 "%s: the process ends, and what it recorded last of %d could not be written, so that it will be read "
                 "again: %s",
-                coalescer._name,
+                write_behind._name,
                 len(lost),
-                next(iter(reasons.values()), f"no answer within {EXIT_SECONDS:g} s"),
+                next(iter(reasons.values()), f"no answer within {EXIT_FLUSH_SECONDS:g} s"),
             )
 
 
@@ -351,4 +351,4 @@ runtime.at_exit(_at_exit, while_threads_work=True)
 runtime.at_exit(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)
 
-__all__ = ["Coalescer", "each"]
+__all__ = ["WriteBehind", "write_each"]

@@ -45,7 +45,7 @@ REASONS = {
     "pyspark_checkpointer.checkpoint.resolve.CheckpointSelector.parse": _OF_THE_CALLER,
     "pyspark_checkpointer.checkpoint.resolve._to_time": _OF_THE_CALLER,
     "pyspark_checkpointer.checkpoint.latest._decode": _HANDS_ON,
-    "pyspark_checkpointer.consumers.cas_object.Document._decode": _HANDS_ON,
+    "pyspark_checkpointer.consumers.cas_object.CasObject._decode": _HANDS_ON,
     "pyspark_checkpointer.consumers.journal.file.JournalFile._decode": _HANDS_ON,
     "pyspark_checkpointer.consumers.kinesis.checkpointer.RecordCheckpointer._decode": _HANDS_ON,
     "pyspark_checkpointer.cli.report_page.gather._load_chains": _HANDS_ON,

@@ -11,7 +11,7 @@ from typing import Any, Self
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.consumers.journal.file import JournalFile
 from pyspark_checkpointer.consumers.journal.yaml_format import LIMIT, EventLogState, check_state, largest
-from pyspark_checkpointer.consumers.write_behind import Coalescer
+from pyspark_checkpointer.consumers.write_behind import WriteBehind
 from pyspark_checkpointer.errors import FencedError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
@@ -66,7 +66,7 @@ class Journal(NotPicklable):
         self._room = [(name, largest(state)) for name, state in self._states.items()]  # one may be there twice
         self._warned: set[str] = set()  # event logs whose last update was passed over
         self._process = os.getpid()
-        self._updates = Coalescer(
+        self._updates = WriteBehind(
             self._write, max_updates=updates, interval=seconds, name=self._file.url, accept=self._accept
         )
 

@@ -27,7 +27,7 @@ from pyspark_checkpointer.storage.conditional_write_check import probe
 
 logger = logging.getLogger("pyspark_checkpointer")
 
-ROUNDS = 20
+MAX_ATTEMPTS = 20
 """How often the file is read again because others wrote it meanwhile."""
 
 
@@ -48,13 +48,13 @@ class JournalFile:
 
     async def open(self) -> Content:
         """What the file holds, read and written again. From now on another journal's writes show as conflicts."""
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ATTEMPTS):
             content = await self._read()
             with suppress(FencedError):  # somebody else opened it just now, or wrote for the last time
                 await self.write(content)
                 self._warn(content)
                 return content
-        raise ConflictError(f"{self.url}: others wrote it {ROUNDS} times in a row while it was opened; stop them")
+        raise ConflictError(f"{self.url}: others wrote it {MAX_ATTEMPTS} times in a row while it was opened; stop them")
 
     async def _read(self) -> Content:
         current, self._previous = await self._get(self._name), await self._get(self._previous_name)
@@ -128,7 +128,7 @@ class JournalFile:
                 return
 
     async def _keep_previous(self) -> None:
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ATTEMPTS):
             if self._whole is None or (self._previous is not None and self._previous.data == self._whole):
                 return
             expected = None if self._previous is None else self._previous.version

@@ -21,7 +21,7 @@ from pyspark_checkpointer.manifests.shown import show
 LIMIT = 1 << 20
 """Largest file, in bytes, that is read or written."""
 
-LONGEST_NUMBER = 200
+MAX_INTEGER_CHARACTERS = 200
 """Characters of an integer, in any of the notations of YAML."""
 
 
@@ -110,7 +110,7 @@ class _Loader(yaml.SafeLoader):
         return mapping
 
     def construct_number(self, node: yaml.ScalarNode) -> int:
-        if len(node.value) > LONGEST_NUMBER:  # some notations take time that grows with its square
+        if len(node.value) > MAX_INTEGER_CHARACTERS:  # some notations take time that grows with its square
             raise ValueError(f"a number of {len(node.value)} characters")
         return int(super().construct_yaml_int(node))
 
