@@ -178,6 +178,50 @@ def test_threads_and_loops_may_put_and_flush_at_once(target: Target) -> None:
     assert target.most == 1
 
 
+def at_each_step(work: Callable[[], Any], disturb: Callable[[], None], at: int) -> tuple[Any, bool]:
+    """Return what `work` returns when `disturb` runs before its step `at`, and whether it has so many steps."""
+    steps, disturbed = iter(range(1, at + 1)), False
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal disturbed
+        frame.f_trace_opcodes = True
+        if event == "opcode" and not disturbed and next(steps, None) == at:
+            disturbed = True
+            sys.settrace(None)
+            disturb()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        return work(), disturbed
+    finally:
+        sys.settrace(None)
+
+
+def test_a_value_is_pending_at_each_moment_while_its_write_fails() -> None:
+    """Whoever looks sees it, or the end of the interpreter would not write it."""
+    at, disturbed = 0, True
+    while disturbed:
+        at += 1
+        one = Target(failures=1)
+        one.open = False
+        write_behind = one.write_behind()
+        put(write_behind, a=1)
+        with ThreadPoolExecutor(1) as pool:
+            flush = pool.submit(run_sync, write_behind.flush())
+            eventually(lambda one=one: one.now)
+
+            def fail(one: Target = one, flush: Any = flush) -> None:
+                one.open = True
+                flush.exception(30)
+
+            pending, disturbed = at_each_step(lambda write_behind=write_behind: write_behind.pending, fail, at)
+            one.open = True
+        assert pending == {"a": 1}, f"missed at step {at}"
+        run_sync(write_behind.close())
+    assert at > 10
+
+
 def test_a_failed_flush_says_so_and_keeps_the_values(target: Target) -> None:
     write_behind = target.write_behind()
     target.failures = 1
