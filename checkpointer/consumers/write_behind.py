@@ -254,7 +254,7 @@ class WriteBehind(Generic[K, V]):
         # After `close()` the call above does nothing, and what was put before is still to be written.
         self._buffer.drain_inbox()
         writing = self._buffer.take(wanted)
-        if not self._buffer.is_held:
+        if not self._buffer.has_held:
             self._stop_timer()
         return writing
 
@@ -264,7 +264,7 @@ class WriteBehind(Generic[K, V]):
 
     def _start_timer(self) -> None:
         """Write after `interval` at the latest, if anything is held."""
-        if self._timer is not None or not self._buffer.is_held:
+        if self._timer is not None or not self._buffer.has_held:
             return
         loop = asyncio.get_running_loop()
         if self._buffer.has_failed(MAX_TRIES_WHEN_DROPPED):

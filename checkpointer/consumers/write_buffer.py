@@ -108,7 +108,7 @@ class WriteBuffer(Generic[K, V]):
         self._unreported.update(given_up)
 
     @property
-    def is_held(self) -> bool:
+    def has_held(self) -> bool:
         """Whether any value is held."""
         return bool(self._stages.held)
 
