@@ -224,7 +224,7 @@ def test_a_damaged_position_is_named_and_spoils_no_other(world: World, one: Node
 
 def test_a_value_of_another_form_is_named_and_spoils_no_other(one: Node, two: Node) -> None:
     mine = taken(one)
-    run(mine.lease.write(lambda value: {"checkpoint": "9"}))
+    run(mine._lease.write(lambda value: {"checkpoint": "9"}))
     one.release(mine)
     two.create(["t"])
     for _ in range(2):
@@ -532,7 +532,7 @@ def test_what_waits_never_lowers_what_stands(lazy: Node, two: Node) -> None:
     mine = taken(lazy)
     mine.checkpoint_by_sequence_number("5")
     # As a process that was forked with this lease might.
-    run(mine.lease.write(lambda _: encode(ShardState("s", ExtendedSequenceNumber("7")))))
+    run(mine._lease.write(lambda _: encode(ShardState("s", ExtendedSequenceNumber("7")))))
     with pytest.raises(IllegalArgumentError, match="5 is below the last checkpoint, 7"):
         mine.flush()
     lazy.flush()

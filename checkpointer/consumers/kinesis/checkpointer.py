@@ -53,7 +53,7 @@ class RecordCheckpointer(NotPicklable):
     def __init__(
         self, lease: Lease, initial: ExtendedSequenceNumber, write_behind: WriteBehind["RecordCheckpointer", ShardState]
     ) -> None:
-        self.lease = lease
+        self._lease = lease
         self._initial, self._write_behind = initial, write_behind
         self._recorded = self._decode(lease.value_when_taken)
         self._is_current = True
@@ -63,19 +63,19 @@ class RecordCheckpointer(NotPicklable):
         lease.flush = self._flush
 
     def __repr__(self) -> str:
-        return f"<RecordCheckpointer of {self.lease!r}: {self.position}>"
+        return f"<RecordCheckpointer of {self._lease!r}: {self.position}>"
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
     @property
     def shard_id(self) -> str:
         """The shard that is checkpointed."""
-        return self.lease.partition
+        return self._lease.partition
 
     @property
     def lost(self) -> bool:
         """Whether the lease is known to be lost or released."""
-        return self.lease.lost
+        return self._lease.lost
 
     @property
     def position(self) -> ExtendedSequenceNumber:
@@ -97,25 +97,6 @@ class RecordCheckpointer(NotPicklable):
     def pending_state(self) -> bytes | None:
         """The state that the application keeps with the pending checkpoint."""
         return None if self._recorded.pending is None else self._recorded.pending.state
-
-    # ---- delivery, as `ShardLeases.deliver` and `end` report it --------------------------------------------------
-
-    def deliver(self, records: Iterable[Any]) -> None:
-        """Allow checkpoints at these records, which are about to be processed."""
-        if self._last_record is not None:
-            raise IllegalArgumentError(
-                f"shard {self.shard_id!r:.60}: records were delivered after its end was announced: deliver them before"
-            )
-        self._delivered = max([self.seen, *map(number_of, records)])
-
-    def end(self) -> None:
-        """Note that everything was delivered: from now on, the last record stands for the end of the shard."""
-        if self._last_record is None:
-            self._last_record = self.seen  # One assignment, since other threads may checkpoint meanwhile.
-
-    def writes_behind(self, write_behind: WriteBehind["RecordCheckpointer", ShardState]) -> bool:
-        """Return whether delayed checkpoints go to this `write_behind`, as those of one `ShardLeases` do."""
-        return self._write_behind is write_behind
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -204,11 +185,11 @@ class RecordCheckpointer(NotPicklable):
         return max(self._delivered, self._recorded.checkpoint)
 
     def _of_record(self, record: Any) -> ExtendedSequenceNumber:
-        self.lease.check()
+        self._lease.check()
         return number_of(record)
 
     def _number(self, sequence_number: str, sub_sequence_number: int) -> ExtendedSequenceNumber:
-        self.lease.check()
+        self._lease.check()
         number = ExtendedSequenceNumber(sequence_number, sub_sequence_number)
         if number.is_start:
             raise IllegalArgumentError(f"sequence number {number}: is a place to begin, and no record's")
@@ -218,7 +199,7 @@ class RecordCheckpointer(NotPicklable):
         run_in_contract(self._take_step(step, at_once))
 
     async def _take_step(self, step: Step, at_once: bool) -> None:
-        self.lease.check()
+        self._lease.check()
         async with self._step_lock:
             self._write_behind.check_open()
             # A delayed checkpoint is checked against the recorded state, so that has to be sure.
@@ -232,7 +213,7 @@ class RecordCheckpointer(NotPicklable):
         # Delayed checkpoints come first. Until the answer is there, nobody knows what the store holds.
         await self._flush_own()
         self._is_current = False
-        self._recorded = self._decode(await self.lease.write(self._change(step)))
+        self._recorded = self._decode(await self._lease.write(self._change(step)))
         self._is_current = True
 
     def _change(self, step: Step) -> Callable[[Value | None], Value | None]:
@@ -248,7 +229,7 @@ class RecordCheckpointer(NotPicklable):
 
     async def _flush(self) -> None:
         await self._flush_own()
-        self.lease.check()
+        self._lease.check()
 
     async def _flush_own(self) -> None:
         await self._write_behind.flush(lambda one: one is self)
@@ -256,7 +237,7 @@ class RecordCheckpointer(NotPicklable):
     async def _write_delayed(self, recorded: ShardState) -> None:
         """Write delayed checkpoints. Without a lease they are given up silently: every later call raises why."""
         with contextlib.suppress(ShutdownError):
-            await self.lease.write(self._change(lambda before: coalesced(before, recorded)))
+            await self._lease.write(self._change(lambda before: coalesced(before, recorded)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +256,35 @@ class PreparedCheckpointer(NotPicklable):
         refused.
         """
         self._checkpointer._redeem(self.pending_checkpoint)
+
+
+# ---- for `ShardLeases`: these are no methods, since a processor is handed the contract and no more -------------------
+
+
+def lease_of(checkpointer: RecordCheckpointer) -> Lease:
+    """Return the lease that a checkpointer writes under."""
+    return checkpointer._lease
+
+
+def is_written_by(checkpointer: RecordCheckpointer, write_behind: WriteBehind[RecordCheckpointer, ShardState]) -> bool:
+    """Return whether a checkpointer delays its checkpoints in `write_behind`, as all of one `ShardLeases` do."""
+    return checkpointer._write_behind is write_behind
+
+
+def deliver(checkpointer: RecordCheckpointer, records: Iterable[Any]) -> None:
+    """Allow checkpoints at these records, which are about to be processed."""
+    if checkpointer._last_record is not None:
+        raise IllegalArgumentError(
+            f"shard {checkpointer.shard_id!r:.60}: records were delivered after its end was announced: "
+            "deliver them before"
+        )
+    checkpointer._delivered = max([checkpointer.seen, *map(number_of, records)])
+
+
+def end(checkpointer: RecordCheckpointer) -> None:
+    """Note that everything was delivered: from now on, the last record stands for the end of the shard."""
+    if checkpointer._last_record is None:
+        checkpointer._last_record = checkpointer.seen  # One assignment, since other threads may checkpoint meanwhile.
 
 
 write_all = write_each(RecordCheckpointer._write_delayed)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer, run_in_contract
+from pyspark_checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer, deliver, end, run_in_contract
 from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from pyspark_checkpointer.consumers.kinesis.shards import Balance, Shards
 from pyspark_checkpointer.consumers.store_client import ClosingContext, StoreClient, StoreConfig
@@ -112,14 +112,14 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
 
         Call it if you read without a `Worker`, always from one thread.
         """
-        checkpointer.deliver(records)
+        deliver(checkpointer, records)
 
     def end(self, checkpointer: RecordCheckpointer) -> None:
         """Note that everything in the shard was delivered: a checkpoint at its last record is one at its end.
 
         Call it if you read without a `Worker`, from the thread that delivers.
         """
-        checkpointer.end()
+        end(checkpointer)
 
     def renew(self) -> tuple[RecordCheckpointer, ...]:
         """Renew all leases in one swap. Return those that are lost, each once, here or by `balance()`."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark_checkpointer.consumers.group import Group
-from pyspark_checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer, write_all
+from pyspark_checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer, is_written_by, lease_of, write_all
 from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
 from pyspark_checkpointer.consumers.kinesis.state import ShardState
 from pyspark_checkpointer.consumers.lease import Lease
@@ -71,7 +71,7 @@ class Shards:
 
     async def release(self, checkpointer: RecordCheckpointer) -> None:
         """Give a shard back after its delayed checkpoints were written; it is finished if its end was checkpointed."""
-        lease = self._checked(checkpointer).lease
+        lease = lease_of(self._checked(checkpointer))
         try:
             await self.leases.release(lease, finished=not lease.lost and checkpointer.position == SHARD_END)
         finally:
@@ -81,7 +81,7 @@ class Shards:
 
     async def let_go(self, checkpointer: RecordCheckpointer) -> None:
         """Drop a shard without a request; its lease expires."""
-        self.leases.let_go(self._checked(checkpointer).lease)
+        self.leases.let_go(lease_of(self._checked(checkpointer)))
         self._drop(checkpointer)
 
     async def forget(self, shard: str) -> None:
@@ -154,7 +154,7 @@ class Shards:
 
     def _checked(self, checkpointer: RecordCheckpointer) -> RecordCheckpointer:
         """Return the checkpointer; `IllegalArgumentError` if it did not come with one of these leases."""
-        if not isinstance(checkpointer, RecordCheckpointer) or not checkpointer.writes_behind(self._write_behind):
+        if not isinstance(checkpointer, RecordCheckpointer) or not is_written_by(checkpointer, self._write_behind):
             raise IllegalArgumentError(
                 f"{checkpointer!r:.100}: expected a checkpointer that came with one of these leases"
             )
