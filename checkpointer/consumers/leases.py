@@ -11,35 +11,29 @@ write. A partition that is taken again gets a new epoch, above that of its posit
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
 
 from pyspark_checkpointer.consumers.balance import choose
 from pyspark_checkpointer.consumers.group import Group, check_name
+from pyspark_checkpointer.consumers.group_ownership import GroupOwnership
 from pyspark_checkpointer.consumers.lease import Lease
 from pyspark_checkpointer.consumers.lease_clock import LeaseClock
-from pyspark_checkpointer.consumers.ownership_edits import Edit, OwnershipEdits, Rows
+from pyspark_checkpointer.consumers.ownership_edits import OwnershipEdits, Rows
 from pyspark_checkpointer.errors import (
     CheckpointError,
     ConflictError,
-    DependencyError,
     IllegalArgumentError,
     InvalidStateError,
     LeaseLostError,
 )
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row
+from pyspark_checkpointer.manifests.positions_json import Position, Row
 from pyspark_checkpointer.manifests.shown import show
-
-T = TypeVar("T")
 
 MAX_LEASE_SECONDS = 1e9
 """Some thirty years. Other workers read the length of a lease in milliseconds, as an integer of 64 bits."""
-
-MIN_TIMEOUT_SECONDS = 5.0
-"""Time that one read or change of the ownership has at least, however short leases are."""
 
 
 class _NewerEpochError(ConflictError):
@@ -78,14 +72,14 @@ class Leases:
         self.group, self.worker, self.duration = group, _check_worker(worker), duration
         self.held: dict[str, Lease] = {}
         self._lease_clock = LeaseClock(group.context.host, worker, duration)
+        self._ownership = GroupOwnership(group, self._lease_clock, duration)
         self._edits = OwnershipEdits(self._lease_clock, worker, duration)
 
     # ---- verbs ---------------------------------------------------------------------------------------------------
 
     async def rows(self) -> Mapping[str, Row]:
         """Return every row of the group. One read."""
-        ownership = await self._in_time(self.group.ownership.read())
-        return self._lease_clock.see(ownership).rows
+        return await self._ownership.read()
 
     def is_live(self, row: Row) -> bool:
         """Return whether the partition has an owner who renewed it recently."""
@@ -96,7 +90,7 @@ class Leases:
         if isinstance(partitions, str) or not isinstance(partitions, Iterable):
             raise IllegalArgumentError(f"{partitions!r:.60}: expected a list of names of partitions")
         tokens = {check_name(name): self._token() for name in partitions}
-        await self._change(lambda rows, now: self._edits.create(rows, tokens, now))
+        await self._ownership.change(lambda rows, now: self._edits.create(rows, tokens, now))
 
     async def take(self, partition: str, *, force: bool = False) -> Lease | None:
         """Return a lease if the partition is free, expired or this worker's already; else None.
@@ -124,12 +118,12 @@ class Leases:
         chosen = leases or tuple(self.held.values())
         tokens = {lease.partition: self._token() for lease in chosen}
         return self._drop_lost(
-            chosen, await self._change(lambda rows, now: self._edits.renew(rows, chosen, tokens, now))
+            chosen, await self._ownership.change(lambda rows, now: self._edits.renew(rows, chosen, tokens, now))
         )
 
     async def ask(self, partition: str) -> bool:
         """Ask the owner of a partition for it. Return whether this worker's request is the one that stands."""
-        rows = await self._change(lambda rows, now: self._edits.ask(rows, [partition]))
+        rows = await self._ownership.change(lambda rows, now: self._edits.ask(rows, [partition]))
         return partition in rows and rows[partition].asked_by == self.worker
 
     async def release(self, lease: Lease, *, finished: bool = False) -> None:
@@ -196,7 +190,7 @@ class Leases:
             expired = (name for name, row in rows.items() if self._edits.is_own_expired_request(row))
             self._edits.ask(rows, {*choice.ask, *expired})
 
-        rows = await self._change(edit, fresh=True)
+        rows = await self._ownership.change(edit, fresh=True)
         self._drop_lost(before, rows)
         gained, failed = await self._enter_positions(taken, rows)
         lost = [lease for lease in before if lease.lost]
@@ -205,36 +199,11 @@ class Leases:
 
     async def forget(self, partition: str) -> None:
         """Remove a partition's row, and end this worker's lease on it. The recorded position stays."""
-        await self._change(lambda rows, now: rows.pop(partition, None))
+        await self._ownership.change(lambda rows, now: rows.pop(partition, None))
         if partition in self.held:
             self.let_go(self.held[partition])
 
     # ---- the ownership -------------------------------------------------------------------------------------------
-
-    async def _change(self, edit: Edit, *, fresh: bool = False) -> Mapping[str, Row]:
-        """Apply an edit to the ownership, and return the rows as they stand then."""
-
-        def next_ownership(ownership: Ownership | None, now: datetime) -> Ownership | None:
-            before = self._lease_clock.see(ownership)
-            rows = dict(before.rows)
-            edit(rows, now)
-            return None if rows == before.rows else replace(before, rows=rows)
-
-        after = await self._in_time(self.group.ownership.change(next_ownership, fresh=fresh))
-        return self._lease_clock.see(after).rows
-
-    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns; raise `DependencyError` if it takes longer than half a lease.
-
-        A request that hangs would otherwise cost all leases. After half a lease there is time for another one.
-        """
-        allowed = max(self.duration / 2, MIN_TIMEOUT_SECONDS)
-        try:
-            async with asyncio.timeout(allowed):
-                return await work
-        except TimeoutError:
-            where = f"{self.group.context.store.url}/{self.group.folder}"
-            raise DependencyError(f"{where}: the store told nothing of who owns what within {allowed:g} s") from None
 
     async def _take_if(self, partition: str, allowed: Callable[[Row | None], bool]) -> Lease | None:
         tokens = {check_name(partition): self._token()}
@@ -243,7 +212,7 @@ class Leases:
             if allowed(rows.get(partition)):
                 self._edits.take(rows, tokens, now)
 
-        gained, failed = await self._enter_positions(tokens, await self._change(edit))
+        gained, failed = await self._enter_positions(tokens, await self._ownership.change(edit))
         if failed:
             raise failed[partition]
         return gained.get(partition)
@@ -256,7 +225,7 @@ class Leases:
         def edit(rows: Rows, now: datetime) -> None:
             self._edits.give_back(rows, lease, token, now, finished=finished, only_if_expired=only_if_expired)
 
-        return await self._change(edit)
+        return await self._ownership.change(edit)
 
     # ---- the positions -------------------------------------------------------------------------------------------
 
@@ -300,7 +269,7 @@ class Leases:
 
     async def _raise_epoch(self, row: Row, epoch: int) -> Row | None:
         token = self._token()
-        rows = await self._change(lambda rows, now: self._edits.raise_epoch(rows, row, epoch, token))
+        rows = await self._ownership.change(lambda rows, now: self._edits.raise_epoch(rows, row, epoch, token))
         found = rows.get(row.partition)
         return found if found is not None and found.etag == token else None
 

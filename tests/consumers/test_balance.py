@@ -152,7 +152,7 @@ def test_one_who_asked_and_died_holds_nothing_up() -> None:
     assert crew.shares() == [6]
 
 
-def test_an_old_wish_takes_nothing_by_surprise() -> None:
+def test_an_old_steal_request_takes_nothing_by_surprise() -> None:
     """b asked, slept, and comes back much later: whoever has the partition is asked again before it is taken."""
     crew = Crew(2)
     a = crew.join("a")

@@ -144,7 +144,7 @@ def test_a_row_says_how_long_its_lease_is(world: World) -> None:
 
 
 def test_a_store_that_hangs_is_told_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_checkpointer.consumers.leases.MIN_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("pyspark_checkpointer.consumers.group_ownership.MIN_TIMEOUT_SECONDS", 0.05)
     world.create("p")
     a = world.worker("a")
     a.leases = Leases(a.group, "a", 0.1)
@@ -428,7 +428,7 @@ def test_the_first_who_asks_is_served(world: World, pair: tuple[Worker, Worker])
     assert run(b.leases.ask("p"))
 
 
-def test_a_wish_of_one_who_is_gone_counts_no_more(world: World, pair: tuple[Worker, Worker]) -> None:
+def test_a_steal_request_of_one_who_is_gone_counts_no_more(world: World, pair: tuple[Worker, Worker]) -> None:
     a, b = pair
     c = world.worker("c")
     lease = a.must_take("p")
