@@ -7,25 +7,35 @@
 * A value is in the next stage before it leaves the one before, so whoever looks, from any thread, finds it in one.
 * Only `add`, `take_back`, `waiting` and `pending` may be called from any thread, or from a signal handler that
   interrupts one of them: each operation on the inbox is atomic. Everything else belongs to the event loop's thread.
+* A value is claimed once: it is either held, or taken back by the call that added it. So a call that raises has not
+  written anything.
 * A kept value never replaces a newer one of its key that came during the write.
 """
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Put(Generic[K, V]):
     """One call of `add`. No two are equal, so that a call takes back its own value and no other."""
 
-    key: K
-    value: V
+    __slots__ = ("_claims", "key", "value")
+
+    def __init__(self, key: K, value: V) -> None:
+        self.key, self.value = key, value
+        self._claims = [None]
+
+    def claim(self) -> bool:
+        """Return True to one caller, of all threads: whoever holds the value, or whoever takes it back."""
+        try:
+            self._claims.pop()  # atomic, also for a signal handler that interrupts it
+        except IndexError:
+            return False
+        return True
 
 
 class _Stages(NamedTuple, Generic[K, V]):
@@ -58,11 +68,10 @@ class WriteBuffer(Generic[K, V]):
         return put
 
     def take_back(self, put: Put[K, V]) -> bool:
-        """Remove a value from the inbox; return False if it has left the inbox already."""
-        try:
-            self._inbox.remove(put)
-        except ValueError:
+        """Remove a value from the inbox; return False if it is held already, or about to be."""
+        if not put.claim():
             return False
+        self._inbox.remove(put)
         return True
 
     def waiting(self) -> Sequence[tuple[K, V]]:
@@ -81,11 +90,12 @@ class WriteBuffer(Generic[K, V]):
     def drain_inbox(self) -> None:
         """Hold the values of the inbox that `accept` accepts."""
         for put in self._inbox.copy():
+            if not put.claim():
+                continue  # The thread that added it takes it back, and removes it.
             if self._accept(put.key, put.value):
                 self._stages.held[put.key] = put.value
                 self.count += 1
-            with contextlib.suppress(ValueError):  # The thread that added it has taken it back.
-                self._inbox.remove(put)
+            self._inbox.remove(put)
 
     def take(self, wanted: Callable[[K], bool]) -> Mapping[K, V]:
         """Move the held values of these keys to `writing`, and return them. `finish_write` has to follow."""

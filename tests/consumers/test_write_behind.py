@@ -222,6 +222,38 @@ def test_a_value_is_pending_at_each_moment_while_its_write_fails() -> None:
     assert at > 10
 
 
+def test_a_put_that_is_refused_while_it_closes_writes_nothing() -> None:
+    """Whoever closes it meanwhile: either the value is taken and written, or `put` raises and it is not."""
+    at, disturbed = 0, True
+    while disturbed:
+        at += 1
+        entered, resume, one = threading.Event(), threading.Event(), Target()
+
+        def accept(key: str, value: int, entered: Any = entered, resume: Any = resume) -> bool:
+            entered.set()
+            return bool(resume.wait(30))
+
+        closed_by = WriteBehind(one.write, max_updates=1000, interval=NEVER, name="positions", accept=accept)
+        with ThreadPoolExecutor(1) as pool:
+
+            def close(closed_by: Any = closed_by, entered: Any = entered, pool: Any = pool) -> None:
+                closing = pool.submit(run_sync, closed_by.close())
+                eventually(lambda: closing.done() or entered.is_set())
+
+            def work(closed_by: Any = closed_by) -> bool:
+                try:
+                    closed_by.put("a", 1)
+                except InvalidStateError:
+                    return False
+                return True
+
+            taken, disturbed = at_each_step(work, close, at)
+            resume.set()
+        run_sync(closed_by.close())
+        assert one.batches == ([{"a": 1}] if taken else []), f"at step {at}"
+    assert at > 10
+
+
 def test_a_failed_flush_says_so_and_keeps_the_values(target: Target) -> None:
     write_behind = target.write_behind()
     target.failures = 1
