@@ -32,7 +32,10 @@ class Choice:
 
 
 def choose(view: OwnershipView) -> Choice:
-    """Return what gives each worker in view an even share: free partitions first, then requests to the richest."""
+    """Return the partitions to take and to ask for, so that all workers in view get even shares.
+
+    Free partitions are taken first. The rest is asked of the owners that have most.
+    """
     open_rows = {name: row for name, row in view.rows.items() if not row.finished}
     taken = {name: row for name, row in open_rows.items() if name not in view.free}
     owners = Counter(row.owner for row in taken.values() if row.owner not in ("", view.me))

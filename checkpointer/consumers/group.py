@@ -1,4 +1,4 @@
-"""The objects of one consumer group of one stream: who reads which partition, and how far each has come.
+"""The objects of one consumer group: the owners of its partitions, and the position of each.
 
 <folder>/ownership.json               one object for the group: one read shows all owners
 <folder>/positions/<partition>.json   one for each partition: writers of different partitions never conflict

@@ -37,7 +37,7 @@ class Lease(NotPicklable):
         return f"<Lease of {self.partition!r} by {self.owner!r}, epoch {self.epoch}{', lost' if self.lost else ''}>"
 
     async def write(self, change: Callable[[Value | None], Value | None]) -> Value | None:
-        """Record what `change` returns for the current value, unless that is None; return the value that then stands.
+        """Replace the position's value with what `change` returns for it; None leaves it. Return the value then.
 
         Raise `LeaseLostError`, and write nothing, once anybody has taken the partition again, this worker included.
         """

@@ -1,4 +1,4 @@
-"""One store as all its users in one process share it: its requests, its clock, and whether it keeps conditions."""
+"""The store that all consumers of one root share in a process, with its clock and random tokens."""
 
 import asyncio
 

@@ -51,7 +51,7 @@ _tasks: set["asyncio.Task[None]"] = set()
 
 
 def write_each(write: Callable[[K, V], Coroutine[Any, Any, object]]) -> Write[K, V]:
-    """Return a `Write` that writes each value by itself, concurrently, and each to its end whatever others raise."""
+    """Return a `Write` that writes all values concurrently, and each to its end whatever others raise."""
 
     async def write_all(batch: Mapping[K, V]) -> Mapping[K, Exception]:
         results = await asyncio.gather(*(write(key, value) for key, value in batch.items()), return_exceptions=True)
@@ -83,7 +83,7 @@ class _Failures(Generic[K]):
 
 
 class WriteBehind(Generic[K, V]):
-    """Holds the latest value of each key, and writes all of them once enough came or the first waited long enough.
+    """Holds the latest value of each key, and writes all after enough updates or enough time.
 
     What could not be written is tried again after `interval`, with the next `max_updates` values, or by `flush()`. Of
     failures in a row the first is logged, for each key.
@@ -137,7 +137,10 @@ class WriteBehind(Generic[K, V]):
 
     @property
     def coalesces(self) -> bool:
-        """Whether values may wait for others. With `max_updates` of 1, callers that can wait write theirs at once."""
+        """Return whether values may wait for others.
+
+        With `max_updates` of 1 they do not: callers that can wait then write their values themselves, at once.
+        """
         return self._max_updates > 1
 
     @property

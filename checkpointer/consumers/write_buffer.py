@@ -108,7 +108,7 @@ class WriteBuffer(Generic[K, V]):
         return writing
 
     def finish_write(self, kept: Collection[K], given_up: Mapping[K, Exception]) -> None:
-        """Hold the values of `kept` again, remember why others were given up, and drop the rest, which is written."""
+        """Hold the values of `kept` again, and drop the others; remember why some were given up."""
         held, writing = self._stages
         self._stages = _Stages({**{key: writing[key] for key in kept}, **held}, {})
         for key in writing:
@@ -119,7 +119,7 @@ class WriteBuffer(Generic[K, V]):
 
     @property
     def has_held(self) -> bool:
-        """Whether any value is held."""
+        """Return whether any value is held."""
         return bool(self._stages.held)
 
     def failed_tries(self, key: K) -> int:

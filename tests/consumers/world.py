@@ -135,7 +135,7 @@ class World:
         return decode_position(path(partition), self.read(path(partition)))
 
     def at(self, partition: str) -> int | None:
-        """What `write` recorded last."""
+        """Return what `write` recorded last."""
         value = self.position(partition).value
         return None if value is None else value["at"]
 

@@ -19,7 +19,7 @@ RENEWALS_PER_LEASE = 3
 
 
 class CompleteLease(NotPicklable):
-    """The lease of a partition as its `LeaseManager` saw it last; once acquired, the right to update its checkpoint.
+    """The lease of a partition as it was seen last; once acquired, the right to update its checkpoint.
 
         seen ── acquire ─> held ── release ─> released ── acquire ─> held …
                             └── taken by another host, or again by this one ─> lost, for good
@@ -62,7 +62,7 @@ class CompleteLease(NotPicklable):
 
     @property
     def is_owned(self) -> bool:
-        """Whether its owner had neither lost it nor let it expire when it was seen last."""
+        """Return whether its owner had neither lost it nor let it expire when it was seen last."""
         return self._live if self._hold is None else not self._hold.lost
 
     def is_owned_by(self, host_name: str) -> bool:

@@ -74,7 +74,7 @@ class RecordCheckpointer(NotPicklable):
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is known to be lost or released."""
+        """Return whether the lease is known to be lost or released."""
         return self._lease.lost
 
     @property

@@ -75,12 +75,12 @@ class ExtendedSequenceNumber:
 
     @property
     def is_start(self) -> bool:
-        """Whether it is a place to begin, before any record was read."""
+        """Return whether it is a place to begin, before any record was read."""
         return self._kind < _Kind.RECORD
 
     @property
     def is_record(self) -> bool:
-        """Whether it is the number of a record."""
+        """Return whether it is the number of a record."""
         return self._kind == _Kind.RECORD
 
     @property

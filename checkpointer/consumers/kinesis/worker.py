@@ -94,7 +94,7 @@ class Worker(NotPicklable):
     def __init__(
         self, leases: ShardLeases, fetch: Fetch, make_processor: Callable[[], RecordProcessor], *, idle: float = 1.0
     ) -> None:
-        """`idle` is the pause, in seconds, after a round in which no shard had records."""
+        """Make a worker; `idle` is the pause in seconds after a round in which no shard had records."""
         if not 0 <= idle <= threading.TIMEOUT_MAX:
             raise IllegalArgumentError(f"idle={idle!r:.40}: expected seconds, at least 0")
         self._leases, self._fetch, self._make_processor, self._idle = leases, fetch, make_processor, idle
