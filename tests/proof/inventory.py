@@ -49,7 +49,7 @@ REASONS = {
     "pyspark_checkpointer.consumers.journal.file.JournalFile._decode": _HANDS_ON,
     "pyspark_checkpointer.consumers.kinesis.checkpointer.RecordCheckpointer._decode": _HANDS_ON,
     "pyspark_checkpointer.cli.report_page.gather._load_chains": _HANDS_ON,
-    "pyspark_checkpointer.checkpoint.restore.CheckpointReader._decode": _HANDS_ON,
+    "pyspark_checkpointer.checkpoint.decode.decode": _HANDS_ON,
     "pyspark_checkpointer.checkpoint.restore.load_artifact": _HANDS_ON,
     "pyspark_checkpointer.checkpoint.restore.load_manifest": _HANDS_ON,
     "pyspark_checkpointer.admin.retention.reachability._hash": _NONE,
