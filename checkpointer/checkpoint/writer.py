@@ -65,7 +65,7 @@ class Session:
         self._invalid: str | None = None
         self._viewed: CheckpointId | None = None
         self._instance = host.token(32)
-        self._forks = runtime.forks()
+        self._forks = runtime.fork_count()
         self._fenced: FencedError | None = None
         self._probed = False
         self._background: asyncio.Task[object] | None = None
@@ -269,7 +269,7 @@ class Session:
                 manifest = await objects.read_manifest_alone(self.store, ref)
                 who += _show(manifest, None if self._is_by_hand(manifest.job, base) else manifest.job)
                 break
-        if runtime.forks() > self._forks:
+        if runtime.fork_count() > self._forks:
             who += " (this process was forked meanwhile: a child process that commits to the same root takes over)"
         return who
 

@@ -247,7 +247,7 @@ def test_only_the_runtime_registers_what_is_called_at_the_end() -> None:
     package = Path(runtime.__file__).parents[1]
     own = re.compile(r"import atexit|atexit\.register|_register_atexit")
     found = [path.relative_to(package) for path in package.rglob("*.py") if own.search(path.read_text("utf-8"))]
-    assert [str(path) for path in found] == ["runtime/__init__.py"]
+    assert [str(path) for path in found] == ["runtime/process_exit.py"]
 
 
 def test_the_package_can_be_imported_while_the_interpreter_ends() -> None:
@@ -255,8 +255,8 @@ def test_the_package_can_be_imported_while_the_interpreter_ends() -> None:
         import atexit, concurrent.futures.thread  # which itself refuses to be imported at the end
         def last():
             import pyspark_checkpointer.consumers.journal
-            from pyspark_checkpointer import runtime
-            assert runtime._unfinished.exiting, "nobody would wait for what is handed over now"
+            from pyspark_checkpointer.runtime import process_exit
+            assert process_exit._unfinished.exiting, "nobody would wait for what is handed over now"
             print("imported")
         atexit.register(last)
     """
