@@ -9,14 +9,18 @@ and no threads.
 * `process_exit.py`: what is called and finished when the process ends;
 * `forks.py`: how often this process was forked;
 * `host.py`: clock, randomness and executor, as the core has them handed in;
+* `interpreter.py`: the refusal of an interpreter without a global lock;
 * `not_picklable.py`, `processes.py`: what must stay in this process, and what the system knows of others.
 """
 
 from pyspark_checkpointer.runtime.event_loop import bridge, loop, on_loop, run_sync, submit
 from pyspark_checkpointer.runtime.forks import fork_count
+from pyspark_checkpointer.runtime.interpreter import require_gil
 from pyspark_checkpointer.runtime.pools import FILE_THREADS, in_thread, on_cpu
 from pyspark_checkpointer.runtime.process_exit import at_exit, finish_at_exit, was_told
 from pyspark_checkpointer.runtime.user_functions import call_alone, call_later
+
+require_gil()
 
 __all__ = [
     "FILE_THREADS",

@@ -273,3 +273,12 @@ def test_what_is_called_at_the_end_is_called_in_its_order() -> None:
             while_threads_work=True)
     """
     assert _python(program).splitlines() == ["while threads work 0", "at the end", "a handler"]
+
+
+def test_a_python_without_its_lock_is_refused() -> None:
+    program = "import sys; sys._is_gil_enabled = lambda: {}; import pyspark_checkpointer; print('imported')"
+    refused = subprocess.run([sys.executable, "-c", program.format(False)], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1
+    assert "ImportError: pyspark_checkpointer needs the global interpreter lock" in refused.stderr
+    assert "PYTHON_GIL=1" in refused.stderr
+    assert _python(program.format(True)) == "imported\n"
