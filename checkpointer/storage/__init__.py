@@ -23,6 +23,7 @@ from pyspark_checkpointer.storage.base import (
 )
 from pyspark_checkpointer.storage.connection import require
 from pyspark_checkpointer.storage.limiting import LimitedStore
+from pyspark_checkpointer.storage.registry import Reach
 from pyspark_checkpointer.storage.retrying import RetryingStore
 from pyspark_checkpointer.storage.url import Location, absolute, parse
 
@@ -83,7 +84,7 @@ def open_files(
 
     With `fencing="required"` only new files are put, where the store can refuse others.
     """
-    conditions = fencing if parse(location).kind.is_cloud else "none"
+    conditions = fencing if parse(location).kind.reach is Reach.CLOUD else "none"
     return open_store(location, storage_options, fencing=conditions)
 
 
