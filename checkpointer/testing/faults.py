@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark_checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, ThrottlingError
-from pyspark_checkpointer.storage.base import Blob, Entry, Page
+from pyspark_checkpointer.storage.base import Blob, ListedObject, ListingPage
 from pyspark_checkpointer.testing.requests import KINDS, WRITES, CrashError, Fault, Gate, LateWrite, Request, Send
 
 RATE = 0.1
@@ -258,11 +258,11 @@ class Faults:
     def _stale(self, lag: int) -> Fault:
         async def fault(request: Request, send: Send) -> Any:
             page = await send(request)
-            return self._without_last(page, request.path, lag) if isinstance(page, Page) else page
+            return self._without_last(page, request.path, lag) if isinstance(page, ListingPage) else page
 
         return fault
 
-    def _without_last(self, page: Page, prefix: str, lag: int) -> Page:
+    def _without_last(self, page: ListingPage, prefix: str, lag: int) -> ListingPage:
         """A page as it would have been before the last effects: what was written is not there, what was deleted is."""
         entries = {entry.path: entry for entry in page.entries}
         sizes = {effect.path: effect.size for effect in self._effects if effect.kind != "delete"}
@@ -271,8 +271,8 @@ class Faults:
                 entries.pop(effect.path, None)
             elif page.more is None:
                 gone = [path for path in effect.path.split(" ") if path.startswith(prefix) and path in sizes]
-                entries |= {path: Entry(path, sizes[path]) for path in gone}
-        return Page(list(entries.values()), page.more)
+                entries |= {path: ListedObject(path, sizes[path]) for path in gone}
+        return ListingPage(list(entries.values()), page.more)
 
 
 def _through(fault: Fault, send: Send) -> Send:

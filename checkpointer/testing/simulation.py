@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from pyspark_checkpointer.errors import DependencyError, StoreRefusedError
-from pyspark_checkpointer.storage.base import Page, Store
+from pyspark_checkpointer.storage.base import ListingPage, Store
 from pyspark_checkpointer.storage.memory.store import MemoryStore, forget
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.requests import WRITES, CrashError, Request, Send
@@ -158,8 +158,8 @@ class Simulation:
         """A listing is answered that does not know some of what is there."""
         self._take(one)
         page, _ = self._reach(one)
-        assert isinstance(page, Page)
-        one.answer.set_result(Page([entry for entry in page.entries if entry.path not in drop], page.more))
+        assert isinstance(page, ListingPage)
+        one.answer.set_result(ListingPage([entry for entry in page.entries if entry.path not in drop], page.more))
 
     def lose(self, one: Waiting, *, after: bool) -> None:
         """No answer comes: before the request took effect, or after it did."""

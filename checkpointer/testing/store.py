@@ -4,14 +4,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from pyspark_checkpointer.manifests.digest import Bytes
-from pyspark_checkpointer.storage.base import Blob, Leftover, Listing, Page, S, Store
+from pyspark_checkpointer.storage.base import Blob, ListingPage, PagedStore, S, Store, WriteLeftover
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.requests import Request
 
 T = TypeVar("T")
 
 
-class FaultyStore(Listing):
+class FaultyStore(PagedStore):
     """`inner`, through `faults`: any store, from `open_store` or one of your own."""
 
     def __init__(self, inner: Store, faults: Faults | None = None) -> None:
@@ -50,7 +50,7 @@ class FaultyStore(Listing):
 
         return await self._ask("swap", path, swap, data, expected)
 
-    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         return await self._ask("list", prefix, lambda _: self.inner.list_page(prefix, more))
 
     async def folders(self, prefix: str) -> Sequence[str]:
@@ -59,10 +59,10 @@ class FaultyStore(Listing):
     async def delete(self, paths: Sequence[str]) -> None:
         await self._ask("delete", " ".join(paths), lambda _: self.inner.delete(paths))
 
-    async def leftovers(self) -> Sequence[Leftover]:
+    async def leftovers(self) -> Sequence[WriteLeftover]:
         return await self._ask("leftovers", "", lambda _: self.inner.leftovers())
 
-    async def discard(self, leftovers: Sequence[Leftover]) -> None:
+    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         await self._ask("discard", "", lambda _: self.inner.discard(leftovers))
 
     async def close(self) -> None:

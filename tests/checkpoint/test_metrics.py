@@ -27,8 +27,7 @@ from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Manifest, O
 from pyspark_checkpointer.manifests.segments import INLINE
 from pyspark_checkpointer.runtime import user_functions
 from pyspark_checkpointer.runtime.host import SystemHost
-from pyspark_checkpointer.storage.limiting import LimitedStore
-from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.storage.request_path import LimitedStore, RetryingStore
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 from tests.servers import Server

@@ -77,9 +77,9 @@ def options(credential: Credential) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyspark_checkpointer.storage import retrying
+    from pyspark_checkpointer.storage import request_path
 
-    monkeypatch.setattr(retrying, "wait_random_exponential", lambda **_: lambda state: 0.0)
+    monkeypatch.setattr(request_path, "wait_random_exponential", lambda **_: lambda state: 0.0)
 
 
 @pytest.mark.parametrize("what", OUTAGES)

@@ -1,4 +1,4 @@
-"""Any other file system that fsspec knows, without conditions on writes."""
+"""Roots on any other file system that fsspec knows, without conditions on writes."""
 
 from collections.abc import Mapping
 from typing import Any
