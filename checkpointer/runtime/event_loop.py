@@ -1,4 +1,4 @@
-"""The event loop on which everything that talks to a store runs, and the ways in from other threads and loops.
+"""The event loop for everything that talks to a store, and the ways in from other threads and loops.
 
 The loop is fsspec's own, in a background thread, because s3fs and adlfs keep their connections there. Synchronous
 callers block on it (`run_sync`), asynchronous callers of any loop await it (`bridge`), and neither ever starts a loop
@@ -27,7 +27,7 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def on_loop() -> bool:
-    """Return whether the caller is on the event loop's own thread, where blocking would stop everything."""
+    """Return whether the caller is on the loop's own thread, where blocking would stop everything."""
     # fsspec's note of the thread is of no use here: it is made after the thread has begun to run work of others.
     try:
         return asyncio.get_running_loop() is fsspec.asyn.loop[0]
@@ -36,7 +36,10 @@ def on_loop() -> bool:
 
 
 def submit(coro: Coroutine[Any, Any, T]) -> "Future[T]":
-    """Start `coro` on the loop and return its future at once. Cancelling the future cancels the work."""
+    """Start `coro` on the loop and return its future at once.
+
+    Cancelling the future cancels the work.
+    """
     return asyncio.run_coroutine_threadsafe(coro, loop())
 
 
@@ -87,7 +90,7 @@ async def bridge(coro: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
 
 
 def _begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], None]) -> Callable[[], None]:
-    """Start `coro` on the loop, call `done` there when it has ended, and return a function that cancels it.
+    """Start `coro` on the loop, call `done` there at its end, and return a function that cancels it.
 
     The calling thread shares no lock with the loop's thread, as a `concurrent.futures.Future` would make it do: a
     signal handler may interrupt the caller at any step, call the library again, and wait for the loop.

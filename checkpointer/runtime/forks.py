@@ -1,4 +1,4 @@
-"""The number of times that this process was forked: a child shares with its parent what was open before."""
+"""A count of forks: a child shares with its parent everything that was open before."""
 
 import os
 

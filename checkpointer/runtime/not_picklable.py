@@ -1,4 +1,4 @@
-"""Base class of objects that belong to the process that made them, and must not be sent to another one."""
+"""Base class of objects that must not leave the process that made them."""
 
 from typing import ClassVar, NoReturn, SupportsIndex
 

@@ -1,4 +1,4 @@
-"""The two pools of threads beside the event loop: one waits for files, one keeps the processors busy."""
+"""Two pools of threads beside the event loop: for files, and for computations."""
 
 import asyncio
 import os
@@ -49,7 +49,10 @@ cpu_pool = ThreadPool("checkpointer-cpu", os.cpu_count() or 1)
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a blocking call (files, imports) in the file pool. Cancelling the waiter does not stop the call."""
+    """Run a blocking call (files, imports) in the file pool.
+
+    Cancelling the waiter does not stop the call.
+    """
     return await file_pool.run(lambda: function(*args, **kwargs))
 
 

@@ -23,11 +23,11 @@ SILENT_SECONDS = 5.0
 
 
 def at_exit(function: Callable[[], None], *, while_threads_work: bool = False) -> bool:
-    """Call a function when the interpreter ends; of several functions, the one registered last is called first.
+    """Call a function when the interpreter ends.
 
-    With `while_threads_work` the call comes before executors refuse new work, so before any exit handler, and also in
-    a child of multiprocessing, which runs no exit handlers. Returns False where the interpreter is past that point:
-    then nothing promises that the function is called.
+    Of several functions, the one registered last is called first. With `while_threads_work` the call comes before
+    executors refuse new work, so before any exit handler, and also in a child of multiprocessing, which runs no exit
+    handlers. Returns False where the interpreter is past that point: then nothing promises that the function is called.
     """
     # The standard library's own pools learn of the end in this way; it has no public name.
     register = getattr(threading, "_register_atexit", None) if while_threads_work else None
@@ -40,7 +40,7 @@ def at_exit(function: Callable[[], None], *, while_threads_work: bool = False) -
 
 
 class UnfinishedWork:
-    """Tasks on the loop whose callers went on: the process finishes them before it ends, or logs what was lost.
+    """Tasks whose callers went on: the process finishes them before it ends, or logs what was lost.
 
     Each task is in one state, and leaves it as described:
 
@@ -80,7 +80,7 @@ class UnfinishedWork:
         self.exiting = False
 
     def finish(self) -> None:
-        """Wait until all tasks have ended, in the main thread of a process that ends, and log what was lost."""
+        """Wait for all tasks, in the main thread of a process that ends, and log what was lost."""
         self.exiting = True
         with contextlib.suppress(KeyboardInterrupt):
             if not self._wait(SILENT_SECONDS):

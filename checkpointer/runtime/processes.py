@@ -5,12 +5,12 @@ from pathlib import Path
 
 
 def read_state(process: int) -> str:
-    """Return the state letter of a process, such as `T` for stopped; empty where the system does not tell."""
+    """Return the state letter of a process, such as `T` for stopped; empty where it is unknown."""
     return _field(process, 0)
 
 
 def read_start(process: int) -> str:
-    """Return when a process started, in clock ticks since the machine did; empty where the system does not tell."""
+    """Return when a process started, in clock ticks since boot; empty where it is unknown."""
     return _field(process, 19)
 
 

@@ -1,4 +1,4 @@
-"""Calls of users' functions, made in threads of their own: however slow they are, the library does not wait."""
+"""Calls of users' functions, in threads of their own, so that none holds up the library."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,10 @@ EXIT_SECONDS = 2.0
 
 
 class CallQueue:
-    """A thread that calls users' functions one after the other. The interpreter does not wait for it to end."""
+    """A thread that calls users' functions one after the other.
+
+    The interpreter does not wait for it to end.
+    """
 
     def __init__(self) -> None:
         self.reset()
@@ -68,7 +71,7 @@ os.register_at_fork(after_in_child=_queue.reset)
 
 
 def call_later(function: Callable[[], None]) -> "Future[None] | None":
-    """Queue a user's function for a thread of its own, one call at a time, and return without waiting.
+    """Queue a user's function for the thread that calls them one after the other.
 
     `function` must not raise. Returns None where too many calls wait already: then it will not be called.
     """
@@ -76,7 +79,9 @@ def call_later(function: Callable[[], None]) -> "Future[None] | None":
 
 
 async def call_alone(function: Callable[[], T]) -> T:
-    """Return the result of a user's function, called in a new thread: it may take long, and call this library itself.
+    """Return the result of a user's function, called in a new thread.
+
+    It may take long, and may call this library itself.
 
     Raises:
         IllegalArgumentError: The function raised an exception that would end a task, an iteration or the event loop:

@@ -1,4 +1,6 @@
-"""Whole objects on any store: get, put, compare_and_swap, list, delete. `open_store` is the way in.
+"""Whole objects on any store: get, put, compare_and_swap, list, delete.
+
+`open_store` is the way in.
 
 * `base.py` is the contract that every store keeps;
 * `registry.py` is the table of stores, and says how to add one;
@@ -40,7 +42,9 @@ def open_store(
     concurrency: int = 16,
     timeout: float = 60.0,
 ) -> Store:
-    """Return the store of a root. Does no I/O and imports no cloud package: both wait for the first request.
+    """Return the store of a root.
+
+    Does no I/O and imports no cloud package: both wait for the first request.
 
     Args:
         url: A folder, `file:///…`, `memory://name`, `s3://bucket/path`, `abfs://container/path`, or any other
@@ -82,9 +86,9 @@ def open_root(location: Location, options: Mapping[str, Any], settings: Settings
 def open_files(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, fencing: Fencing = "none"
 ) -> Store:
-    """Open a folder of files that are not ours, such as Spark's checkpoint location. Nothing is swapped there.
+    """Open a folder of files that are not ours, such as Spark's checkpoint location.
 
-    With `fencing="required"` a put never overwrites a file, on stores that can refuse it.
+    Nothing is swapped there. With `fencing="required"` a put never overwrites a file, on stores that can refuse it.
     """
     # A local store would create its lock file in the folder, and another one cannot refuse anything.
     conditions = fencing if parse(location).kind.reach is Reach.CLOUD else "none"
@@ -92,7 +96,7 @@ def open_files(
 
 
 def options_near(url: str | os.PathLike[str], root: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the storage options of `root` for use at `url`, or None where the two are on different kinds of store."""
+    """Return the storage options of `root` if `url` is on the same kind of store, else None."""
     return options if parse(url).kind == parse(root).kind else None
 
 

@@ -42,10 +42,11 @@ class PreconditionFailedError(ConflictError):
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """An object as read: its bytes, and the store's name of this version, where the store has such names.
+    """An object as read: its bytes, and the store's name of this version.
 
-    `at` is when the store began to answer, in seconds since the epoch by its server's clock, to the second; None where
-    there is no server, or it did not tell. It is no part of the object: two reads of one version are equal.
+    `tag` is None where the store has no names of versions. `at` is when the store began to answer, in seconds since the
+    epoch by its server's clock, to the second; None where there is no server, or it did not tell. It is no part of the
+    object: two reads of one version are equal.
     """
 
     data: bytes = field(repr=False)
@@ -59,7 +60,7 @@ class Blob:
 
 
 class ByteSink(Protocol):
-    """A consumer of an object's bytes, piece by piece in their order, as the hashes of `hashlib` are."""
+    """A consumer of an object's bytes, piece by piece, such as a hash of `hashlib`."""
 
     def update(self, piece: bytes, /) -> None: ...
 
@@ -77,7 +78,10 @@ class ListedObject:
 
 @dataclass(frozen=True, slots=True)
 class ListingPage:
-    """A part of a listing, in no particular order; `more` asks for the next page, and is None on the last."""
+    """A part of a listing, in no particular order.
+
+    `more` asks for the next page, and is None on the last one.
+    """
 
     entries: Sequence[ListedObject]
     more: object | None
@@ -85,7 +89,10 @@ class ListingPage:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the caller wants a root opened, whatever store it is on. `open_store` checked the values."""
+    """How the caller wants a root opened, whatever store it is on.
+
+    `open_store` checked the values.
+    """
 
     fencing: bool
     """Whether writes must be conditional."""
@@ -107,7 +114,7 @@ class WriteLeftover:
 
 
 def check_path(path: str) -> str:
-    """Return `path` as given. Raise `IllegalArgumentError` unless it stays inside the root."""
+    """Return `path`, or raise `IllegalArgumentError` where it may lead out of the root."""
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\0" in path or "\\" in path:
         raise IllegalArgumentError(f"{path!r:.200}: not a path inside a store")
@@ -121,7 +128,10 @@ def check_swap_size(name: str, data: bytes) -> None:
 
 
 class Store(Protocol):
-    """A root on some object store. All coroutines run on the library's own event loop (`runtime/event_loop.py`)."""
+    """A root on some object store.
+
+    All coroutines run on the library's own event loop (`runtime/event_loop.py`).
+    """
 
     @property
     def url(self) -> str:
@@ -129,7 +139,7 @@ class Store(Protocol):
 
     @property
     def fencing(self) -> bool:
-        """Return whether `put` and `compare_and_swap` are atomic against every other client of the root."""
+        """Return whether `put` and `compare_and_swap` are atomic against all other clients."""
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         """Read an object in one request, or raise `ObjectNotFoundError`.
@@ -138,16 +148,16 @@ class Store(Protocol):
         """
 
     async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
-        """Read an object as `get` does, but feed it piece by piece to a sink from `make`. Return the sink.
+        """Read an object as `get` does, but feed it piece by piece to a sink from `make`.
 
-        The sink works in a thread. Few pieces are in memory at a time. A request that is tried again feeds the object
-        to a new sink, from its beginning.
+        Return the sink. The sink works in a thread. Few pieces are in memory at a time. A request that is tried again
+        feeds the object to a new sink, from its beginning.
         """
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        """Read `length` bytes from `offset`, fewer where the object ends before, or raise `ObjectNotFoundError`.
+        """Read `length` bytes from `offset`, fewer where the object ends before.
 
-        `length` is at least 1.
+        `length` is at least 1. Raises `ObjectNotFoundError`.
         """
 
     async def put(self, path: str, data: Bytes) -> None:
@@ -160,15 +170,15 @@ class Store(Protocol):
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         """Replace the object if its version is `expected` (None: if there is none). Return the new version.
 
-        One attempt, never repeated by the store. Raises `PreconditionFailedError` when the version differs.
-        `data` and what it replaces have at most `SWAP_LIMIT` bytes.
+        One attempt, never repeated by the store. Raises `PreconditionFailedError` when the version differs. `data` and
+        the object that it replaces have at most `SWAP_LIMIT` bytes.
         """
 
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
-        """Return a page of the objects whose path starts with `prefix`: the first, or the one that `more` asks for.
+        """Return a page of the objects whose path starts with `prefix`.
 
-        Never from a cache. Temporary files of writers are left out. What is written or deleted meanwhile may be there
-        or not. `more` belongs to one listing in one process.
+        The first page, or the one that `more` asks for. Never from a cache. Temporary files of writers are left out.
+        What is written or deleted meanwhile may be there or not. `more` belongs to one listing in one process.
         """
 
     async def list(self, prefix: str) -> list[ListedObject]:
@@ -184,7 +194,7 @@ class Store(Protocol):
         """Delete objects, in bulk where the store can. A missing object is no error."""
 
     async def leftovers(self) -> Sequence[WriteLeftover]:
-        """Return what interrupted writes left behind, and what running writes have not finished yet."""
+        """Return the leftovers of interrupted writes, and of writes that still run."""
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         """Remove leftovers of writes that are known to be over. A write that still runs fails."""

@@ -32,9 +32,10 @@ _CLEANUP_SECONDS = 10.0
 
 
 async def answer(request: Awaitable[T], translate: Callable[[Exception], CheckpointError]) -> T:
-    """Return the answer to a request, or raise an error of the tree that carries nothing of the original one.
+    """Return the answer to a request, or raise an error of the tree in place of the cloud's.
 
-    A cloud's exception may hold credentials. Raised inside the handler, our error would have it as its context.
+    Nothing of the original error is carried along. A cloud's exception may hold credentials. Raised inside the handler,
+    our error would have it as its context.
     """
     try:
         return await request
@@ -46,7 +47,7 @@ async def answer(request: Awaitable[T], translate: Callable[[Exception], Checkpo
 
 
 async def check_version(store: Store, path: str, expected: str | None) -> None:
-    """Raise `PreconditionFailedError` where an object has another version than expected (None: where there is one).
+    """Raise `PreconditionFailedError` unless an object has the expected version (None: is missing).
 
     With `fencing="none"` this stands in for a condition on the write: it detects a change made before, and not one
     made between this check and the write.
@@ -65,7 +66,7 @@ def too_large(name: str, limit: int, size: int) -> CorruptionError:
 
 
 def server_time(date: str | None) -> float | None:
-    """Return the `Date` header of an answer in seconds since the epoch, or None if it is missing or unreadable."""
+    """Return the `Date` header of an answer in seconds since the epoch; None if it is unreadable."""
     try:
         told = parsedate_to_datetime(date or "")
     except (ValueError, OverflowError):
@@ -110,7 +111,7 @@ def part_size(total: int, max_parts: int) -> int:
 
 
 def body_of(data: Bytes) -> io.BytesIO:
-    """Return `data` as a stream with a buffer of its own: aiohttp would copy a shared buffer once more."""
+    """Return `data` as a stream. It has its own buffer: aiohttp would copy a shared one again."""
     body = io.BytesIO()
     body.write(data)
     body.seek(0)
@@ -143,7 +144,10 @@ async def upload_parts(data: Bytes, size: int, upload: Callable[[int, io.BytesIO
 
 
 async def clean_up(request: Coroutine[Any, Any, object]) -> None:
-    """Undo something after a failure. An error of its own is dropped: the failure is what the caller must see."""
+    """Undo something after a failure.
+
+    An error of its own is dropped: the failure is what the caller must see.
+    """
     with suppress(Exception):
         async with asyncio.timeout(_CLEANUP_SECONDS):
             await request

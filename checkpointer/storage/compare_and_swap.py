@@ -1,4 +1,4 @@
-"""The outcome of a swap, found out where no answer tells it: the one request that a store never repeats by itself."""
+"""The outcome of a swap, also where its answer is lost: no store repeats a swap by itself."""
 
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -18,7 +18,10 @@ SENDS = 5
 
 
 class UndecidedError(Exception):
-    """The swap was sent, and nothing proves whether it took effect. The caller says what can be done."""
+    """The swap was sent, and nothing proves whether it took effect.
+
+    The caller says what can be done.
+    """
 
 
 async def find(store: Store, path: str, limit: int) -> Blob | None:
@@ -30,9 +33,10 @@ async def find(store: Store, path: str, limit: int) -> Blob | None:
 
 
 async def decide(store: Store, path: str, data: bytes, expected: str | None, limit: int) -> Blob | None:
-    """Swap `data` in, and return what is at `path` once that is decided: `data` itself, or another writer's object.
+    """Swap `data` in, find out what came of it, and return what is at `path` then.
 
-    `data` must differ from everything that was ever written to `path`. What counts as proof:
+    That is `data` itself, or another writer's object. `data` must differ from everything that was ever written to
+    `path`. What counts as proof:
 
     * An answer to the swap proves that it took effect.
     * A changed version proves that an unanswered or refused request is dead: its condition can never hold again.

@@ -1,4 +1,4 @@
-"""Proof that a store keeps the conditions on which commits rest, taken once when a root is created."""
+"""Proof that a store keeps conditions on writes, taken once when a root is created."""
 
 import secrets
 from collections.abc import Iterator
@@ -37,6 +37,7 @@ async def probe(store: Store) -> None:
 
 
 async def _try_conditions(store: Store, path: str) -> None:
+    """Try each condition that commits rest on, at a path that nobody else uses."""
     first = await store.compare_and_swap(path, b"1", None)
     with _must_raise(PreconditionFailedError, store, "created an object that exists"):
         await store.compare_and_swap(path, b"2", None)

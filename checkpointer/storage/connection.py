@@ -1,4 +1,4 @@
-"""The connection of a store to a cloud: made by the first request of a process, and never used by its children.
+"""The connection of a store to a cloud, made by the first request and never used by a child process.
 
 The file systems of s3fs and adlfs register finalizers that talk to their event loop when the interpreter
 exits. In a forked child that loop does not run, and the child would hang. This module takes the finalizers off, and
@@ -30,7 +30,10 @@ Close = Callable[[Any], Coroutine[Any, Any, None]]
 
 
 def require(package: str, extra: str, url: str) -> None:
-    """Raise `IllegalArgumentError` where an optional package is not installed. Does not import it."""
+    """Raise `IllegalArgumentError` where an optional package is not installed.
+
+    Does not import it.
+    """
     if importlib.util.find_spec(package) is None:
         raise IllegalArgumentError(
             f"{url}: needs the package {package}: pip install 'spark-state-checkpointer[{extra}]'"
@@ -57,7 +60,10 @@ class Connection(Generic[F]):
         _connections.add(self)
 
     async def get(self) -> F:
-        """Return the connection; open it first if it is not open. Callers at the same time share one attempt."""
+        """Return the connection; open it first if it is not open.
+
+        Callers at the same time share one attempt.
+        """
         if self._task is None:
             self._task = asyncio.create_task(self._open())
         task = self._task
@@ -71,6 +77,7 @@ class Connection(Generic[F]):
 
     @property
     def is_open(self) -> bool:
+        """Return whether it is open or opening."""
         return self._task is not None
 
     async def close(self) -> None:
@@ -120,6 +127,7 @@ def _close_later(process: int, close: Close, made: object) -> None:
 
 
 def _close_all() -> None:
+    """Close every connection when the interpreter ends."""
     opened = [connection for connection in [*_connections] if connection.is_open]
     with suppress(RuntimeError):
         wait([runtime.submit(connection.close()) for connection in opened], _EXIT_SECONDS)

@@ -1,4 +1,4 @@
-"""The registry of stores: which folder below `checkpointer/storage/` opens the roots of which protocols.
+"""The registry of stores: which folder here opens the roots of which protocols.
 
 How to add a store:
 
@@ -14,7 +14,10 @@ from enum import Enum
 
 
 class Reach(Enum):
-    """Who can see the roots of a store, and with it how their URLs begin and whether writes are conditional."""
+    """Who can see the roots of a store.
+
+    It goes with how their URLs begin, and with whether writes can be conditional.
+    """
 
     PROCESS = "process"
     """This process alone: the root is in its memory."""

@@ -1,4 +1,4 @@
-"""The path of a request to a store: tried again where that helps, given a turn and a time limit, and counted.
+"""The path of a request to a store: retried, limited in number and time, and counted.
 
 `open_store` puts two stores around the one that talks to the disk or the cloud, and each request goes through both:
 
@@ -45,10 +45,11 @@ COMPARED_AT_ONCE = 8 << 20
 
 
 class RetryingStore(WrappedStore):
-    """`inner`, with each request tried up to `attempts` times, and not again after `patience` seconds.
+    """`inner`, with each request tried up to `attempts` times.
 
-    The pauses grow exponentially, at random, up to `longest` seconds. `compare_and_swap` is always one attempt:
-    only its caller can judge a swap without an answer (`compare_and_swap.py`).
+    After `patience` seconds no request is tried again. The pauses grow exponentially, at random, up to `longest`
+    seconds. `compare_and_swap` is always one attempt: only its caller can judge a swap without an answer
+    (`compare_and_swap.py`).
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class RetryingStore(WrappedStore):
         await self._retry(lambda: self.inner.discard(leftovers))
 
     async def _retry(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer to a request, made again after each `RetryableError` until it is time to give up."""
         started = self._clock()
         try:
             return await request()
@@ -141,7 +143,7 @@ class RetryingStore(WrappedStore):
 
     @staticmethod
     def _give_up(state: RetryCallState, spent: float) -> None:
-        """Raise the error of the last attempt, with the number of attempts and the seconds that they took."""
+        """Raise the error of the last attempt, and add how many attempts took how long."""
         error = state.outcome.exception() if state.outcome is not None else None
         if error is None:
             raise AssertionError("gave up on an attempt that did not fail")
@@ -184,10 +186,11 @@ SMALL_SLOTS = 16
 
 
 class LimitedStore(WrappedStore):
-    """`inner`, with at most `concurrency` requests at a time, each answered within `timeout` seconds.
+    """`inner`, with at most `concurrency` requests at a time, each of limited time.
 
-    Reads that are known to be small, and small writes, have slots of their own, and more of them. Waiting for a slot
-    does not count as time. A request without an answer in time raises `DependencyError`, and may still take effect.
+    A small request has `timeout` seconds; a large one has more. Reads that are known to be small, and small writes,
+    have slots of their own, and more of them. Waiting for a slot does not count as time. A request without an answer in
+    time raises `DependencyError`, and may still take effect.
     """
 
     def __init__(self, inner: Store, *, concurrency: int, timeout: float) -> None:
@@ -256,6 +259,7 @@ class LimitedStore(WrappedStore):
             request.close()  # does nothing once it has run; one that never ran would be reported as not awaited
 
     def _check_loop(self) -> None:
+        """Raise `IllegalArgumentError` outside the library's loop, and begin anew in a forked child."""
         if not on_loop():
             raise IllegalArgumentError(
                 "a store was used outside its event loop: use pyspark_checkpointer.runtime.run_sync"
@@ -286,10 +290,12 @@ class _CountingSink(Generic[S]):
 
 @dataclass(slots=True, eq=False)
 class Traffic:
-    """Requests sent, by kind (get, put, swap, list, delete), each attempt counting; and bytes of objects received."""
+    """What was sent to a store, and received from it."""
 
     requests: Counter[str] = field(default_factory=Counter)
+    """Requests by kind: get, put, swap, list, delete. Each attempt counts."""
     bytes_read: int = 0
+    """Bytes of objects received."""
 
 
 _traffic: ContextVar[Traffic | None] = ContextVar("checkpointer-traffic", default=None)

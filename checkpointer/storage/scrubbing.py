@@ -1,4 +1,4 @@
-"""Removal of credentials from error messages: cloud packages may quote in them what they were given."""
+"""Removal of credentials from error messages, in which cloud packages may quote them."""
 
 import json
 import os
@@ -51,7 +51,7 @@ _QUOTED = re.compile(
 
 
 def scrub(text: str, options: Mapping[str, Any]) -> str:
-    """Return the first line of `text`, shortened, without any secret of `options` or of the environment."""
+    """Return the first line of `text` without any secret of `options` or of the environment."""
     secrets = {*_secrets("", options), *_secrets("", fsspec.config.conf), *_environment()}
     # Longest first: a secret that contains another one would else be left in part.
     for secret in sorted(secrets, key=len, reverse=True):
@@ -83,7 +83,7 @@ def _secrets(name: str, value: Any) -> Iterator[str]:
 
 
 def _of_text(name: str, value: str) -> Iterator[str]:
-    """Yield what may be secret in one text: all of it, and the values of the settings that stand in it."""
+    """Yield what may be secret in a text: all of it, and the values of settings in it."""
     if "://" in value and "@" in value:
         yield value.partition("://")[2].rpartition("@")[0]
     # Connection strings and tokens are lists of settings; any of them may be quoted alone.

@@ -77,7 +77,7 @@ def parse(url: str | os.PathLike[str]) -> Location:
 
 
 def absolute(url: str | os.PathLike[str]) -> str:
-    """Resolve a root to a URL that means the same in every process and after every change of directory.
+    """Return a root's URL in a form that depends on no process and no current directory.
 
     Keep or send this form of a location. Raises as `parse` does.
     """
@@ -104,6 +104,7 @@ def _file_url(text: str, scheme: str) -> Location:
 
 
 def _remote(scheme: str, text: str) -> Location:
+    """Return the location of a URL with a host or bucket. Credentials in it are refused, and never shown."""
     kind = kind_of(scheme)
     in_cloud = kind.reach is Reach.CLOUD
     try:

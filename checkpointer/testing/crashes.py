@@ -1,4 +1,4 @@
-"""Crash tests: a job is killed at every place where it can die, before and after each of its store's requests."""
+"""Crash tests: a job is killed before and after each request that it makes of a store."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ Job = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """The root that a job left behind when it died at request `number`, before it took effect or `after`."""
+    """The root left behind by a job that died at request `number`, before it took effect or `after`."""
 
     root: str
     number: int
@@ -29,7 +29,7 @@ class CrashPoint:
 
 @contextmanager
 def injected(faults: Faults) -> Iterator[Faults]:
-    """Let every store that this process opens by a root meet these faults, until the end of the block.
+    """Let every store that this process opens meet these faults, until the end of the block.
 
     Stores of other processes, such as Spark's executors, meet none.
     """
@@ -39,10 +39,10 @@ def injected(faults: Faults) -> Iterator[Faults]:
 
 
 def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None) -> Iterator[CrashPoint]:
-    """Play a job once for each place where it can die, each time on a new root, and yield what it left behind.
+    """Play a job once for each place where it can die, and yield what it left behind.
 
-    `setup` prepares the root, without faults. While a point is yielded there are no faults either: start the job
-    again, and check its state.
+    Each time it has a new root. `setup` prepares the root, without faults. While a point is yielded there are no faults
+    either: start the job again, and check its state.
 
     Raises:
         Exception: The job, or `setup`, raised it without any fault.

@@ -1,4 +1,4 @@
-"""The kinds of faults that a request of a store can meet, each as a function that stands in for sending it."""
+"""The kinds of faults that a request can meet, as functions that stand in for sending it."""
 
 import asyncio
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def delaying(before: float, after: float) -> Fault:
 
 
 def flipping(bit: int) -> Fault:
-    """Return a fault that flips one bit of an answer with bytes; the number wraps around at their end."""
+    """Return a fault that flips one bit of an answer; the number wraps around at the end."""
 
     async def fault(request: Request, send: Send) -> Any:
         answer = await send(request)

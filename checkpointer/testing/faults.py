@@ -46,7 +46,10 @@ class _Rule:
     seen: int = 0
 
     def matches(self, request: Request) -> bool:
-        """Return whether the fault is for this request. Counts the request if it is of the right kind and path."""
+        """Return whether the fault is for this request.
+
+        Counts the request if it is of the right kind and path.
+        """
         if self.kind not in (None, request.kind) or self.path not in request.path:
             return False
         self.seen += 1
@@ -54,11 +57,11 @@ class _Rule:
 
 
 class Faults:
-    """The faults to come, and the requests so far. Several stores may share it: they fail as one process does.
+    """The faults to come, and the requests so far.
 
-    Each method says which request is meant: the `nth` from now on of a `kind` (None: any) whose path contains `path`,
-    and the `times - 1` matching ones after it. With a seed, each request meets one of `failures` with probability
-    `rate`.
+    Several stores may share it: they fail as one process does. Each method says which request is meant: the `nth` from
+    now on of a `kind` (None: any) whose path contains `path`, and the `times - 1` matching ones after it. With a seed,
+    each request meets one of `failures` with probability `rate`.
     """
 
     def __init__(
@@ -117,7 +120,10 @@ class Faults:
         after: bool = False,
         times: int = 1,
     ) -> None:
-        """Call `action` in a thread at the nth matching request. The request raises what the action raises."""
+        """Call `action` in a thread at the nth matching request.
+
+        The request raises what the action raises.
+        """
         if inspect.iscoroutinefunction(action):
             raise IllegalArgumentError("a coroutine function would not be awaited: give a function")
         self.apply(calling(action, after), kind, nth, path=path, times=times)
@@ -159,7 +165,10 @@ class Faults:
         self.apply(delaying(0.0 if after else seconds, seconds if after else 0.0), kind, nth, path=path, times=times)
 
     def late(self, kind: str = "swap", nth: int = 1, *, path: str = "", times: int = 1) -> list[LateWrite]:
-        """Leave the nth put, swap or delete unanswered. Return a list that will hold it, for the test to land it."""
+        """Leave the nth put, swap or delete unanswered.
+
+        Return a list that will hold it, for the test to land it.
+        """
         if kind not in WRITES:
             raise IllegalArgumentError(f"a {kind} cannot land late: expected one of {', '.join(WRITES)}")
         late: list[LateWrite] = []
@@ -194,7 +203,7 @@ class Faults:
         self.apply(flipping(bit), kind, nth, path=path, times=times)
 
     def stale_listing(self, nth: int = 1, *, path: str = "", lag: int = 1, times: int = 1) -> None:
-        """Let the nth matching listing miss the last `lag` writes and deletions that were made through here."""
+        """Let the nth matching listing miss the last `lag` writes and deletions made through here."""
         if lag < 1:
             raise IllegalArgumentError(f"lag={lag}: expected 1 or more")
         self.apply(self._stale(lag), "list", nth, path=path, times=times)
@@ -270,7 +279,7 @@ class Faults:
         return fault
 
     def _without_last(self, page: ListingPage, prefix: str, lag: int) -> ListingPage:
-        """Return a page as it was before the last `lag` effects: without what they wrote, with what they deleted."""
+        """Return a page as it was before the last `lag` effects on the store."""
         entries = {entry.path: entry for entry in page.entries}
         sizes = {effect.path: effect.size for effect in self._effects if effect.kind != "delete"}
         for effect in reversed(self._effects[-lag:]):

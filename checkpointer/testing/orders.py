@@ -1,4 +1,4 @@
-"""Exploration of every order in which the requests of a few actors can be served, as far as it makes a difference.
+"""Exploration of every order in which the requests of a few actors can be served.
 
 Two requests that do not conflict, such as reads, or writes of different objects, are served in one order only
 (partial-order reduction by sleep sets, after Godefroid). This leaves out most histories and no state of the store, as
@@ -84,7 +84,7 @@ class _Node:
 
 
 class _Order:
-    """One history: the decisions of the path, and after its end the first choice everywhere, which extends it."""
+    """One history: the decisions of the path, then the first choice everywhere, which extends it."""
 
     def __init__(self, path: list[_Node], faults: int) -> None:
         self._path, self._faults = path, faults
@@ -92,7 +92,10 @@ class _Order:
         self.steps: list[Key] = []
 
     def run(self, simulation: Simulation) -> bool:
-        """Run the actors of `simulation` in this order. Return whether the history is a new one."""
+        """Run the actors of `simulation` in this order.
+
+        Return whether the history is a new one.
+        """
         try:
             simulation.run(lambda: self._decide(self._choices(simulation)))
             while simulation.late:
@@ -102,7 +105,7 @@ class _Order:
         return True
 
     def _decide(self, found: Iterable[_Choice]) -> None:
-        """Make the choice of this step of the path, or extend the path by the first choice that does not sleep."""
+        """Repeat the choice of the path at this step, or extend the path by the first one awake."""
         choices = {choice.key: choice for choice in found}
         if self._depth == len(self._path):
             asleep = self._path[-1].asleep_after() if self._path else {}
@@ -147,11 +150,11 @@ Begin = Callable[[Simulation], Callable[[], object]]
 
 
 def play_in_every_order(begin: Begin, faults: int = 0) -> int:
-    """Play a history in every order of its requests that makes a difference. Return how many there are.
+    """Play a history in every order of its requests that makes a difference.
 
-    `begin` starts the same actors in a new simulation for each order. Up to `faults` swaps in each order are not
-    answered: they took effect, or do so later, or at the very end, or never. Any error ends the exploration, with a
-    note of the steps that led there.
+    Return how many there are. `begin` starts the same actors in a new simulation for each order. Up to `faults` swaps
+    in each order are not answered: they took effect, or do so later, or at the very end, or never. Any error ends the
+    exploration, with a note of the steps that led there.
     """
     path: list[_Node] = []
     count = 0

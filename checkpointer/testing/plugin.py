@@ -1,4 +1,7 @@
-"""Fixtures for pytest, enabled in a `conftest.py`: `pytest_plugins = ["pyspark_checkpointer.testing.plugin"]`."""
+"""Fixtures for pytest.
+
+In a `conftest.py`: `pytest_plugins = ["pyspark_checkpointer.testing.plugin"]`.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -30,7 +33,7 @@ def _checkpoint_faults() -> Iterator[Faults]:
 
 @pytest.fixture(name="crash_points")
 def _crash_points(tmp_path: Path) -> CrashPoints:
-    """Return `crash_points`, with a folder of its own for each point: `for point in crash_points(job)`."""
+    """Return `crash_points` with a folder for each point: `for point in crash_points(job)`."""
     numbers = itertools.count(1)
 
     def play(run: Job, setup: Job | None = None) -> Iterator[CrashPoint]:

@@ -1,4 +1,6 @@
-"""Several actors on one store, in an order that a test decides: the real code, one store request at a time.
+"""Simulation of several actors on one store, in an order that a test decides.
+
+The actors run the real code; the test decides about one request at a time.
 
 Each actor is a coroutine with a store of its own. Whenever all of them wait for an answer, the test decides what
 happens next: one request is served, or its answer is lost, or it stays under way and lands later, or an actor dies.
@@ -38,7 +40,7 @@ _names = itertools.count(1)
 
 
 class StuckError(Exception):
-    """No actor waits for a request, and some have not ended: the code waits for something that is not simulated."""
+    """The code waits for something that is not simulated: no actor has a request, and some have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Waiting:
 
 
 class _Selector(selectors.SelectSelector):
-    """The selector of an event loop that calls `idle` when the loop has nothing left to do but to wait."""
+    """A selector that calls `idle` when its event loop has nothing left to do but to wait."""
 
     def __init__(self, idle: Callable[[float | None], None]) -> None:
         super().__init__()
@@ -122,15 +124,19 @@ class Simulation:
         return task
 
     def run(self, step: Callable[[], None]) -> None:
-        """Run until all actors have ended. `step` is called when all of them wait, and decides what happens next.
+        """Run until all actors have ended.
 
-        Raises what an actor raised, unless it had been killed.
+        `step` is called when all of them wait, and decides what happens next. Raises what an actor raised, unless it
+        had been killed.
         """
         self._step = step
         self._loop.run_until_complete(self._until_done())
 
     def play(self, actor: str, work: Coroutine[Any, Any, T]) -> T:
-        """Run one task of an actor from beginning to end while all others stand still. Return its result."""
+        """Run one task of an actor from beginning to end while all others stand still.
+
+        Return its result.
+        """
         mine, step, serving = self.start(actor, work), self._step, self.waiting
         self.waiting = []
         self._step = lambda: self.serve(self.waiting[0])
@@ -225,7 +231,10 @@ class Simulation:
         self.waiting.remove(one)
 
     def _reach(self, one: Waiting) -> tuple[Any, Exception | None]:
-        """Let a request reach the store. Return the answer, or the error. What the watcher raises is raised."""
+        """Let a request reach the store.
+
+        Return the answer, or the error. What the watcher raises is raised.
+        """
         before = self.store.objects.get(one.request.path)
         answer = None
         try:
@@ -278,7 +287,7 @@ class _SimulatedFaults(Faults):
 
 
 class SimulatedHost:
-    """A `Host` whose time passes by one second a step, wrong by `skew`, and whose tokens are counted.
+    """A `Host` whose time passes by one second a step, plus `skew`, and whose tokens are counted.
 
     Computations are done at once, in the calling thread.
     """

@@ -1,4 +1,4 @@
-"""The client of Azure Blob Storage that adlfs makes, opened so that nothing is cached or shared behind our back."""
+"""The client of Azure Blob Storage: adlfs, without its caches and shared instances."""
 
 import os
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _FORCED = {
 
 
 def account_of(location: Location) -> dict[str, Any]:
-    """Return the options of adlfs for the account that a URL names, as in `container@account.dfs.core.windows.net`."""
+    """Return the options of adlfs for the account in a URL: `container@account.dfs.core.windows.net`."""
     host = location.account_host
     if host is None:
         return {}
@@ -34,7 +34,10 @@ def account_of(location: Location) -> dict[str, Any]:
 
 
 async def open_client(url: str, options: Mapping[str, Any]) -> Any:
-    """Return a file system of adlfs. Raises `IllegalArgumentError` where nothing names the account."""
+    """Return a file system of adlfs.
+
+    Raises `IllegalArgumentError` where nothing names the account.
+    """
     if not any(options.get(name) or os.environ.get(f"AZURE_STORAGE_{name.upper()}") for name in _ACCOUNT_OPTIONS):
         raise IllegalArgumentError(
             f"{url}: no account; write abfs://container@account.dfs.core.windows.net/… or give account_name "

@@ -1,4 +1,4 @@
-"""The meaning of the failures of Azure Blob Storage: the error of the tree for each, and what to do about it."""
+"""Translation of failures of Azure Blob Storage into errors of the tree, which say what to do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +38,7 @@ def status_of(error: Exception) -> int:
 
 
 def is_of_identity(error: Exception) -> bool:
-    """Return whether the identity service gave no token, so that the blob service was never asked.
+    """Return whether the identity service gave no token; then the blob service was never asked.
 
     Such an error holds the answer of the identity service: its 404 says nothing about a blob.
     """
@@ -105,7 +105,7 @@ def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
 
 
 def _without_token(error: Exception, name: str, said: str) -> CheckpointError:
-    """Return the error for a missing token: final where the identity service refused, else one to try again."""
+    """Return the error for a missing token: final if the identity service refused, else retryable."""
     status, whole = status_of(error), str(error)
     unsigned = type(error).__module__.startswith("azure.storage")  # the key is malformed: nobody was asked
     refused = status in (400, 405, 406) or (not status and "AADSTS" in whole)

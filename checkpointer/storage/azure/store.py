@@ -113,6 +113,7 @@ class AzureStore(PagedStore):
         return await cloud.answer(open_client(self._url, self._options), partial(self._error, name=self._url))
 
     async def _blob(self, path: str) -> Any:
+        """Return the SDK's client of a blob, after a check of its path."""
         files = await self._connection.get()
         return files.service_client.get_blob_client(self._container, self._key(check_path(path)))
 
@@ -127,9 +128,9 @@ class AzureStore(PagedStore):
         return sink
 
     async def _open_blob(self, path: str, limit: int | None) -> tuple[Any | None, str, float | None]:
-        """Begin a download. Return it, the ETag, and the time of the answer that named the ETag.
+        """Begin a download. Return it, the ETag, and when the server answered.
 
-        An empty blob has nothing to download: None then.
+        The download is None where the blob is empty.
         """
         blob, clock = await self._blob(path), _ServerClock()
         # Asking for no more than the limit keeps a larger object out of memory. The answer says how large it is.
@@ -165,6 +166,7 @@ class AzureStore(PagedStore):
         await blob.upload_blob(whole, length=len(whole), overwrite=not self._fencing, **self._limits)
 
     async def _put_blocks(self, path: str, data: Bytes) -> None:
+        """Upload the blocks of a large blob, then commit them. Nothing is visible before."""
         from azure.core import MatchConditions
         from azure.storage.blob import BlobBlock
 
@@ -212,7 +214,10 @@ class AzureStore(PagedStore):
         return sorted([item.name[inside:] async for item in found if item.name.endswith("/")])
 
     async def _delete(self, paths: Sequence[str]) -> None:
-        """One by one, many at a time: the batch request fails for some credentials and some names."""
+        """Delete each blob with a request of its own, several at a time.
+
+        The service's request for many blobs fails with some credentials and some names.
+        """
         turns = asyncio.Semaphore(_PARALLEL_DELETES)
 
         async def remove(path: str) -> None:
@@ -254,7 +259,7 @@ class AzureStore(PagedStore):
 
 
 class _ServerClock:
-    """The time by the server's clock, from its latest answer: the SDK shows answers to a hook only."""
+    """The time of the latest answer, by the server's clock. The SDK shows answers to a hook only."""
 
     at: float | None = None
 
@@ -263,7 +268,10 @@ class _ServerClock:
 
 
 async def _read(stream: Any) -> bytes:
-    """Return a whole download. Its pieces are written into a buffer, which becomes the result without a copy."""
+    """Return a whole download.
+
+    Its pieces are written into a buffer, which becomes the result without a copy.
+    """
     buffer = io.BytesIO()
     await stream.readinto(buffer)
     data = buffer.getvalue()

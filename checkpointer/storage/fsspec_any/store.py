@@ -1,4 +1,7 @@
-"""A root on any other file system that fsspec knows: writes are not conditional, so for `fencing="none"` only."""
+"""A root on any other file system that fsspec knows.
+
+Writes are not conditional there, so it can be opened with `fencing="none"` only.
+"""
 
 import importlib.util
 import secrets
@@ -43,7 +46,7 @@ _OBJECT_STORES = {"gs", "gcs", "oci", "ocilake", "oss", "tos", "hf", "memory"}
 
 
 def check_protocol(location: Location, fencing: bool) -> None:
-    """Raise `IllegalArgumentError` unless fsspec can open the location and fencing is given up."""
+    """Raise `IllegalArgumentError` unless fsspec knows the location and fencing is given up."""
     from fsspec.registry import known_implementations, registry
 
     protocol, shown = location.protocol, location.url
@@ -64,7 +67,10 @@ def check_protocol(location: Location, fencing: bool) -> None:
 
 
 class GenericStore(PagedStore):
-    """The store of a root that fsspec opens. Its calls are synchronous; each runs in a thread."""
+    """The store of a root that fsspec opens.
+
+    Its calls are synchronous; each runs in a thread.
+    """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self._url = url
@@ -111,7 +117,10 @@ class GenericStore(PagedStore):
         await self._run(check_path(path), write)
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
-        """Compare, then write: this detects a change made before, and not one made between the two."""
+        """Compare, then write.
+
+        This detects a change made before, and not one made between the two.
+        """
         check_swap_size(self._name(path), data)
 
         def swap(fs: Any, key: str) -> str:
@@ -171,6 +180,7 @@ class GenericStore(PagedStore):
         return url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False, **self._options)[0]
 
     async def _run(self, path: str, call: Callable[[Any, str], T]) -> T:
+        """Call a function with the file system and the key of an object, in a thread."""
         fs = await self._connection.get()
         root = str(fs._strip_protocol(self._url)).rstrip("/")
         key = f"{root}/{path}" if path else root
@@ -183,6 +193,7 @@ class GenericStore(PagedStore):
         return data
 
     def _write(self, fs: Any, key: str, data: bytes) -> None:
+        """Write an object that is never visible in part, as far as the file system moves files at once."""
         folder, _, name = key.rpartition("/")
         fs.makedirs(folder, exist_ok=True)
         if self._shows_whole_objects:

@@ -10,7 +10,10 @@ from pyspark_checkpointer.storage.url import Location
 
 
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
-    """Open a folder. Raises `IllegalArgumentError` for any option but `auto_mkdir`, which it does in any case."""
+    """Open a folder.
+
+    Raises `IllegalArgumentError` for any option but `auto_mkdir`, which it does in any case.
+    """
     if options.keys() - {"auto_mkdir"}:
         raise IllegalArgumentError(
             f"{location.url}: a local folder takes no storage_options; was a URL such as s3://… meant?"

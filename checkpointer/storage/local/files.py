@@ -1,4 +1,4 @@
-"""Durable operations on local files, and the meaning of each failure of the system to a caller."""
+"""Durable operations on local files, and translation of their failures."""
 
 import errno
 import io
@@ -41,7 +41,7 @@ _UNDECIDED = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR}
 
 
 def temporary_target(name: str) -> str | None:
-    """Return the name of the file that the temporary file `name` was to become; None for any other file."""
+    """Return the name that a temporary file was to have at last; None for any other file."""
     match = _TEMPORARY.fullmatch(name)
     return match["target"] if match else None
 
@@ -52,7 +52,10 @@ def is_hidden(name: str) -> bool:
 
 
 def read(path: str, limit: int | None) -> bytes:
-    """Return a whole file. It is opened once, so a file that is renamed over it meanwhile does not mix in."""
+    """Return a whole file.
+
+    It is opened once, so a file that is renamed over it meanwhile does not mix in.
+    """
     with _opened(path) as (fd, size):
         _check_size(path, size, limit)
         return _read(fd, size, 0)
@@ -105,7 +108,10 @@ def _read(fd: int, size: int, offset: int) -> bytes:
 
 
 def write_temporary(target: str, data: Bytes) -> str:
-    """Write a durable temporary file beside `target` and return its path. A failure leaves nothing behind."""
+    """Write a durable temporary file beside `target` and return its path.
+
+    A failure leaves nothing behind.
+    """
     temporary, fd = create_temporary(target)
     try:
         with os.fdopen(fd, "wb", buffering=0) as file:
@@ -129,7 +135,7 @@ def create_temporary(target: str) -> tuple[str, int]:
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file, as an `opener` of `open`: nobody but the owner may read it, whatever the umask says."""
+    """Open a file that nobody but its owner may read, whatever the umask says: an `opener` for `open`."""
     return os.open(path, flags, _OWNER_ONLY)
 
 
@@ -182,7 +188,10 @@ _BUSY = {
 
 
 def translate(error: OSError, path: str) -> CheckpointError:
-    """Return the error of the tree for a failed system call on `path`. Missing files never get here."""
+    """Return the error of the tree for a failed system call on `path`.
+
+    Missing files never get here.
+    """
     code = error.errno
     why = os.strerror(code) if code else str(error)
     if code == errno.EMFILE:

@@ -1,4 +1,6 @@
-"""The lock of a local root: one holder among all processes of this host, whatever they fork and however they end.
+"""The lock of a local root: it has one holder among all processes of this host.
+
+That holds whatever processes fork, and however they end.
 
 The lock is `flock`, which belongs to the *open file*, and a forked child has that too. So a holder unlocks explicitly
 before it closes the file, and a child closes the files that it inherited. Otherwise an idle child would hold the lock
@@ -30,10 +32,11 @@ _guard = threading.RLock()
 
 @contextmanager
 def locked(path: str, timeout: float) -> Iterator[None]:
-    """Hold an exclusive lock against every process of this host. The kernel frees it when its holder dies.
+    """Hold an exclusive lock against every process of this host.
 
-    The lock file is created if there is none, and never removed: another process may already wait for it, and would
-    then lock a file without a name. Raises `SwapNotSentError` after `timeout` seconds, which says who has the lock.
+    The kernel frees it when its holder dies. The lock file is created if there is none, and never removed: another
+    process may already wait for it, and would then lock a file without a name. Raises `SwapNotSentError` after
+    `timeout` seconds, which says who has the lock.
     """
     deadline = time.monotonic() + timeout
     pause = 0.0005
@@ -57,6 +60,7 @@ def locked(path: str, timeout: float) -> Iterator[None]:
 
 
 def _open(path: str) -> int:
+    """Open the lock file, and return its descriptor."""
     with _guard:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         _open_files.add(fd)
@@ -74,6 +78,7 @@ def _close(fd: int) -> None:
 
 
 def _try_lock(fd: int, path: str) -> bool:
+    """Take the lock if it is free, and return whether it is ours now."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -106,7 +111,10 @@ def _describe_holder(fd: int) -> str:
 
 
 def _close_inherited() -> None:
-    """Close the parent's lock files in a forked child. That unlocks nothing while the parent has them open."""
+    """Close the parent's lock files in a forked child.
+
+    That unlocks nothing while the parent has them open.
+    """
     global _guard
     _guard = threading.RLock()
     for fd in _open_files:

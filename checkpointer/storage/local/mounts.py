@@ -1,4 +1,4 @@
-"""The file system that a folder is on, and whether every host that can write there sees a lock taken there."""
+"""The file system of a folder, and whether a lock there excludes writers on other hosts."""
 
 import re
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def system_table() -> str:
 
 
 def file_system(folder: str, table: str) -> tuple[str, str] | None:
-    """Return the mount point and type of the file system of a folder, or None if the table does not say.
+    """Return the mount point and type of a folder's file system, or None if the table does not say.
 
     `folder` is an absolute path without symbolic links.
     """
@@ -43,7 +43,7 @@ def file_system(folder: str, table: str) -> tuple[str, str] | None:
 
 
 def shared_mount(folder: str, table: str) -> tuple[str, str] | None:
-    """Return the mount point and type of `folder` if it is on a network or FUSE file system, else None."""
+    """Return the mount point and type of a folder on a network or FUSE file system, else None."""
     found = file_system(folder, table)
     return found if found is not None and _SHARED.fullmatch(found[1]) else None
 

@@ -149,7 +149,10 @@ class LocalStore(PagedStore):
             raise ObjectNotFoundError(f"{os.path.join(self._root, path)}: not found") from None
 
     def _locate(self, path: str) -> str:
-        """Return the path of an object's file. Refuse it where a symbolic link on the way leads out of the root."""
+        """Return the path of an object's file.
+
+        Refuse it where a symbolic link on the way leads out of the root.
+        """
         if files.is_hidden(check_path(path).rpartition("/")[2]):
             raise IllegalArgumentError(f"{path!r:.200}: this name is kept for the store's own files")
         full = os.path.join(self._root, path)
@@ -203,6 +206,7 @@ class LocalStore(PagedStore):
                 os.rename(temporary, target)
 
     def _swap(self, path: str, data: bytes, expected: str | None) -> str:
+        """Compare and rename under the lock of the root. Return the new version."""
         target = self._locate(path)
         check_swap_size(target, data)
         self._prepare_write(os.path.dirname(target))
@@ -237,7 +241,7 @@ class LocalStore(PagedStore):
         self._durable_folders.make(folder)
 
     def _check_mount(self) -> None:
-        """Raise `StoreRefusedError` where a lock on this file system may not exclude writers on other hosts."""
+        """Raise `StoreRefusedError` where a lock may not exclude writers on other hosts."""
         if self._may_write:
             return
         found = mounts.shared_mount(os.path.realpath(self._root), self._mount_table())
@@ -298,7 +302,7 @@ def _is_inside(file: str, root: str) -> bool:
 
 
 def _file_above(path: str) -> str | None:
-    """Return `path` or the nearest of its parents that exists, if that is not a folder; else None."""
+    """Return the nearest of `path` and its parents that exists if it is no folder, else None."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return None if os.path.isdir(path) else path

@@ -1,4 +1,4 @@
-"""Listing of the files below a folder, a part at a time, in no order and without following links.
+"""Listing of the files below a folder, in no order and without following links.
 
 Memory grows with the number of folders, not with the number of files.
 """

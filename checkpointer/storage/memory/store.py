@@ -1,4 +1,7 @@
-"""A root in the memory of this process, for tests and for trying things out. Nothing survives the process."""
+"""A root in the memory of this process, for tests and for trying things out.
+
+Nothing survives the process.
+"""
 
 import heapq
 import itertools

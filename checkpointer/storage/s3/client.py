@@ -1,4 +1,4 @@
-"""The client of S3 that s3fs makes, opened so that nothing is cached, retried or shared behind our back."""
+"""The client of S3: s3fs, without its caches, shared instances and retries."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,9 +20,10 @@ _loaders: dict[str | None, Any] = {}
 
 
 async def open_client(url: str, given: Mapping[str, Any], concurrency: int, timeout: float) -> Any:
-    """Return a file system of s3fs whose requests are one attempt each. `given` are the user's options.
+    """Return a file system of s3fs whose requests are one attempt each.
 
-    Raises `StoreRefusedError` where the installed botocore cannot write under conditions.
+    `given` are the user's options. Raises `StoreRefusedError` where the installed botocore cannot write under
+    conditions.
     """
     s3fs = await load("s3fs")
     options = {k: v for k, v in given.items() if k not in _FORCED}
@@ -49,7 +50,7 @@ async def close_client(files: Any) -> None:
 
 
 def _session(package: Any, arguments: Mapping[str, Any]) -> Any:
-    """Return the session that s3fs would make, but parse botocore's descriptions of S3 once in a process.
+    """Return the session that s3fs would make, but parse the descriptions of S3 only once.
 
     Parsing takes four fifths of the time to open a root, and each task opens one.
     """

@@ -1,4 +1,4 @@
-"""The meaning of the failures of S3: the error of the tree for each code or exception, and what to do about it."""
+"""Translation of failures of S3 into errors of the tree, which say what to do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ _UNABLE = {"NotImplemented", "MethodNotAllowed", "501", "405"}
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request failed: the server's code, or where there was no answer the name of the exception."""
+    """Why a request failed, as the server says it; `error` is set where it gave no answer."""
 
     code: str
     status: int

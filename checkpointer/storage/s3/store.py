@@ -152,6 +152,7 @@ class S3Store(PagedStore):
         return await cloud.answer(opening, partial(self._error, name=self._url))
 
     async def _call(self, method: str, **arguments: Any) -> Any:
+        """Send one request about the bucket, and return the answer."""
         files = await self._connection.get()
         return await files._call_s3(method, Bucket=self._bucket, **arguments)
 
@@ -183,6 +184,7 @@ class S3Store(PagedStore):
         await self._call("put_object", Key=key, Body=cloud.body_of(data), **self._if_absent())
 
     async def _put_parts(self, key: str, data: Bytes) -> None:
+        """Upload the parts of a large object, then complete the upload. Nothing is visible before."""
         upload = (await self._call("create_multipart_upload", Key=key))["UploadId"]
 
         async def send(number: int, part: io.BytesIO) -> dict[str, Any]:
@@ -264,7 +266,10 @@ class S3Store(PagedStore):
         return f"{self._root}/{path}" if self._root else path
 
     def _listed(self, prefix: str) -> str:
-        """Return the prefix to ask for, to list `prefix`. A directory bucket lists whole folders only."""
+        """Return the prefix to ask for, to list `prefix`.
+
+        A directory bucket lists whole folders only.
+        """
         key = self._key(prefix)
         return key[: key.rfind("/") + 1] if self._bucket.endswith(_DIRECTORY_BUCKET) else key
 
@@ -290,7 +295,10 @@ class _PastTheEndError(CheckpointError):
 
 
 async def _read(body: Any) -> bytes:
-    """Return the whole body. It is read in pieces into a buffer, which becomes the result without a copy."""
+    """Return the whole body.
+
+    It is read in pieces into a buffer, which becomes the result without a copy.
+    """
     buffer = io.BytesIO()
     async for piece in _pieces(body):
         buffer.write(piece)
