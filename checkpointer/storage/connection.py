@@ -49,7 +49,7 @@ class Connection(Generic[F]):
     """A connection that all requests of a process share.
 
     It is in one of three states, which `_task` tells: not open (None), opening (a running task) and open (a task that
-    has ended well). A task that failed is forgotten by whoever awaits it, so the next request tries again.
+    has ended well). An attempt that failed is forgotten at its end, so the next request tries again.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[F]], close: Close) -> None:
@@ -66,14 +66,14 @@ class Connection(Generic[F]):
         """
         if self._task is None:
             self._task = asyncio.create_task(self._open())
-        task = self._task
-        try:
-            # Shielded: a caller that is cancelled must not take the connection away from the others.
-            return await asyncio.shield(task)
-        except BaseException:
-            if task.done() and self._task is task:
-                self._task = None
-            raise
+            self._task.add_done_callback(self._forget_failure)
+        # Shielded: a caller that is cancelled must not take the connection away from the others.
+        return await asyncio.shield(self._task)
+
+    def _forget_failure(self, task: "asyncio.Task[F]") -> None:
+        """Let the next request try again, whether or not anybody has waited for this attempt to the end."""
+        if self._task is task and (task.cancelled() or task.exception() is not None):
+            self._task = None
 
     @property
     def is_open(self) -> bool:
@@ -102,7 +102,7 @@ class Connection(Generic[F]):
     async def _open(self) -> F:
         made = await self._connect()
         self._finalizer = weakref.finalize(self, _close_later, os.getpid(), self._close, made)
-        self._finalizer.atexit = False
+        self._finalizer.atexit = False  # at exit, `_close_all` closes it while the loop still runs
         return made
 
 
@@ -129,7 +129,7 @@ def _close_later(process: int, close: Close, made: object) -> None:
 def _close_all() -> None:
     """Close every connection when the interpreter ends."""
     opened = [connection for connection in [*_connections] if connection.is_open]
-    with suppress(RuntimeError):
+    with suppress(RuntimeError):  # the loop is closed, or can no longer be started
         wait([runtime.submit(connection.close()) for connection in opened], _EXIT_SECONDS)
 
 
