@@ -36,13 +36,17 @@ class CallQueue:
         self._waiting: queue.Queue[tuple[Callable[[], None], Future[None]]] | None = None
 
     def add(self, function: Callable[[], None]) -> "Future[None] | None":
-        """Queue a call and return its future, or None if the queue is full."""
+        """Queue a call and return its future, or None if it is dropped: the queue is full, or has no thread."""
         with self._lock:
             if self._waiting is None:
-                self._waiting = queue.Queue(MAX_WAITING_CALLS)
-                threading.Thread(
-                    target=self._work, args=(self._waiting,), name="checkpointer-callback", daemon=True
-                ).start()
+                waiting: queue.Queue[tuple[Callable[[], None], Future[None]]] = queue.Queue(MAX_WAITING_CALLS)
+                worker = threading.Thread(target=self._work, args=(waiting,), name="checkpointer-callback", daemon=True)
+                try:
+                    worker.start()
+                except RuntimeError:
+                    # The interpreter is at its end and starts no threads. To call here would hold up the event loop.
+                    return None
+                self._waiting = waiting
         done: Future[None] = Future()
         try:
             self._waiting.put_nowait((function, done))
@@ -73,7 +77,8 @@ os.register_at_fork(after_in_child=_queue.reset)
 def call_later(function: Callable[[], None]) -> "Future[None] | None":
     """Queue a user's function for the thread that calls them one after the other.
 
-    `function` must not raise. Returns None where too many calls wait already: then it will not be called.
+    `function` must not raise. Returns None where too many calls wait already, or where the interpreter starts no
+    threads any more: then it will not be called.
     """
     return _queue.add(function)
 
