@@ -57,13 +57,15 @@ def run_sync(coro: Coroutine[Any, Any, T]) -> T:
         raise IllegalArgumentError(
             "a blocking call was made on the event loop that has to serve it: use the asynchronous interface"
         )
+    # SimpleQueue may be used again by a signal handler that interrupts it; a lock of ours would block for ever then.
     answers: queue.SimpleQueue[asyncio.Task[T]] = queue.SimpleQueue()
     cancel = _begin(coro, answers.put)
     try:
         return answers.get().result()
     except asyncio.CancelledError:
+        # asyncio's own would cancel the task of another loop that may run in this thread.
         raise CancelledError from None
-    except BaseException:
+    except BaseException:  # an interrupt in this thread
         cancel()
         raise
 

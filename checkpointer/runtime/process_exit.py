@@ -82,11 +82,13 @@ class UnfinishedWork:
     def finish(self) -> None:
         """Wait for all tasks, in the main thread of a process that ends, and log what was lost."""
         self.exiting = True
+        # Ctrl-C ends the waiting, and what is unfinished is logged all the same.
         with contextlib.suppress(KeyboardInterrupt):
             if not self._wait(SILENT_SECONDS):
                 names = ", ".join(self._running.values())
                 logger.warning("the process ends once this is done, in %g s at most: %s", FINISH_SECONDS, names)
                 self._wait(FINISH_SECONDS)
+        # Copies are iterated over, because the loop's thread removes tasks meanwhile.
         for task, name in [*self._running.items()]:
             if task.done():
                 self._ended(task)  # the loop has not called back yet

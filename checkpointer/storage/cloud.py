@@ -132,6 +132,7 @@ async def upload_parts(data: Bytes, size: int, upload: Callable[[int, io.BytesIO
         for start in starts:
             results[start] = await upload(start // size + 1, body_of(view[start : start + size]))
 
+    # All workers take from one iterator, so each part is sent once, and a slow part holds up only its worker.
     workers = [asyncio.create_task(work()) for _ in range(PARALLEL_PARTS)]
     try:
         await asyncio.gather(*workers)

@@ -248,6 +248,7 @@ class LimitedStore(WrappedStore):
             self._check_loop()
             async with self._small_slots if small else self._slots:
                 _count_sent(kind)
+                # The time begins here, after the wait for a slot.
                 allowed = self._timeout + size / MIN_BYTES_PER_SECOND
                 async with asyncio.timeout(allowed) as deadline:
                     return await request

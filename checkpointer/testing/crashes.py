@@ -48,6 +48,7 @@ def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None
         Exception: The job, or `setup`, raised it without any fault.
         IllegalArgumentError: The job opened no store, or used one that was open before.
     """
+    # The first time nothing fails: it counts the requests.
     requests = _play(run, new_root(), setup, Faults())
     if not requests:
         raise IllegalArgumentError(

@@ -236,6 +236,7 @@ class Faults:
             if sent.number not in self._late:  # a late write is under way, and outlives its sender
                 self._check_alive()
             answer = await send(sent)
+            # Listings can be stale about a new object, and not about one that is only replaced.
             if sent.kind in ("put", "delete") or (sent.kind == "swap" and sent.expected is None):
                 self._effects.append(sent)
             return answer

@@ -47,6 +47,7 @@ def _is_seen(one: Request, other: Request) -> bool:
     """Return whether `other` can see what `one` writes."""
     if one.kind not in WRITES:
         return False
+    # A listing sees every write below its prefix.
     if other.kind == "list":
         return any(path.startswith(other.path) for path in _touched(one))
     return bool(_touched(one) & _touched(other))
@@ -170,6 +171,7 @@ def play_in_every_order(begin: Begin, faults: int = 0) -> int:
             except Exception as error:
                 error.add_note("in this order: " + ", ".join(" ".join(map(str, step)) for step in order.steps))
                 raise
+        # Back to the last point of the path from which there is another choice.
         while path and not path[-1].next():
             path.pop()
         if not path:

@@ -77,6 +77,7 @@ class _Selector(selectors.SelectSelector):
         self._idle = idle
 
     def select(self, timeout: float | None = None) -> list[Any]:
+        # With a timeout of 0 the loop has callbacks to run, and does not wait.
         if timeout is None or timeout > 0:
             self._idle(timeout)
         return []
@@ -222,7 +223,7 @@ class Simulation:
         if self.waiting:
             self._step()
         elif timeout is not None:
-            self._loop.seconds += timeout
+            self._loop.seconds += timeout  # everybody sleeps: go to the moment when the first one wakes up
         else:
             raise StuckError(f"after {self.steps} steps nobody can go on: {sorted(set(self._tasks.values()))}")
 

@@ -142,6 +142,7 @@ class AzureStore(PagedStore):
         except Exception as error:
             if not is_past_the_end(error):
                 raise
+            # An empty blob has no range to read. Its ETag is still needed, for a swap on it.
             properties = await blob.get_blob_properties(raw_response_hook=clock, **self._limits)
             return None, properties.etag, clock.at
         size = int(stream.properties.content_range.rpartition("/")[2]) if span else stream.size
@@ -185,6 +186,7 @@ class AzureStore(PagedStore):
         from azure.core import MatchConditions
 
         blob = await self._blob(path)
+        # overwrite=False sends If-None-Match: *, so that the blob must not exist.
         condition: dict[str, Any] = {"overwrite": not (self._fencing and expected is None)}
         if self._fencing and expected is not None:
             condition |= {"etag": expected, "match_condition": MatchConditions.IfNotModified}
@@ -253,6 +255,7 @@ class AzureStore(PagedStore):
         return self._error(error, name)
 
     def _swap_error(self, error: Exception, name: str) -> CheckpointError:
+        # A condition on the ETag of a missing blob may be answered with 404.
         if is_refused_condition(error) or is_missing(error):
             return PreconditionFailedError(f"{name}: was changed by somebody else")
         return self._error(error, name)
@@ -280,5 +283,6 @@ async def _read(stream: Any) -> bytes:
 
 
 def _check_whole(stream: Any, found: int) -> None:
+    """Raise `DependencyError` where the download ended early."""
     if found != stream.size:
         raise DependencyError(f"{stream.name}: the answer broke off after {found} of {stream.size} bytes")

@@ -110,6 +110,7 @@ class GenericStore(PagedStore):
 
     async def put(self, path: str, data: Bytes) -> None:
         def write(fs: Any, key: str) -> None:
+            # Not atomic: another writer may create the object now. That is what giving up fencing means.
             if fs.exists(key):
                 raise ObjectExistsError(f"{self._name(path)}: exists already")
             self._write(fs, key, bytes(data))

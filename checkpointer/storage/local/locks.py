@@ -55,6 +55,7 @@ def locked(path: str, timeout: float) -> Iterator[None]:
             # A child that was forked in the block has closed the file, and must not unlock it for its parent.
             if os.getpid() == process:
                 _close(fd)
+        # Each try opens the file anew, because it may have been removed and created again.
         time.sleep(pause * random.uniform(0.5, 1.5))
         pause = min(pause * 2, MAX_PAUSE)
 

@@ -134,6 +134,7 @@ class LocalStore(PagedStore):
             raise self._translate(error, os.path.join(self._root, path)) from error
 
     def _translate(self, error: OSError, full: str) -> CheckpointError:
+        # The root, or a folder above it, is a file: a mistake of the user and no failure of the store.
         if error.errno in (errno.ENOTDIR, errno.EEXIST) and (file := _file_above(self._root)):
             return IllegalArgumentError(f"{file}: is a file; the root of a store is a folder")
         return files.translate(error, full)
@@ -180,6 +181,7 @@ class LocalStore(PagedStore):
         target = self._locate(path)
         folder = os.path.dirname(target)
         self._prepare_write(folder)
+        # A crash leaves the temporary file behind: alone, or beside the object, which is whole.
         temporary = files.write_temporary(target, data)
         try:
             self._publish(temporary, target)
@@ -213,6 +215,7 @@ class LocalStore(PagedStore):
         with self._lock():
             if self._current(target) != expected:
                 raise PreconditionFailedError(f"{target}: was changed by somebody else")
+            # Written under the lock, so that `discard` can tell the files of dead writers.
             temporary = files.write_temporary(target, data)
             try:
                 files.replace(temporary, target)
@@ -256,7 +259,7 @@ class LocalStore(PagedStore):
     def _walk(self, prefix: str) -> Iterator[tuple[str, int]]:
         start = prefix.rpartition("/")[0]
         if start:
-            self._locate(start + "/_")
+            self._locate(start + "/_")  # refuses links that lead out of the root
         if _file_above(self._root):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._root)
         yield from walk.files_below(self._root, prefix)

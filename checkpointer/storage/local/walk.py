@@ -25,6 +25,7 @@ def files_below(root: str, prefix: str) -> Iterator[tuple[str, int]]:
             for entry in entries:
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir(follow_symlinks=False):
+                    # Below the prefix, or on the way to it.
                     if f"{path}/".startswith(prefix) or prefix.startswith(f"{path}/"):
                         folders.append(path)
                 elif path.startswith(prefix) and entry.is_file(follow_symlinks=False):

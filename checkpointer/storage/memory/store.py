@@ -94,6 +94,7 @@ class MemoryStore(PagedStore):
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         check_path(path)
         check_swap_size(f"{self._url}/{path}", data)
+        # Under the lock, comparing and writing are one step for all threads.
         with self._root.lock:
             found = self._root.objects.get(path)
             if (None if found is None else found.version) != expected:

@@ -92,6 +92,7 @@ class S3Store(PagedStore):
             reply = await self._call("get_object", Key=self._at(path), Range=span)
             return await _read(reply["Body"])
 
+        # S3 refuses a range that starts after the end, where the contract asks for no bytes.
         def translate(error: Exception) -> CheckpointError:
             return _PastTheEndError() if refusal(error).code == "InvalidRange" else self._error(error, name)
 
@@ -159,7 +160,7 @@ class S3Store(PagedStore):
     async def _open_object(self, path: str, limit: int | None) -> Any:
         reply = await self._call("get_object", Key=self._at(path))
         if limit is not None and reply["ContentLength"] > limit:
-            reply["Body"].close()
+            reply["Body"].close()  # drops the connection in place of reading the rest
             raise cloud.too_large(self._name(path), limit, reply["ContentLength"])
         return reply
 
@@ -175,6 +176,7 @@ class S3Store(PagedStore):
         return sink
 
     def _check_whole(self, path: str, found: int, reply: Any) -> None:
+        """Raise `DependencyError` where the body ended early."""
         if found != reply["ContentLength"]:
             raise DependencyError(
                 f"{self._name(path)}: the answer broke off after {found} of {reply['ContentLength']} bytes"
@@ -242,11 +244,13 @@ class S3Store(PagedStore):
             if not page.get("IsTruncated"):
                 return
             more = {token.removeprefix("Next"): page[token]}
+            # A listing of uploads goes on from a key and an id: one key may have several uploads.
             if "NextKeyMarker" in page:
                 more["KeyMarker"] = page["NextKeyMarker"]
 
     async def _delete(self, paths: Sequence[str]) -> None:
         objects = [{"Key": self._at(path)} for path in paths]
+        # Quiet: the answer names the failures only. It has status 200 also where some of the keys failed.
         reply = await self._call("delete_objects", Delete={"Objects": objects, "Quiet": True})
         for failed in reply.get("Errors", []):
             code = failed.get("Code", "")
@@ -285,6 +289,7 @@ class S3Store(PagedStore):
         return self._error(error, name)
 
     def _swap_error(self, error: Exception, name: str) -> CheckpointError:
+        # If-Match on a key that is missing is answered with NoSuchKey.
         if refusal(error).code in ("PreconditionFailed", "NoSuchKey"):
             return PreconditionFailedError(f"{name}: was changed by somebody else")
         return self._error(error, name)
