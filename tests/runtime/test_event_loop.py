@@ -86,7 +86,7 @@ def test_threads_that_use_it_first_at_the_same_time_find_it_whole() -> None:
 
 
 class Work:
-    """Something slow that notes how it ended."""
+    """Slow work that notes how it ended."""
 
     def __init__(self) -> None:
         self.started, self.ended = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""What is called and finished when the process ends."""
+"""Functions that are called, and work that is finished, when the process ends."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from tests.programs import run_python
 
 
 def test_only_the_runtime_registers_what_is_called_at_the_end() -> None:
-    """Its `at_exit` knows what to do where the interpreter is at its end by then."""
+    """Its `at_exit` also works where the interpreter is already ending."""
     package = Path(runtime.__file__).parents[1]
     own = re.compile(r"import atexit|atexit\.register|_register_atexit")
     found = [path.relative_to(package) for path in package.rglob("*.py") if own.search(path.read_text("utf-8"))]

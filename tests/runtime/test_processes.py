@@ -1,4 +1,4 @@
-"""What the system tells of other processes."""
+"""State and start of other processes."""
 
 import os
 import signal

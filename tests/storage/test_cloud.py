@@ -1,4 +1,4 @@
-"""What only the stores in a cloud can get wrong: memory, pages of listings, uploads in parts, dropped connections."""
+"""Behaviour of cloud stores alone: memory, pages of listings, uploads in parts, dropped connections."""
 
 import asyncio
 import gc
@@ -106,7 +106,7 @@ def test_folders_made_by_a_console_are_no_objects(kind: str, place_of: Callable[
 
 
 class Failing:
-    """Lets some parts of an upload through and fails the next one."""
+    """A server that accepts some parts of an upload and fails the next one."""
 
     def __init__(self, call: Callable[..., Any], method: str, after: int, error: BaseException) -> None:
         self.call, self.method, self.after, self.error = call, method, after, error

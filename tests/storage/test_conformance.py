@@ -1,4 +1,4 @@
-"""What every store promises, asked of every kind of store."""
+"""The contract of a store, tested on every kind of store."""
 
 import asyncio
 import hashlib
@@ -89,7 +89,7 @@ def test_a_big_object(store: Store, of: type) -> None:
 
 
 class Pieces:
-    """Keeps what it is handed, and where."""
+    """A sink that keeps its pieces, and the threads that fed it."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []

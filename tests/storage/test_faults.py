@@ -1,4 +1,4 @@
-"""Clouds in trouble: which error each trouble becomes, how often it is tried, and that no secret is in it."""
+"""Failures of clouds: the error of the tree for each, the number of attempts, and no secret in the message."""
 
 import asyncio
 import hashlib
@@ -36,7 +36,7 @@ CLOUDS = pytest.mark.parametrize("kind", ["s3", "azure"])
 
 
 def once(place: Place, timeout: float = 5.0, **options: Any) -> Store:
-    """The store without its retries."""
+    """Return the store without its retries."""
     inner = place.open(timeout=timeout, **options).inner  # type: ignore[attr-defined]
     assert isinstance(inner, LimitedStore)
     return inner
@@ -191,7 +191,7 @@ def test_a_server_that_comes_back_is_used_again(kind: str, request: pytest.Fixtu
 
 
 def wrong(place: Place) -> Place:
-    """The same root, with a secret that is not the right one."""
+    """Return the same root with a wrong secret."""
     options = dict(place.storage_options)
     if place.kind == "s3":
         options["secret"] = "hunter22" * 4

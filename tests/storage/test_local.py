@@ -1,4 +1,4 @@
-"""What only a local folder can get wrong: durability, disks, rights, links, mounts and the files of dead writers."""
+"""Behaviour of local folders alone: durability, disks, rights, links, mounts and the files of dead writers."""
 
 import errno
 import os

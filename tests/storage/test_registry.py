@@ -1,4 +1,4 @@
-"""One table knows the stores: a new one is a folder and a line, and nothing else asks for protocols by their names."""
+"""The registry knows all stores: a new one is a folder and a line, and no other module names a protocol."""
 
 import ast
 import importlib

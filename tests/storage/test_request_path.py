@@ -1,4 +1,4 @@
-"""The bounds round a store: what is tried again and for how long, how much runs at once, and the probe."""
+"""The path of a request: what is tried again and for how long, and how many run at once. And the probe."""
 
 import asyncio
 import hashlib
@@ -27,7 +27,7 @@ from pyspark_checkpointer.storage.request_path import (
 
 
 class Time:
-    """A clock that moves when somebody sleeps."""
+    """A clock that goes on only while somebody sleeps."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -42,7 +42,7 @@ class Time:
 
 
 class Faulty(MemoryStore):
-    """Raises the errors it was given, before or after it does what was asked."""
+    """A store that raises given errors, before or after a request takes effect."""
 
     def __init__(self, *errors: Exception, after: bool = False, each: Callable[[], None] = lambda: None) -> None:
         super().__init__(f"memory://{id(self)}")
@@ -190,7 +190,7 @@ def test_a_put_that_failed_is_not_taken_for_the_object_of_another(other: bytes) 
 
 
 class Slow(MemoryStore):
-    """Takes its time, and counts who is in it."""
+    """A store that is slow, and counts the requests under way."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"memory://{id(self)}")
@@ -302,7 +302,7 @@ def test_a_cancelled_request_gives_its_turn_back() -> None:
 
 
 class Liar(MemoryStore):
-    """Ignores some of its conditions, as servers do that do not know them."""
+    """A store that ignores some conditions, as servers do that do not know them."""
 
     def __init__(self, *ignored: str) -> None:
         super().__init__(f"memory://liar-{id(self)}")
