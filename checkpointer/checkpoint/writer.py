@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.checkpoint import history, objects
+from pyspark_checkpointer.checkpoint import history, metadata
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head, successor
 from pyspark_checkpointer.checkpoint.liveness import show_driver
 from pyspark_checkpointer.checkpoint.metering import Reports
@@ -104,7 +104,7 @@ class Session:
         """Return the committed checkpoint of one version of `_latest`."""
         await history.refuse_lost(self.store, head)
         ref = head.committed
-        return Base(head, None if ref is None else await objects.read_manifest(self.store, self.host, ref))
+        return Base(head, None if ref is None else await metadata.read_manifest(self.store, self.host, ref))
 
     def rebase(self, base: Base) -> None:
         self._base, self._invalid, self._viewed = base, None, None
@@ -242,7 +242,7 @@ class Session:
         if self._owns(head) and (self._base is None or self._base.parent != head.committed):
             return ConflictError(
                 f"{self.store.url}: {now} was committed after all, by an attempt whose outcome was unknown: "
-                f"{attempt.id} was not committed; {objects.GO_ON}"
+                f"{attempt.id} was not committed; {metadata.GO_ON}"
             )
         if self._owns(head):
             return InvalidStateError(
@@ -252,7 +252,7 @@ class Session:
             return ConflictError(
                 f"{self.store.url}: {base.parent.id if base.parent else None} was restored, but another writer took "
                 f"over since, {await self._describe(base, head, attempt)}, and {now} is committed: {attempt.id} was "
-                f"not; {objects.GO_ON}"
+                f"not; {metadata.GO_ON}"
             )
         return FencedError(
             f"{self.store.url}: another writer has taken over, {await self._describe(base, head, attempt)}, and {now} "
@@ -266,7 +266,7 @@ class Session:
             if ref is None or ref in (base.head.committed, base.head.prepared, attempt):
                 continue
             with suppress(CheckpointError):  # the news is that somebody else writes; this is no more than a help
-                manifest = await objects.read_manifest_alone(self.store, ref)
+                manifest = await metadata.read_manifest_alone(self.store, ref)
                 who += _show(manifest, None if self._is_by_hand(manifest.job, base) else manifest.job)
                 break
         if runtime.fork_count() > self._forks:

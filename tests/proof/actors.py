@@ -18,7 +18,7 @@ from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.checkpoint import low_level, restore, save
 from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     ConflictError,

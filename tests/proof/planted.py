@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark_checkpointer.admin import savepoints
 from pyspark_checkpointer.admin.retention import delete, expire, garbage_collect, plan, policy, reachability
-from pyspark_checkpointer.checkpoint import history, latest, objects, prepared, restore, save, upload, writer
+from pyspark_checkpointer.checkpoint import history, latest, metadata, prepared, restore, save, upload, writer
 from pyspark_checkpointer.storage import compare_and_swap
 from pyspark_checkpointer.storage.memory import store as memory
 
@@ -68,14 +68,14 @@ PLANTED = (
     ),
     Planted(
         "no instance in the epoch: two takeovers own it",
-        writer.Session.__init__,
+        session.Session.__init__,
         "self._instance = host.token(32)",
         'self._instance = "0" * 32',
         scene="two takeovers",
     ),
     Planted(
         "no nonce: a value of the pointer returns",
-        writer.Session.swap_pointer,
+        session.Session.swap_pointer,
         "self.host.token(32)",
         '"0" * 32',
         scene="two takeovers",
@@ -118,7 +118,7 @@ PLANTED = (
     ),
     Planted(
         "names shared between attempts",
-        writer.Session.draw_id,
+        session.Session.draw_id,
         "self.host.token(8)",
         "self._instance[-8:]",
         scene="two takeovers",
@@ -162,26 +162,26 @@ PLANTED = (
     ),
     Planted(
         "retry without checking the parent",
-        writer.Session._follows,
+        session.Session._follows,
         "head.committed == base.head.committed and (head.writer == base.head.writer or self._owns(head))",
         "self._owns(head) or head.committed == base.head.committed and head.writer == base.head.writer",
     ),
     Planted(
         "takeover without checking what was restored",
-        writer.Session._follows,
+        session.Session._follows,
         "head.committed == base.head.committed and (head.writer == base.head.writer or self._owns(head))",
         "not self._owns(base.head) or head.committed == base.head.committed",
         scene="two takeovers",
     ),
     Planted(
         "an attempt of another writer's time goes on",
-        writer.Session._follows,
+        session.Session._follows,
         " and (head.writer == base.head.writer or self._owns(head))",
         "",
     ),
     Planted(
         "what was not found committed is not looked for",
-        writer.Session.swap_pointer,
+        session.Session.swap_pointer,
         "if await history.became_live(self.store, head, attempt):",
         "if False:",
         scene="overtaken without an answer",
@@ -266,7 +266,7 @@ PLANTED = (
     ),
     Planted(
         "a missing catalog taken as empty",
-        objects.read_catalog,
+        metadata.read_catalog,
         "data = (await store.get(ref.path, limit=MAX_CATALOG)).data",
         "from pyspark_checkpointer.storage.base import ObjectNotFoundError\n"
         "    try:\n"
