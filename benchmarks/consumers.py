@@ -20,7 +20,7 @@ from pyspark_checkpointer.consumers.group import Group
 from pyspark_checkpointer.consumers.leases import Leases
 from pyspark_checkpointer.consumers.store_client import StoreConfig
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage.request_counts import Traffic, counted
+from pyspark_checkpointer.storage.request_path import Traffic, counted
 from tests.servers import Server, ServerUnavailableError
 
 GROUP = ("orders.servicebus.windows.net", "clicks", "$Default")

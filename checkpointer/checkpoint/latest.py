@@ -19,7 +19,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import decode_pointer, encode_pointer
 from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref, Writer
 from pyspark_checkpointer.storage.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
-from pyspark_checkpointer.storage.compare_and_swap import NOT_TOLD, UndecidedError, decide, find
+from pyspark_checkpointer.storage.compare_and_swap import READ_FAILURES, UndecidedError, decide, find
 
 T = TypeVar("T")
 
@@ -159,7 +159,7 @@ async def cas_loop(store: Store, head: Head, step: Step) -> Head:
             except ObjectNotFoundError as error:
                 head = await refresh(store, head, error)
                 continue
-        except (*NOT_TOLD, CorruptionError) as error:
+        except (*READ_FAILURES, CorruptionError) as error:
             if sent is None:
                 raise
             raise _unknown(store, sent) from error

@@ -22,7 +22,7 @@ from pyspark_checkpointer.errors import CheckpointError, OutcomeUnknownError
 from pyspark_checkpointer.manifests import object_paths, segments
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain, CheckpointId, Cost, Manifest, Operator
 from pyspark_checkpointer.runtime.host import Host
-from pyspark_checkpointer.storage.request_counts import Traffic, counted
+from pyspark_checkpointer.storage.request_path import Traffic, counted
 
 logger = logging.getLogger("pyspark_checkpointer")
 

@@ -44,7 +44,7 @@ class Session:
         self.reports = Reports(store.url, host, metrics)
         self.max_chain = max_chain
         self.lock = asyncio.Lock()
-        self.owner = Owner(instance=host.token(32), forks=runtime.forks())
+        self.owner = Owner(instance=host.token(32), forks=runtime.fork_count())
         self._standing: Standing = None
         self._process = os.getpid()
         self._probed = False

@@ -51,7 +51,7 @@ class Whole:
         cp.snapshot("own", 0, b"prepared")
         cp.delta("chain", 0, b"prepared too")
         cp.prepare()
-        self._objects = MemoryStore(self.url)._space.objects
+        self._objects = MemoryStore(self.url).objects
         self._keep_progress()
         self.readers = self._readers()
         self.before = {name: read() for name, read in self.readers.items()}

@@ -30,7 +30,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, StalePlanError, St
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Ref
 from pyspark_checkpointer.runtime.host import Progress, tell
-from pyspark_checkpointer.storage.base import Leftover, pages
+from pyspark_checkpointer.storage.base import WriteLeftover, pages
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -195,7 +195,7 @@ async def _delete(session: Session, plan: Plan, progress: Progress | None) -> To
     async def delete(bulk: list[PlanRow]) -> None:
         nonlocal done, size
         await session.store.delete([row.path for row in bulk if row.leftover is None])
-        left = [Leftover(row.path, row.leftover) for row in bulk if row.leftover is not None]
+        left = [WriteLeftover(row.path, row.leftover) for row in bulk if row.leftover is not None]
         if left:
             await session.store.discard(left)
         done += len(bulk)
