@@ -173,7 +173,8 @@ class Scene:
         self.use, self.wait = use, wait
         self.outcome: list[Any] = []
         self.ended_meanwhile = False
-        inside: dict[str, Any] = {"__name__": "checkpointer.stand_in", "assign": content_module.Content.assign}
+        package = reentry.__name__.partition(".")[0]
+        inside: dict[str, Any] = {"__name__": f"{package}.stand_in", "assign": content_module.Content.assign}
         inside["signal"] = iter([partial(signal.raise_signal, signal.SIGUSR1)])
         exec(INTERRUPTED, inside)
         monkeypatch.setattr(content_module.Content, "assign", inside["interrupted"])
