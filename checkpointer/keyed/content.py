@@ -170,6 +170,10 @@ class Content:
     def count(self) -> int:
         return sum(len(part.listed()) for part in self.parts)
 
+    def estimate(self) -> int:
+        """Return the number of keys without changing anything; during a change, about the number."""
+        return sum(part.estimate() for part in self.parts)
+
     def clear(self) -> None:
         self.parts = [part.cleared() for part in self.parts]  # one step: no part of it is ever seen
 

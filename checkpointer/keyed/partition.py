@@ -186,6 +186,11 @@ class MapPartition:
             self.fresh = {}
         return self.data
 
+    def estimate(self) -> int:
+        """Return the number of keys without changing anything; during a change, about the number."""
+        data = self.data
+        return len(data) + sum(key not in data for key in list(self.fresh))
+
     def delete(self, key: Any, *, last: bool = False) -> bool:
         """Delete a key, which is the `last` one unless this was begun before. Whether it was there."""
         if type(key) not in EXACT:

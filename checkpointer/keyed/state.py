@@ -348,10 +348,16 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return self.__copy__()
 
     def __repr__(self) -> str:
-        try:
-            return f"KeyedState({len(self):,} keys in {self.partitions} partitions)"
-        except InvalidStateError:  # its guard lets nobody read it any more
-            return "KeyedState(of a run that has ended)"
+        """Return the number of keys, or why the state is closed. While another thread changes it, an estimate."""
+        owner = self._owner
+        if owner.guard is not None:
+            try:
+                owner.guard(Content.count)
+            except InvalidStateError as error:
+                return f"KeyedState({self.partitions} partitions, closed: {error})"
+        # A debugger may ask while the thread that makes a change is stopped: this must not wait for its lock.
+        count = owner.last().content.estimate()
+        return f"KeyedState({count:,} keys in {self.partitions} partitions)"
 
     def _guard(self, guard: Guard | None) -> None:
         """Let a guard refuse operations from now on, also to whoever kept a bound method, a view or an iterator."""

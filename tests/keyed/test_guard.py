@@ -97,7 +97,44 @@ def test_a_map_that_is_closed_for_good_is_not_read_by_what_was_kept(read: Any) -
     state._guard(refuse_all)
     with pytest.raises(InvalidStateError, match="closed for good"):
         call()
-    assert repr(state)
+
+
+@pytest.mark.parametrize(
+    ("guard", "shown"),
+    [
+        (None, "KeyedState(22 keys in 2 partitions)"),
+        (refuse_changes, "KeyedState(22 keys in 2 partitions)"),
+        (refuse_all, "KeyedState(2 partitions, closed: closed for good)"),
+    ],
+)
+def test_the_text_of_a_map_says_how_many_keys_it_has_or_why_it_is_closed(guard: Any, shown: str) -> None:
+    state = KeyedState(content(), partitions=2)
+    state._guard(guard)
+    assert repr(state) == shown
+
+
+def test_the_text_of_a_map_that_another_thread_changes_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A debugger and a logger show a map while a thread is stopped in the middle of a change."""
+    state, begun, stop = KeyedState(content(), partitions=1), threading.Event(), threading.Event()
+    assign = content_module.Content.assign
+
+    def slow(self: Any, *arguments: Any) -> Any:
+        begun.set()
+        assert stop.wait(30)
+        return assign(self, *arguments)
+
+    monkeypatch.setattr(content_module.Content, "assign", slow)
+    thread = threading.Thread(target=state.__setitem__, args=("new", [1]))
+    thread.start()
+    begun.wait()
+    shown: list[str] = []
+    reader = threading.Thread(target=lambda: shown.append(repr(state)), daemon=True)
+    reader.start()
+    reader.join(5)
+    stop.set()
+    thread.join()
+    assert shown == ["KeyedState(22 keys in 1 partitions)"]
+    assert repr(state) == "KeyedState(23 keys in 1 partitions)"
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
