@@ -30,7 +30,7 @@ from pyspark_checkpointer.manifests.msgpack_values import (
     pack_checked,
 )
 from pyspark_checkpointer.manifests.shown import show
-from pyspark_checkpointer.manifests.zones import normalise
+from pyspark_checkpointer.manifests.zones import HOLDERS, normalise
 from pyspark_checkpointer.manifests.zstd import decompress_pieces
 
 CHUNK = 4096
@@ -143,22 +143,21 @@ def _refuse_equal(decoded: Records, keys: list[Any]) -> None:
 
 
 def partition_of(key: Any, partitions: int) -> int:
-    """CRC-32 of the key's canonical bytes, modulo the partition count; keys that are equal in Python share it."""
-    if type(key) is str:
-        try:
-            return crc32(key.encode()) % partitions
-        except UnicodeEncodeError:
-            raise IllegalArgumentError(f"key {show(key)}: not valid Unicode (a lone surrogate)") from None
-    try:
-        return crc32(_canonical(key)) % partitions
-    except RecursionError:
-        raise _too_deep() from None
+    """Return CRC-32 of the key's canonical bytes modulo the partition count; keys that are equal in Python share it."""
+    return place_key(key, partitions)[0]
 
 
-def in_known_zones(key: Any) -> Any:
-    """Return a key as it is compared and stored: times of one zone name are in one zone object."""
+def place_key(key: Any, partitions: int) -> tuple[int, Any]:
+    """Return the partition of a key, and the key as it is compared and stored: times of one zone name share a zone."""
+    kind = type(key)
     try:
-        return normalise(key)
+        if kind is str:
+            return crc32(key.encode()) % partitions, key
+        if kind in HOLDERS:
+            key = normalise(key)
+        return crc32(_canonical(key)) % partitions, key
+    except UnicodeEncodeError:
+        raise IllegalArgumentError(f"key {show(key)}: not valid Unicode (a lone surrogate)") from None
     except RecursionError:
         raise _too_deep() from None
 

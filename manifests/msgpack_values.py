@@ -56,7 +56,8 @@ class UnsupportedValueError(TypeError):
 
 def pack(value: Any) -> bytes:
     """Return one value as msgpack; `UnsupportedValueError` names what in it cannot be stored."""
-    if type(value) in _ATOMS and (type(value) not in _TEXTS or len(value) < SHORT):
+    kind = type(value)
+    if kind in _ATOMS and (kind not in _TEXTS or len(value) < SHORT):
         try:
             return _pack_atom(value)  # type: ignore[no-any-return]
         except (OverflowError, UnicodeEncodeError):  # a long integer, or what is refused

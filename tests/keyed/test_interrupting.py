@@ -125,7 +125,7 @@ def outcomes(operation: Act, handler: Act) -> list[tuple[Any, dict[Any, Any]]]:
 
 @pytest.fixture
 def client(world: World, monkeypatch: pytest.MonkeyPatch) -> Actor:
-    monkeypatch.setattr(state_module, "LIVE", 2)
+    monkeypatch.setattr(state_module, "MIN_LIVE_VALUES", 2)
     return world.actor(max_chain=3)
 
 
@@ -415,7 +415,7 @@ def test_what_several_threads_take_is_taken_once() -> None:
 
 @pytest.mark.usefixtures("often_switched")
 def test_a_value_that_a_thread_holds_is_not_put_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_module, "LIVE", 2)
+    monkeypatch.setattr(state_module, "MIN_LIVE_VALUES", 2)
     state = KeyedState({n: {"n": 0} for n in range(20)}, partitions=1)
 
     def count(first: int) -> Callable[[], None]:

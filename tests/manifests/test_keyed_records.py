@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.keyed_records import CHUNK, CHUNK_BYTES, decode, encode, partition_of
 from pyspark_checkpointer.manifests.msgpack_values import pack
+from pyspark_checkpointer.manifests.zones import normalise
 from tests.manifests.names import shown
 from tests.manifests.test_msgpack_values import keys, same
 
@@ -185,6 +186,8 @@ def test_any_raw_bytes_are_records_or_malformed(raw: bytes, raw_size: int, recor
 
 @given(st.dictionaries(keys, st.none() | st.binary(max_size=9), max_size=8))
 def test_any_records_come_back(records: dict[Any, bytes | None]) -> None:
+    # Keys as a state stores them: a test of zones that ran before may have made other zones the known ones.
+    records = {normalise(key): value for key, value in records.items()}
     stored, raw_size = encode(records)
     assert list(decode("obj", stored, raw_size, len(records)).items()) == list(records.items())
 
