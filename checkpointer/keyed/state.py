@@ -70,6 +70,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         self._owner = Exclusive(
             Content([MapPartition(max(MIN_LIVE_VALUES // partitions, 1)) for _ in range(partitions)])
         )
+        if type(initial) is tuple and not initial:
+            return
         if isinstance(initial, Mapping) or not hasattr(initial, "keys"):
             self._set_in_batches(initial.items() if isinstance(initial, Mapping) else initial)
         else:
