@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.json_fields import HEXADECIMAL, Fields
-from pyspark_checkpointer.manifests.model import Artifact, Chain, Json, Tail
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Json, Tail
 from pyspark_checkpointer.manifests.shown import show
 
 
@@ -150,4 +150,13 @@ def decode_rows(fields: Fields, operator: str, partitions: int, codec: str, sequ
     reader = ArtifactReader(fields, operator, codec, sequence)
     chains = fields.mapping("chains")
     numbers = decode_partitions(fields, chains, partitions)
-    return {number: reader.chain(number, rows) for number, rows in zip(numbers, chains.values(), strict=True)}
+    decoded = {number: reader.chain(number, rows) for number, rows in zip(numbers, chains.values(), strict=True)}
+    for number, chain in decoded.items():
+        if not is_well_formed(chain):
+            fields.fail(f"partition {number}: a chain is one snapshot, then deltas")
+    return decoded
+
+
+def is_well_formed(chain: Chain) -> bool:
+    """Return whether a chain is one snapshot, then deltas."""
+    return bool(chain) and chain[0].kind == SNAPSHOT and all(artifact.kind == DELTA for artifact in chain[1:])

@@ -278,9 +278,6 @@ def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -
     else:
         chains = decode_rows(fields, operator, partitions, codec, sequence)
         refs = ()
-        for partition, chain in chains.items():
-            if not chain or chain[0].kind != "snapshot" or any(a.kind != "delta" for a in chain[1:]):
-                fields.fail(f"partition {partition}: a chain is one snapshot, then deltas")
     return Operator(partitions, partitioner, codec, chains, schema, refs, extra=fields.rest())
 
 
