@@ -261,7 +261,7 @@ class MapPartition:
 
     @property
     def crowded(self) -> bool:
-        """Whether there are so many live objects that it is worth looking which of them nobody else holds."""
+        """Return whether there are enough live objects to look which of them nobody else holds."""
         return len(self.live) > self._limit
 
     def pack_all(self) -> dict[Any, UnsupportedValueError]:
