@@ -68,10 +68,12 @@ def _step_to_set(key: Any, value: Any, partitions: int) -> Step:
     number, key = place_key(key, partitions)
     if type(key) not in PLAIN:
         check_key(key)
-    packed = pack_plain(value) if type(value) in PLAIN else None
-    if packed is None:
-        return Content.assign, (number, {key: value})
-    return Content.set_all_packed, (number, {key: packed})
+    if type(value) in PLAIN:
+        try:  # as `pack_plain`, without one more call for each pair
+            return Content.set_all_packed, (number, {key: pack(value)})
+        except UnsupportedValueError:
+            pass  # it is kept as a live object, and refused by name when the state is saved
+    return Content.assign, (number, {key: value})
 
 
 def _pack_plain_values(values: list[Any]) -> list[bytes] | None:
