@@ -10,14 +10,15 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 
-from pyspark_checkpointer.checkpoint import objects, placement
+from pyspark_checkpointer.checkpoint import download, metadata, offload, placement
 from pyspark_checkpointer.checkpoint.chains import ChainPlan, OperatorChange, split_for_fold
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.checkpoint.prepared import Prepared, refuse_prepared
 from pyspark_checkpointer.checkpoint.upload import PACK, ChainSlot, EncodedBlob, PendingPut, Uploader, UploadQueue
-from pyspark_checkpointer.checkpoint.writer import Base, Session
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
 from pyspark_checkpointer.keyed.changes import ChangeSet, PartitionChange
 from pyspark_checkpointer.keyed.state import KeyedState
@@ -325,15 +326,15 @@ class CheckpointWriter:
             self.freeze()
             await self._flight.land()
             last = await self._last_packs()
-            few = objects.are_few(self._operators) and sum(len(c.plans) for c in self._changes.values()) <= objects.FEW
-            manifest, segments = await objects.compute(self._session.host, self._manifest, few)
+            few = metadata.are_few(self._operators) and sum(len(c.plans) for c in self._changes.values()) <= metadata.FEW
+            manifest, segments = await offload.compute(self._session.host, self._manifest, few)
             last += [PendingPut(segment.path, segment.data) for segment in segments]
             last += self._still_named(manifest)
             manifest = replace(manifest, cost=self.meter.cost(unsent=len(last)))
-            encoded = await objects.encode_manifest(self._session.host, manifest)
+            encoded = await metadata.encode_manifest(self._session.host, manifest)
             for path, data in last:
                 await self._flight.start(self._uploads.put(path, data), len(data))
-            ref = await objects.put_manifest(self._session.store, self.id, encoded)
+            ref = await metadata.put_manifest(self._session.store, self.id, encoded)
             await self._flight.land()
         except BaseException as error:
             self._ended = "failed"
@@ -357,7 +358,7 @@ class CheckpointWriter:
         """Return what a migration made and the attempt did not replace: written last, since much of it may be."""
         if not self._made:
             return []
-        named = objects.objects_of(Ref(self.id, ""), manifest)
+        named = metadata.objects_of(Ref(self.id, ""), manifest)
         return [PendingPut(path, data) for path, data in self._made.items() if path in named]
 
     async def write_tables(self) -> None:
@@ -398,7 +399,7 @@ class CheckpointWriter:
             watermark=watermark,
             properties=properties,
         )
-        manifest, segments = objects.spill(manifest, parent, touched)
+        manifest, segments = metadata.spill(manifest, parent, touched)
         self.meter.operators = written(manifest, parent, touched)
         return manifest, segments
 
@@ -436,7 +437,7 @@ class CheckpointWriter:
             raise IllegalArgumentError(f"operator {operator!r}: has no partition {partition!r:.20}")
 
     async def _write_folded(self, piece: ChainSlot, older: Chain, newest: EncodedBlob | None) -> None:
-        found = await objects.read_all(self._session.store, self._session.host, older)
+        found = await download.read_all(self._session.store, self._session.host, older)
         # Equal deltas of one attempt can be one artifact, which the chain then names more than once.
         slices = [EncodedBlob(DELTA, bytes(found[artifact]), artifact.length, 1) for artifact in older]
         await self._uploads.write_together(piece, slices if newest is None else [*slices, newest])
@@ -454,7 +455,7 @@ class CheckpointWriter:
             return slices
 
         small = sum(part.size for _, part, _ in batch) <= ENCODE_AT_ONCE
-        stored_parts = await objects.compute(self._session.host, encode, small)
+        stored_parts = await offload.compute(self._session.host, encode, small)
         for (piece, _, known), stored in zip(batch, stored_parts, strict=True):
             await self._uploads.write(piece, stored, known)
 

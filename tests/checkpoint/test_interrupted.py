@@ -78,7 +78,7 @@ def test_an_abort_beside_a_prepare_leaves_nothing_visible(world: World, client: 
     gate = client.faults.hold("put", path="manifests/")
     cp = client.begin()
     cp.snapshot("op", 0, b"2")
-    preparing = runtime.submit(cp._draft.prepare())
+    preparing = runtime.submit(cp.writer.prepare())
     gate.wait()
     cp.abort()
     gate.open()
@@ -109,9 +109,9 @@ def test_an_abort_while_a_commit_waits_its_turn_leaves_nothing_visible(world: Wo
     first, second = client.begin(), client.begin()
     first.snapshot("op", 0, b"2")
     second.snapshot("op", 0, b"never")
-    commits = [runtime.submit(first._draft.commit())]
+    commits = [runtime.submit(first.writer.commit())]
     gate.wait()
-    commits.append(runtime.submit(second._draft.commit()))
+    commits.append(runtime.submit(second.writer.commit()))
     second.abort()
     gate.open()
     commits[0].result()
@@ -128,7 +128,7 @@ def test_a_commit_that_takes_too_long_for_its_caller_is_whole_or_nothing(world: 
     async def impatient() -> None:
         other = AsyncCheckpointer(world.store.url)
         faults = Faults()
-        other._session.store = FaultyStore(world.store, faults)
+        other.session.store = FaultyStore(world.store, faults)
         gate = faults.hold("put", path="artifacts/")
         with pytest.raises(asyncio.CancelledError):
             async with other.begin() as cp:
@@ -446,7 +446,7 @@ def test_a_new_root_that_is_refused_is_left_empty(world: World, how: str) -> Non
 
     async def block() -> None:
         other = AsyncCheckpointer(world.store.url)
-        other._session.store = client._session.store
+        other.session.store = client.session.store
         async with other.begin() as cp:
             await cp.snapshot("large", 0, b"x" * 300_000)
 
