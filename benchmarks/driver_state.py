@@ -18,7 +18,7 @@ import zstandard
 from benchmarks.measure import Target, Times, alternate, timed
 from benchmarks.stores import folder
 from pyspark_checkpointer import Checkpointer, KeyedState
-from pyspark_checkpointer.manifests.keyed_records import LEVEL
+from pyspark_checkpointer.manifests.keyed_records import ZSTD_LEVEL
 
 State = dict[str, dict[str, Any]]
 
@@ -39,7 +39,7 @@ def keyed(keys: int) -> KeyedState:
 
 
 def save_by_hand(state: State, path: Path) -> None:
-    data = zstandard.ZstdCompressor(level=LEVEL).compress(msgpack.packb(state))
+    data = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(msgpack.packb(state))
     digest = hashlib.sha256(data).hexdigest()
     with path.open("wb") as file:
         file.write(digest.encode() + data)

@@ -78,7 +78,7 @@ def _machine(size: int, repetitions: int) -> list[list[str]]:
 
 
 def _compress(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=keyed_records.LEVEL).compress(data)
+    return zstandard.ZstdCompressor(level=keyed_records.ZSTD_LEVEL).compress(data)
 
 
 def _decompress(data: bytes) -> bytes:

@@ -1,8 +1,8 @@
-"""The one place that decides when chains are folded, or replaced by a snapshot: pure functions of sizes.
+"""Decide when chains are folded or replaced by a snapshot, here and nowhere else: pure functions of sizes.
 
-Whoever writes asks here, and does what is decided: `checkpoint/chains.py` and `checkpoint/save.py` for opaque bytes,
+Writers ask here, and do what is decided: `checkpoint/chains.py` and `checkpoint/save.py` for opaque bytes,
 `keyed/partition.py` for keyed states, `table/writer.py` for tables, `manifests/segments.py` for the lists of chains in
-manifests. Each function says its rule, and what the rule costs.
+manifests. Each function states its rule and what the rule costs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ from pyspark_checkpointer.manifests.model import Chain
 
 SMALL_PARTITION = 4096
 SMALL_BYTES = 8 << 20
-"""Rows, and bytes of them in memory, below which a partition shares an object with others, even if it is whole."""
+"""Rows, and bytes of them in memory, below which a partition shares an object with others, even as a snapshot."""
 
 COMPACT_ROWS = 65_536
 COMPACT_BYTES = 64 << 20
 """Changed rows of a partition, and bytes of them, below which merging them while reading costs less than a snapshot."""
 
-MOST_BYTES = 512 << 20
-"""Bytes of changes that a partition has at most: whoever reads it has all of them in memory."""
+MAX_DELTA_BYTES = 512 << 20
+"""Bytes of deltas that a partition has, at most: whoever reads it has all of them in memory."""
 
 SEGMENT_FAN_OUT = 4
 """Segments of one tier that are folded into one of the next."""
@@ -27,14 +27,14 @@ SEGMENT_FAN_OUT = 4
 
 
 def fold_start(sizes: Sequence[int], limit: int) -> int:
-    """Return the first of the deltas that are to become one, given the size of each, the newest last.
+    """Return the index of the first of the deltas that become one, given the size of each, the newest last.
 
-    Rule: nothing is folded (the newest stands alone) while there are at most `limit`. Then the newest swallow each
-    older one that is not more than twice as large as they are together, and more where that is needed to stay within
-    `limit`.
+    Rule: nothing is folded (the newest stays alone) while there are at most `limit`. Then the newest delta is folded
+    with the one before it, as long as that is at most twice as large as what is folded already, and further where that
+    is needed to stay within `limit`.
 
-    Cost: swallowing a delta makes an object that is at least half as large again, so a delta is written again about as
-    often as the logarithm of how many came after it; more often only where `limit` is smaller than that logarithm. A
+    Cost: each delta that is folded in makes the object at least half as large again. So a delta is written again about
+    as often as the logarithm of how many came after it, and more often only where `limit` is below that logarithm. A
     reader fetches at most `limit` deltas.
     """
     first = len(sizes) - 1
@@ -53,13 +53,12 @@ def fold_start(sizes: Sequence[int], limit: int) -> int:
 def opaque_deltas_kept(objects: Sequence[Sequence[int]], size: int, limit: int) -> int:
     """Return how many of a partition's deltas stay as they are when one of `size` bytes comes on top.
 
-    `objects` has the sizes of the deltas above the snapshot, in order; those that lie in one object stand together.
+    `objects` has the sizes of the deltas above the snapshot, oldest first, one sequence for each object.
 
     Rule: that of `fold_start`, for whole objects. Folding never makes a snapshot: only the caller can merge opaque
-    bytes.
-    `limit` is the most objects that deltas may stand in; there is always room for one.
+    bytes. `limit` is the number of objects that the deltas may be in, at most; there is always room for one.
 
-    Cost: that of `fold_start`. A fold joins bytes and forgets none, so a chain grows until the caller saves a snapshot.
+    Cost: that of `fold_start`. A fold joins bytes and drops none, so a chain grows until the caller saves a snapshot.
     """
     sizes = [sum(deltas) for deltas in objects]
     return sum(map(len, objects[: fold_start([*sizes, size], max(limit, 1))]))
@@ -91,13 +90,13 @@ def keyed_fold_start(deltas: Sequence[int], size: int, max_chain: int) -> int:
 
 
 def table_rewrites(chains: Mapping[int, Chain], max_chain: int, snapshots: int) -> dict[int, int]:
-    """Return for each partition whose chain is to be shortened how many of its artifacts stay; for a snapshot, none.
+    """Return, for each partition whose chain is to be shortened, how many of its artifacts stay; 0 for a snapshot.
 
     Rule: a chain that is too long ends in a snapshot if its deltas outweigh half of the old one, else its newest deltas
     become one. The limit is up to a third lower for some partitions than for others, as all of them would reach it in
     the same batch. Deltas that outweigh the snapshot by many rows, or bytes, do not wait for the limit: of those
-    partitions at most `snapshots` are rewritten in a batch, the ones that are due most. Those whose deltas are as large
-    as a task may have to hold are all rewritten, however large the snapshot is.
+    partitions at most `snapshots` are rewritten in a batch, the most overdue first. Partitions whose deltas reach
+    `MAX_DELTA_BYTES` are all rewritten, however large the snapshot is.
 
     Cost: a changed row is written again about as often as `fold_start` says. Apart from partitions that wait for their
     turn, what a reader merges is less than `COMPACT_ROWS` and `COMPACT_BYTES`, or at most half of the snapshot.
@@ -107,17 +106,17 @@ def table_rewrites(chains: Mapping[int, Chain], max_chain: int, snapshots: int) 
     for partition, (base, *deltas) in chains.items():
         sizes = [artifact.records for artifact in deltas]
         changed = sum(sizes)
-        base_bytes, heavy = base.raw_size, sum(artifact.raw_size for artifact in deltas)
+        base_bytes, delta_bytes = base.raw_size, sum(artifact.raw_size for artifact in deltas)
         due = max(
             changed / COMPACT_ROWS if 2 * changed > base.records else 0,
-            heavy / COMPACT_BYTES if 2 * heavy > base_bytes else 0,
+            delta_bytes / COMPACT_BYTES if 2 * delta_bytes > base_bytes else 0,
         )
         limit = max_chain - 1 - partition % steps
-        if heavy >= MOST_BYTES:
+        if delta_bytes >= MAX_DELTA_BYTES:
             found[partition] = 0
         elif len(deltas) > limit:
             outweighs = 2 * changed > base.records or due >= 1
-            small = is_small(base.records + changed, base_bytes + heavy)  # such a one shares an object with others
+            small = is_small(base.records + changed, base_bytes + delta_bytes)  # then it shares an object with others
             found[partition] = 0 if outweighs and not small else 1 + fold_start(sizes, limit)
         elif due >= 1:
             outweighed.append((due, partition))
@@ -125,7 +124,7 @@ def table_rewrites(chains: Mapping[int, Chain], max_chain: int, snapshots: int) 
 
 
 def is_small(rows: int, size: int) -> bool:
-    """Say whether a table's partition is better kept in an object with others than in a snapshot of its own.
+    """Return whether a table's partition is better kept in an object with others than in a snapshot of its own.
 
     Rule: it has fewer than `SMALL_PARTITION` rows and fewer than `SMALL_BYTES` bytes of them.
 
@@ -138,7 +137,7 @@ def is_small(rows: int, size: int) -> bool:
 
 
 def segment_fold_start(entries: Sequence[int]) -> int:
-    """Return the first of an operator's segments that become one with the newest, given the entries of each.
+    """Return the index of the first of an operator's segments that become one, given the entries of each, newest last.
 
     Rule: as in a log-structured merge tree, `SEGMENT_FAN_OUT` segments of one tier become one of the next; a tier is a
     power of four. All become one when what lies on the first has more than half as many entries.
@@ -160,5 +159,5 @@ def segment_fold_start(entries: Sequence[int]) -> int:
 
 
 def _tier(entries: int) -> int:
-    """Return the power of four that so many entries reach."""
+    """Return the exponent of the largest power of four that a number of entries reaches."""
     return (max(entries, 1).bit_length() - 1) // 2

@@ -11,19 +11,20 @@ from typing import NamedTuple
 
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError, MalformedError
-from pyspark_checkpointer.manifests.json_fields import Fields
-from pyspark_checkpointer.manifests.model import Artifact, Chain, Json, Tail
+from pyspark_checkpointer.manifests.json_fields import HEXADECIMAL, Fields
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Json, Tail
 from pyspark_checkpointer.manifests.shown import show
 
 
 class ObjectTable:
-    """The objects named so far, each once, in the order in which they were first named."""
+    """The objects that rows have named so far, each once, in the order in which they were first named."""
 
     def __init__(self) -> None:
         self.rows: list[list[Json]] = []
         self._known: dict[str, tuple[int, object_paths.ArtifactName]] = {}
 
     def row(self, artifact: Artifact) -> list[Json]:
+        """Return the row of an artifact, and add its object to the table."""
         index, name = self._find(artifact)
         head: list[Json] = [index, artifact.raw_size, artifact.records]
         if name.partition is not None:
@@ -35,6 +36,7 @@ class ObjectTable:
         return [*head, artifact.kind, artifact.offset, artifact.length, digest]
 
     def _find(self, artifact: Artifact) -> tuple[int, object_paths.ArtifactName]:
+        """Return the index of an artifact's object, which is added if it is new, and what its path says."""
         known = self._known.get(artifact.path)
         if known is None:
             try:
@@ -51,12 +53,15 @@ class ObjectTable:
 
 
 def encode_rows(chains: Mapping[int, Chain]) -> tuple[list[list[Json]], dict[str, list[list[Json]]]]:
+    """Return the table of objects, and the rows of each chain by partition."""
     table = ObjectTable()
     rows = {str(partition): [table.row(a) for a in chain] for partition, chain in sorted(chains.items())}
     return table.rows, rows
 
 
 class _Object(NamedTuple):
+    """An object of the table, and what its path says."""
+
     path: str
     size: int
     name: object_paths.ArtifactName
@@ -64,7 +69,7 @@ class _Object(NamedTuple):
 
 
 class ArtifactReader:
-    """Turns rows back into artifacts of one operator, none written by an attempt above `sequence`."""
+    """Turns rows back into artifacts of one operator, of which none is newer than `sequence`."""
 
     def __init__(self, fields: Fields, operator: str, codec: str, sequence: int) -> None:
         self.fields = fields
@@ -77,27 +82,27 @@ class ArtifactReader:
             name = object_paths.parse_artifact(row[0])
         except MalformedError as error:
             self.fields.fail(str(error))
-        if name.codec != codec or name.id.sequence > sequence:  # its folder may be that of an older name
+        # Its folder is not compared: it has the name that the operator had when the object was written.
+        if name.codec != codec or name.id.sequence > sequence:
             self.fields.fail(f"{show(row[0])} does not belong to operator {operator!r} with codec {codec}")
         size = self.fields.check_integer("object size", row[1])
         return _Object(row[0], size, name, self._tail(row[2], row[3], size) if len(row) == 4 else None)
 
     def artifact(self, partition: int, row: Json) -> Artifact:
+        """Return the artifact of a row in the chain of `partition`."""
         fields = self.fields
         if not isinstance(row, list) or len(row) not in (3, 7):
             fields.fail(f"partition {partition}: expected a row of 3 or 7, found {show(row)}")
-        index = fields.check_integer("object", row[0])
+        index, raw_size, records = fields.check_integers("object, raw size, records", row[:3])
         if index >= len(self._objects):
             fields.fail(f"partition {partition}: names object {index} of {len(self._objects)}")
         path, size, name, tail = self._objects[index]
-        raw_size = fields.check_integer("raw size", row[1])
-        records = fields.check_integer("records", row[2])
         if len(row) == 3:
             if name.kind is None or name.partition != partition:
                 fields.fail(f"partition {partition}: {path} is not its own")
             return Artifact(path, name.kind, 0, size, size, raw_size, records, name.digest, tail)
         kind, digest = row[3], name.digest if row[6] is None else row[6]
-        offset, length = fields.check_integer("offset", row[4]), fields.check_integer("length", row[5])
+        offset, length = fields.check_integers("offset, length", row[4:6])
         if name.partition is not None or kind not in ("snapshot", "delta") or offset + length > size:
             fields.fail(f"partition {partition}: {show(row)} is not part of a pack of {size} bytes")
         if not _is_digest(digest):
@@ -114,22 +119,24 @@ class ArtifactReader:
         return Tail(length, digest)
 
     def chain(self, partition: int, rows: Json) -> Chain:
+        """Return the artifacts of some rows in the chain of `partition`."""
         if not isinstance(rows, list):
             self.fields.fail(f"partition {partition}: expected a list of rows, found {show(rows)}")
         return tuple(self.artifact(partition, row) for row in rows)
 
 
 def _object(artifact: Artifact) -> list[Json]:
+    """Return the row of an artifact's object in the table of objects."""
     tail = artifact.tail
     return [artifact.path, artifact.size] if tail is None else [artifact.path, artifact.size, tail.length, tail.digest]
 
 
 def _is_digest(value: Json) -> bool:
-    return isinstance(value, str) and len(value) == 64 and not set(value) - set("0123456789abcdef")
+    return isinstance(value, str) and len(value) == 64 and HEXADECIMAL.issuperset(value)
 
 
 def decode_partitions(fields: Fields, keys: Iterable[str], partitions: int) -> list[int]:
-    """Return the partition numbers that a JSON object has as its keys."""
+    """Return the partition numbers that are the keys of a JSON object."""
     numbers = []
     for key in keys:
         if not (key.isascii() and key.isdigit()) or str(int(key[:12])) != key or int(key) >= partitions:
@@ -139,7 +146,17 @@ def decode_partitions(fields: Fields, keys: Iterable[str], partitions: int) -> l
 
 
 def decode_rows(fields: Fields, operator: str, partitions: int, codec: str, sequence: int) -> dict[int, Chain]:
+    """Return the chains by partition that the fields `objects` and `chains` describe."""
     reader = ArtifactReader(fields, operator, codec, sequence)
     chains = fields.mapping("chains")
     numbers = decode_partitions(fields, chains, partitions)
-    return {number: reader.chain(number, rows) for number, rows in zip(numbers, chains.values(), strict=True)}
+    decoded = {number: reader.chain(number, rows) for number, rows in zip(numbers, chains.values(), strict=True)}
+    for number, chain in decoded.items():
+        if not is_well_formed(chain):
+            fields.fail(f"partition {number}: a chain is one snapshot, then deltas")
+    return decoded
+
+
+def is_well_formed(chain: Chain) -> bool:
+    """Return whether a chain is one snapshot, then deltas."""
+    return bool(chain) and chain[0].kind == SNAPSHOT and all(artifact.kind == DELTA for artifact in chain[1:])

@@ -22,7 +22,7 @@ Stored = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Name a codec and its partitioner, as an operator in a manifest names them."""
+    """A codec and its partitioner, by the names that an operator in a manifest gives them."""
 
     name: str
     partitioner: str
@@ -30,14 +30,14 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class PureCodec(Codec, Generic[Content, Decoded]):
-    """Add the functions between content and stored bytes, where they need no other package than this one."""
+    """A codec whose functions between content and stored bytes need no other package than this one."""
 
     encode: Callable[[Content], tuple[bytes, int]]
     """Return the stored bytes, and their size before compression."""
     decode: Callable[[str, Stored, int, int], Decoded]
     """Return the content of stored bytes, given the object as errors name it, the raw size and how many records."""
     partition_of: Callable[[Any, int], int] | None = None
-    """Return the partition of a key, of so many; None where the caller names the partition."""
+    """Return the partition of a key, given their number; None for a codec whose caller names the partition."""
 
 
 def _store_as_is(content: bytes) -> tuple[bytes, int]:

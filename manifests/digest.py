@@ -1,11 +1,11 @@
-"""SHA-256, the only digest of the format, and the check that no switch skips: size first, then digest."""
+"""Hash bytes with SHA-256, the only digest of the format, and check what was read: size first, then digest."""
 
 import hashlib
 
 from pyspark_checkpointer.manifests.errors import DigestMismatchError
 
 Bytes = bytes | bytearray | memoryview
-"""Anything that holds bytes and can be hashed and written without a copy."""
+"""Types that hold bytes and can be hashed and written without a copy."""
 
 
 def sha256(data: Bytes) -> str:
@@ -16,7 +16,7 @@ def sha256(data: Bytes) -> str:
 def verify(name: str, data: Bytes, *, size: int, digest: str) -> None:
     """Raise `DigestMismatchError` unless `data` has `size` bytes and hashes to `digest`.
 
-    `name` is the object as an operator would look for it.
+    `name` is the path or URL that an error names.
     """
     check_size(name, len(data), size)
     check_digest(name, sha256(data), digest)
@@ -29,6 +29,6 @@ def check_size(name: str, found: int, expected: int) -> None:
 
 
 def check_digest(name: str, found: str, expected: str) -> None:
-    """Raise `DigestMismatchError` unless the object hashes to what is expected. Its size is checked before."""
+    """Raise `DigestMismatchError` unless the object has the expected SHA-256. The caller has checked its size."""
     if found != expected:
         raise DigestMismatchError(f"{name}: expected SHA-256 {expected}, found {found}")

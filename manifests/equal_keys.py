@@ -1,9 +1,11 @@
-"""Keys that are equal and yet not the same: 1, 1.0 and True, Decimal("1.0") and Decimal("1.00"), 0.0 and -0.0, one
-moment in two zones, and tuples and frozen sets of these.
+"""Handle keys that are equal and yet not the same.
 
-A dict keeps the key that it had when a value is set under an equal one, and takes the new one once the old was deleted.
-A keyed state does the same, also when it is restored: each delta names the key that stands, and whoever lays a delta
-over what was before takes key and value from the delta.
+Such are 1, 1.0 and True, Decimal("1.0") and Decimal("1.00"), 0.0 and -0.0, one moment in two zones, and tuples and
+frozen sets of these.
+
+A dict keeps its key when a value is set under an equal one, and takes the new key once the old one was deleted. A keyed
+state does the same, also when it is restored: each delta names the key that is stored, and when a delta is laid over
+older records, key and value come from the delta.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -30,7 +32,7 @@ _MISSING: Any = object()
 
 
 class Replaced(NamedTuple):
-    """A key that gave way to an equal one. Whether they are equal depends on the rules of a named zone."""
+    """A key that was replaced by an equal one. Whether they are equal depends on the rules of a named zone."""
 
     old: Any
     value: bytes | None
@@ -38,7 +40,7 @@ class Replaced(NamedTuple):
 
 
 class _Finder:
-    """Equal to a key, and takes note of the key that it is compared with."""
+    """An object that is equal to a key, and remembers which key it was compared with."""
 
     __slots__ = ("_key", "found")
 
@@ -63,7 +65,7 @@ def find_key(known: Mapping[Any, Any], key: Any, default: Any = None) -> Any:
 
 
 def may_differ(keys: Collection[Any]) -> bool:
-    """Return whether two keys, of which these are some and integers may be others, can be equal and not the same."""
+    """Return whether one of these keys can be equal to another of them, or to an integer, and not the same."""
     level: Collection[Any] = keys
     while True:
         kinds = set(map(type, level))
@@ -75,7 +77,7 @@ def may_differ(keys: Collection[Any]) -> bool:
 
 
 def may_meet(groups: Iterable[Collection[Any]]) -> bool:
-    """Return whether two keys, of one or two of these groups, can be equal and not the same."""
+    """Return whether two keys of these groups can be equal and not the same."""
     groups = list(groups)
     kinds = kinds_of(groups)
     if kinds <= _FLOATS:  # each is equal to itself only, but for 0.0 and -0.0
@@ -89,9 +91,9 @@ def kinds_of(groups: Iterable[Collection[Any]]) -> set[type]:
 
 
 def overlay(records: dict[Any, bytes | None], later: Mapping[Any, bytes | None]) -> list[Replaced]:
-    """Lay a later change over records: key and value are the later ones.
+    """Lay a later change over records, in place: key and value are the later ones.
 
-    Returns the keys that gave way to another, as far as a named zone says that they are equal.
+    Returns the keys that were replaced by an equal one, if that they are equal depends on a named zone.
     """
     if EXACT.issuperset(map(type, later)):
         records.update(later)
@@ -119,7 +121,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def is_zoned(key: Any) -> bool:
-    """Whether it depends on the rules of a named zone to which keys this one is equal, and where it is placed."""
+    """Return whether a key's equals, and its partition, depend on the rules of a named zone."""
     if type(key) in _GROUPS:
         return any(map(is_zoned, key))
     return type(key) is datetime and type(key.tzinfo) is ZoneInfo

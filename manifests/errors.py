@@ -1,4 +1,4 @@
-"""The errors that the format itself can raise: the root of the tree and its branch for bad bytes.
+"""Errors of the format itself: the root of the tree of errors, and its branch for bad bytes.
 
 `pyspark_checkpointer.errors` draws the whole tree; these classes live here because the format imports nothing above it.
 Every error is built from one message, so that all of them survive pickling between Spark's processes.
@@ -8,13 +8,13 @@ from typing import ClassVar
 
 
 class CheckpointError(Exception):
-    """Anything this project raises on purpose. `retryable` says whether trying again can help."""
+    """The base of all errors that this project raises. `retryable` says whether trying again can help."""
 
     retryable: ClassVar[bool] = False
 
 
 class CorruptionError(CheckpointError):
-    """An object of the store is not what was written. Names the object, what was expected, what was found."""
+    """An object of the store is not what was written. The message names the object, the expected and the found."""
 
 
 class DigestMismatchError(CorruptionError):
@@ -30,11 +30,11 @@ class UnsupportedFormatError(CorruptionError):
 
 
 class IllegalArgumentError(CheckpointError, ValueError):
-    """The call cannot be right; nothing was written."""
+    """The arguments of the call cannot be right; nothing was written."""
 
 
 class InvalidStateError(CheckpointError):
-    """What the store or the job holds does not allow this."""
+    """The state of the store or of the job does not allow this call."""
 
 
 BAD_INPUT: tuple[type[Exception], ...] = (
@@ -45,5 +45,5 @@ BAD_INPUT: tuple[type[Exception], ...] = (
     TypeError,
     ValueError,
 )
-"""What bad bytes make a constructor raise. Anything else, such as a TimeoutError, comes from a signal handler that ran
-meanwhile, and must not be taken for a fault of the bytes."""
+"""Errors that a constructor raises for bad bytes. Any other, such as a TimeoutError, comes from a signal handler that
+ran meanwhile, and must not be taken for a fault of the bytes."""

@@ -1,4 +1,4 @@
-"""Keep what is expensive to make, and can serve one caller at a time, for whoever needs it next."""
+"""Keep objects that are expensive to make, and serve one caller at a time, for the next caller."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -6,15 +6,15 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 MAX_IDLE = 16
-"""Things of one kind that are kept for later."""
+"""Objects of one kind that are kept for later, at most."""
 
 
 class Idle(Generic[T]):
-    """Things that nobody uses.
+    """A pool of objects that nobody uses.
 
-    Whoever needs one takes it out, in one step that nothing interrupts, and puts it back when all is done. What comes
-    in between (a signal handler, a `__del__`, another greenlet) cannot find it meanwhile. After an exception it is not
-    put back.
+    A caller takes one out, in one step that nothing interrupts, and puts it back when it is done. Meanwhile a signal
+    handler, a `__del__` or another greenlet cannot find it. After an exception it is not put back: it may be in the
+    middle of its work.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -22,13 +22,13 @@ class Idle(Generic[T]):
         self._unused: list[T] = []
 
     def take(self) -> T:
-        """Return one that nobody uses, made now where there is none."""
+        """Take an object out of the pool, or make one."""
         try:
             return self._unused.pop()
         except IndexError:
             return self._make()
 
     def put_back(self, thing: T) -> None:
-        """Keep one for later, unless there are enough."""
+        """Put an object back, unless the pool has enough."""
         if len(self._unused) < MAX_IDLE:
             self._unused.append(thing)

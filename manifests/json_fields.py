@@ -1,11 +1,11 @@
-"""Reading a JSON object of the format field by field: each accessor checks the type and takes the field away.
+"""Read a JSON object of the format field by field: each accessor checks the type of a field and takes it out.
 
-What is left at the end are fields that a newer writer added; they are kept on a round trip.
+What is left at the end are fields that a newer writer added. They are kept on a round trip.
 """
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NoReturn, Self
 
@@ -16,17 +16,20 @@ from pyspark_checkpointer.manifests.errors import (
     MalformedError,
     UnsupportedFormatError,
 )
-from pyspark_checkpointer.manifests.model import FORMAT_VERSION, CheckpointId, Json
+from pyspark_checkpointer.manifests.model import FORMAT_VERSION, CheckpointId, Json, Ref
 from pyspark_checkpointer.manifests.shown import show
 
 
 def dump(value: Json) -> bytes:
-    """Compact JSON in UTF-8, fields in the order given."""
+    """Return compact JSON in UTF-8, with the fields in the order given."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def dump_sealed(value: dict[str, Json]) -> bytes:
-    """An object that nothing above it names: its last field is the SHA-256 of all the bytes before that field."""
+    """Return JSON whose last field is the SHA-256 of all the bytes before it.
+
+    This is for objects that change in place: no other object names their digest.
+    """
     body = dump(value)[:-1]
     return body + _SEAL + sha256(body).encode() + b'"}'
 
@@ -34,8 +37,13 @@ def dump_sealed(value: dict[str, Json]) -> bytes:
 _SEAL = b',"digest":"'
 
 
+def check_json_fields(**values: Json) -> dict[str, Json]:
+    """Return the values by name as they will be read back; `IllegalArgumentError` for one that JSON would change."""
+    return {name: check_json(name, value) for name, value in values.items()}
+
+
 def check_json(what: str, value: Json) -> Json:
-    """Return the value as it will be read back; `IllegalArgumentError` naming `what` where JSON would change it."""
+    """Return a value as it will be read back; `IllegalArgumentError`, which names it, where JSON would change it."""
     try:
         copy = json.loads(dump(value))
     except (TypeError, ValueError, RecursionError) as error:
@@ -54,6 +62,7 @@ def format_time(at: datetime) -> str:
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    """Return the fields of an object; refuse one that has two of a name, of which readers take different ones."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a field stands twice")
@@ -61,18 +70,23 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _no_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python's reader takes and JSON does not have."""
     raise ValueError(f"{name} is not JSON")
 
 
 def _finite(text: str) -> float:
+    """Return a number; refuse one that becomes infinite, which could not be written again."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text:.40} is too large a number")
     return value
 
 
+HEXADECIMAL = frozenset("0123456789abcdef")
+
+
 class Fields:
-    """The fields of one JSON object of the object `name` of the store."""
+    """The fields of one JSON object that have not been read yet. Errors name the object of the store, `name`."""
 
     def __init__(self, name: str, value: Json) -> None:
         self.name = name
@@ -82,7 +96,7 @@ class Fields:
 
     @classmethod
     def parse(cls, name: str, data: bytes) -> Self:
-        """Return a whole file, whose `format_version` is checked before anything else."""
+        """Return the fields of a whole object of the store, after its `format_version` was checked."""
         try:
             value = json.loads(
                 data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
@@ -101,7 +115,7 @@ class Fields:
 
     @classmethod
     def parse_sealed(cls, name: str, data: bytes) -> Self:
-        """Return a whole file as `dump_sealed` makes it, its digest compared."""
+        """Return the fields of an object that `dump_sealed` made, after its digest was compared."""
         fields = cls.parse(name, data)
         body, seal, tail = data.rpartition(_SEAL)
         digest = fields.hexadecimal("digest", 64)
@@ -112,43 +126,89 @@ class Fields:
         return fields
 
     def fail(self, why: str) -> NoReturn:
+        """Raise `MalformedError` for the object."""
         raise MalformedError(f"{self.name}: {why}")
 
+    # ---- fields of any type -----------------------------------------------------------------------------------------
+
     def take(self, key: str) -> Json:
+        """Return a field of any type, null too."""
         if key not in self._fields:
             self.fail(f"expected a field {key!r}, found none")
         return self._fields.pop(key)
 
     def optional(self, key: str) -> Json:
+        """Return a field of any type; None where it is null or left out."""
         return self._fields.pop(key, None)
 
+    def rest(self) -> Mapping[str, Json]:
+        """Return the fields that nobody has read: a newer writer added them."""
+        return self._fields
+
+    # ---- fields of one type -----------------------------------------------------------------------------------------
+
     def integer(self, key: str, minimum: int = 0) -> int:
+        """Return an integer from `minimum` that fits in 64 bits."""
         return self.check_integer(key, self.take(key), minimum)
 
+    def integers(self, *keys: str) -> list[int]:
+        """Return several integers from 0, in the order of their keys."""
+        return [self.integer(key) for key in keys]
+
+    def integer_or_null(self, key: str, minimum: int) -> int | None:
+        """Return an integer from `minimum`, or None for null."""
+        value = self.take(key)
+        return None if value is None else self.check_integer(key, value, minimum)
+
     def check_integer(self, key: str, value: Json, minimum: int = 0) -> int:
+        """Return an integer that was read already; `key` says what it is."""
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**63:
             self.fail(f"{key}: expected an integer of at least {minimum}, found {show(value)}")
         return value
 
+    def check_integers(self, keys: str, values: Sequence[Json]) -> Sequence[int]:
+        """Return integers from 0 that were read already; `keys` says what they are, with commas in between."""
+        for value in values:
+            if type(value) is not int or not 0 <= value < 2**63:
+                # One of them is wrong: find out which, and say so.
+                for key, each in zip(keys.split(", "), values, strict=True):
+                    self.check_integer(key, each)
+        return values
+
     def text(self, key: str) -> str:
-        value = self.take(key)
+        """Return a text."""
+        return self._check_text(key, self.take(key))
+
+    def texts(self, *keys: str) -> list[str]:
+        """Return several texts, in the order of their keys."""
+        return [self.text(key) for key in keys]
+
+    def optional_text(self, key: str) -> str | None:
+        """Return a text; None where it is null or left out."""
+        value = self.optional(key)
+        return None if value is None else self._check_text(key, value)
+
+    def _check_text(self, key: str, value: Json) -> str:
         if not isinstance(value, str):
             self.fail(f"{key}: expected text, found {show(value)}")
         return value
 
     def boolean(self, key: str) -> bool:
+        """Return true or false."""
         value = self.take(key)
         if not isinstance(value, bool):
             self.fail(f"{key}: expected true or false, found {show(value)}")
         return value
 
     def hexadecimal(self, key: str, digits: int) -> str:
+        """Return a text of so many lower-case hexadecimal digits."""
         value = self.text(key)
-        if len(value) != digits or set(value) - set("0123456789abcdef"):
+        if len(value) != digits or set(value) - HEXADECIMAL:
             self.fail(f"{key}: expected {digits} hexadecimal digits, found {show(value)}")
         return value
 
     def id(self, key: str) -> CheckpointId:
+        """Return the id of a checkpoint."""
         try:
             found = CheckpointId.parse(self.text(key))
         except IllegalArgumentError as error:
@@ -157,8 +217,25 @@ class Fields:
             self.fail(f"{key}: {found}: sequences begin at 1")
         return found
 
+    def ref(self) -> Ref:
+        """Return a reference to a manifest, whose two fields are among these."""
+        return Ref(id=self.id("id"), digest=self.hexadecimal("digest", 64))
+
+    def ref_or_null(self, key: str) -> Ref | None:
+        """Return a reference to a manifest, which is an object of its own, or None for null."""
+        inner = self.inner(key)
+        return None if inner is None else inner.ref()
+
     def time(self, key: str) -> datetime:
-        value = self.text(key)
+        """Return a moment, in UTC."""
+        return self._check_time(key, self.text(key))
+
+    def time_or_null(self, key: str) -> datetime | None:
+        """Return a moment, in UTC, or None for null."""
+        value = self.take(key)
+        return None if value is None else self._check_time(key, self._check_text(key, value))
+
+    def _check_time(self, key: str, value: str) -> datetime:
         try:
             at = datetime.fromisoformat(value)
             utc = None if at.tzinfo is None else at.astimezone(UTC)
@@ -169,21 +246,25 @@ class Fields:
         return utc
 
     def items(self, key: str) -> list[Json]:
+        """Return a list."""
         value = self.take(key)
         if not isinstance(value, list):
             self.fail(f"{key}: expected a list, found {show(value)}")
         return value
 
     def mapping(self, key: str) -> dict[str, Json]:
+        """Return an object as a dict."""
         value = self.take(key)
         if not isinstance(value, dict):
             self.fail(f"{key}: expected an object, found {show(value)}")
         return value
 
     def inner(self, key: str) -> "Fields | None":
-        """Return a field that is an object of its own, or null."""
+        """Return the fields of a field that is an object of its own, or None for null."""
         value = self.take(key)
         return None if value is None else Fields(f"{self.name}: {key}", value)
 
-    def rest(self) -> Mapping[str, Json]:
-        return self._fields
+    def optional_inner(self, key: str) -> "Fields | None":
+        """Return the fields of a field that is an object of its own; None where it is null or left out."""
+        value = self.optional(key)
+        return None if value is None else Fields(f"{self.name}: {key}", value)

@@ -1,8 +1,9 @@
-"""A partition of keyed state as stored bytes: `msgpack+zstd`.
+"""Encode a partition of keyed state as stored bytes, and decode it: the codec `msgpack+zstd`.
 
-A zstd frame around pairs of msgpack arrays, one pair after the other, of at most `CHUNK` entries each: the keys, then
-as many values, each a packed value or nil where the key was deleted. Values stay packed until somebody asks for them.
-Two arrays are packed and unpacked faster than a map is, since neither makes Python build a dict for each chunk.
+The bytes are a zstd frame around pairs of msgpack arrays, one pair after the other, of at most `CHUNK_ENTRIES` entries
+each: the keys, then as many values, each a packed value or nil where the key was deleted. Values stay packed until
+somebody asks for them. Two arrays are packed and unpacked faster than a map, for which Python builds a dict for each
+chunk.
 """
 
 import io
@@ -30,23 +31,23 @@ from pyspark_checkpointer.manifests.msgpack_values import (
     pack_checked,
 )
 from pyspark_checkpointer.manifests.shown import show
-from pyspark_checkpointer.manifests.zones import normalise
+from pyspark_checkpointer.manifests.zones import HOLDERS, normalise
 from pyspark_checkpointer.manifests.zstd import decompress_pieces
 
-CHUNK = 4096
-"""Entries that are packed at once: the interpreter's lock is held that long, and other threads wait."""
+CHUNK_ENTRIES = 4096
+"""Entries that are packed at once: so long the interpreter's lock is held, and other threads wait."""
 
 CHUNK_BYTES = 1 << 20
 """Bytes of values that are packed at once: a packer keeps the memory of the most it ever packed."""
 
-LEVEL = 1
+ZSTD_LEVEL = 1
 
 Records = Mapping[Any, bytes | None]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-_compressors = Idle(lambda: zstandard.ZstdCompressor(level=LEVEL))
+_compressors = Idle(lambda: zstandard.ZstdCompressor(level=ZSTD_LEVEL))
 """Their tables take longer to make than a small delta takes to compress."""
 
 
@@ -64,7 +65,7 @@ def encode(records: Records) -> tuple[bytes, int]:
 
 
 def _raw(keys: list[Any], values: list[bytes | None]) -> Iterator[bytes | memoryview]:
-    """Yield the two arrays as msgpack; large values are handed over in pieces, and copied nowhere."""
+    """Yield the two arrays as msgpack; large values come in pieces that are not copied."""
     if sum(map(len, filter(None, values))) <= 4 * CHUNK_BYTES:
         yield pack_checked(keys) + pack_checked(values)
         return
@@ -79,10 +80,10 @@ def _raw(keys: list[Any], values: list[bytes | None]) -> Iterator[bytes | memory
 
 
 def _chunks(records: Records) -> Iterator[tuple[list[Any], list[bytes | None]]]:
-    """Keys and values, at most `CHUNK` of them at a time; where the values are large, about `CHUNK_BYTES` of them."""
+    """Yield keys and values in chunks of at most `CHUNK_ENTRIES`, and of about `CHUNK_BYTES` where values are large."""
     left, rest = iter(records), iter(records.values())
-    while keys := list(islice(left, CHUNK)):
-        values = list(islice(rest, CHUNK))
+    while keys := list(islice(left, CHUNK_ENTRIES)):
+        values = list(islice(rest, CHUNK_ENTRIES))
         start = size = 0
         if sum(map(len, filter(None, values))) > CHUNK_BYTES:
             for end, value in enumerate(values, 1):
@@ -114,7 +115,8 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
                     if len(decoded) < size:
                         _refuse_equal(decoded, keys)
                     arrays.clear()
-                end = unpacker.tell()  # once something is cut short, it also counts what it could not use
+                # Taken here, since after an array that is cut short `tell` counts bytes that were not used.
+                end = unpacker.tell()
     except (MalformedError, InvalidStateError):
         raise
     except BAD_VALUE as error:
@@ -130,7 +132,7 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
 
 
 def _refuse_equal(decoded: Records, keys: list[Any]) -> None:
-    """Raise for a key that stands beside another, where the rules of named zones say that they are equal."""
+    """Raise `InvalidStateError` for a key that is equal to another one by the rules of named zones."""
     first: dict[Any, Any] = {}
     for key in keys:
         other = first.setdefault(key, key)
@@ -143,22 +145,21 @@ def _refuse_equal(decoded: Records, keys: list[Any]) -> None:
 
 
 def partition_of(key: Any, partitions: int) -> int:
-    """CRC-32 of the key's canonical bytes, modulo the partition count; keys that are equal in Python share it."""
-    if type(key) is str:
-        try:
-            return crc32(key.encode()) % partitions
-        except UnicodeEncodeError:
-            raise IllegalArgumentError(f"key {show(key)}: not valid Unicode (a lone surrogate)") from None
-    try:
-        return crc32(_canonical(key)) % partitions
-    except RecursionError:
-        raise _too_deep() from None
+    """Return CRC-32 of the key's canonical bytes modulo the partition count; keys that are equal in Python share it."""
+    return place_key(key, partitions)[0]
 
 
-def in_known_zones(key: Any) -> Any:
-    """Return a key as it is compared and stored: times of one zone name are in one zone object."""
+def place_key(key: Any, partitions: int) -> tuple[int, Any]:
+    """Return the partition of a key, and the key as it is compared and stored: times of one zone name share a zone."""
+    kind = type(key)
     try:
-        return normalise(key)
+        if kind is str:
+            return crc32(key.encode()) % partitions, key
+        if kind in HOLDERS:
+            key = normalise(key)
+        return crc32(_canonical(key)) % partitions, key
+    except UnicodeEncodeError:
+        raise IllegalArgumentError(f"key {show(key)}: not valid Unicode (a lone surrogate)") from None
     except RecursionError:
         raise _too_deep() from None
 
@@ -170,7 +171,7 @@ def _too_deep() -> IllegalArgumentError:
 
 
 def partitions_of(keys: list[Any], partitions: int) -> list[int] | None:
-    """`partition_of` each, in half of the time; None where they are of several types, or one may be refused."""
+    """Return the partition of each key in half of the time; None if they are of several types or one may be refused."""
     kinds = set(map(type, keys))
     try:
         if kinds == {str}:
@@ -185,6 +186,7 @@ def partitions_of(keys: list[Any], partitions: int) -> list[int] | None:
 
 
 def _canonical(key: Any) -> bytes:
+    """Return bytes that equal keys share; `IllegalArgumentError` for a key that cannot be stored."""
     canonical = _CANONICAL.get(type(key))
     if canonical is None:
         raise IllegalArgumentError(f"key {show(key)}: a key of type {type(key).__name__} cannot be stored")
@@ -194,7 +196,8 @@ def _canonical(key: Any) -> bytes:
 def _number(key: Any) -> bytes:
     if key.is_nan() if type(key) is Decimal else key != key:
         raise IllegalArgumentError(f"key {show(key)}: NaN is not equal to itself and would never be found again")
-    return b"%d" % hash(key)  # Python defines it by value for numbers, so that 1 == 1.0 == Decimal(1) share it
+    # Python defines the hash of numbers by their value, so that 1, 1.0 and Decimal(1) share it.
+    return b"%d" % hash(key)
 
 
 def _text(key: str) -> bytes:

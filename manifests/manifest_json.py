@@ -1,24 +1,29 @@
-"""Values of the model as bytes, and back. Each pair of functions handles the same fields in the same order.
+"""The pointer and a manifest as JSON, and back. Each pair of functions handles the same fields in the same order.
 
 Decoding checks everything that can be checked without another object, so that a value of the model never
 contradicts itself. Whoever reads an object whose digest is known checks size and digest first (`digest.py`).
 """
 
+import re
 from collections.abc import Mapping
-from datetime import datetime
 
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.chain_json import decode_rows, encode_rows
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError, MalformedError
-from pyspark_checkpointer.manifests.job_json import decode_job, encode_job
-from pyspark_checkpointer.manifests.json_fields import Fields, check_json, dump, dump_sealed, format_time
+from pyspark_checkpointer.manifests.json_fields import (
+    Fields,
+    check_json,
+    check_json_fields,
+    dump,
+    dump_sealed,
+    format_time,
+)
 from pyspark_checkpointer.manifests.model import (
     FORMAT_VERSION,
-    Catalog,
-    CatalogEntry,
     CatalogRef,
     CheckpointId,
     Cost,
+    Job,
     Json,
     Manifest,
     Operator,
@@ -26,11 +31,20 @@ from pyspark_checkpointer.manifests.model import (
     Ref,
     Retired,
     Segment,
+    SparkProgress,
     Writer,
 )
 from pyspark_checkpointer.manifests.shown import show
 
 MAX_PARTITIONS = 2**31
+"""Partitions of an operator, at most: their numbers fit in a signed integer of 32 bits."""
+
+COST_FIELDS = ("requests", "objects", "bytes", "elapsed_us", "blocked_us")
+
+LIST_ENTRY = re.compile(r"[A-Za-z0-9_]+/[0-9]{1,18}")
+"""A name in the `lists` of a job: the source, and the number of the entry."""
+
+_OFFSETS = re.compile(r"v[0-9]+\n")
 
 
 # ---- pointer ---------------------------------------------------------------------------------------------------
@@ -61,13 +75,14 @@ def encode_pointer(pointer: Pointer) -> bytes:
 
 
 def decode_pointer(data: bytes) -> Pointer:
+    """Return the pointer that `_latest` holds, its digest compared."""
     name = object_paths.LATEST
     fields = Fields.parse_sealed(name, data)
     writer = Fields(f"{name}: writer", fields.mapping("writer"))
     pointer = Pointer(
         writer=Writer(epoch=writer.integer("epoch", minimum=1), instance=writer.text("instance")),
-        committed=_decode_ref(fields, "committed"),
-        prepared=_decode_ref(fields, "prepared"),
+        committed=fields.ref_or_null("committed"),
+        prepared=fields.ref_or_null("prepared"),
         boundary=fields.integer("boundary", minimum=1),
         catalog=_decode_catalog_ref(fields, "catalog"),
         retired=tuple(_decode_retired(name, old) for old in fields.items("retired")),
@@ -84,11 +99,6 @@ def decode_pointer(data: bytes) -> Pointer:
 
 def _encode_ref(ref: Ref | None) -> Json:
     return None if ref is None else {"id": str(ref.id), "digest": ref.digest}
-
-
-def _decode_ref(fields: Fields, key: str) -> Ref | None:
-    inner = fields.inner(key)
-    return None if inner is None else Ref(id=inner.id("id"), digest=inner.hexadecimal("digest", 64))
 
 
 def _encode_catalog_ref(ref: CatalogRef | None) -> Json:
@@ -130,11 +140,11 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "parent": _encode_ref(manifest.parent),
         "epoch": manifest.epoch,
         "created": None if manifest.created is None else format_time(manifest.created),
-        "job": encode_job(manifest.job),
+        "job": _encode_job(manifest.job),
         "operators": {name: _encode_operator(name, op) for name, op in sorted(manifest.operators.items())},
-        "positions": check_json("positions", dict(manifest.positions)),
-        "watermark": check_json("watermark", manifest.watermark),
-        "properties": check_json("properties", dict(manifest.properties)),
+        **check_json_fields(
+            positions=dict(manifest.positions), watermark=manifest.watermark, properties=dict(manifest.properties)
+        ),
         **_encode_cost(manifest.cost),
         **manifest.extra,
     }
@@ -147,23 +157,22 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
-    """The manifest of `checkpoint`. Operators with segments come without chains (`segments.load` adds them)."""
+    """Return the manifest of `checkpoint`. Operators with segments have no chains until `segments.load` adds them."""
     name = object_paths.manifest(checkpoint)
     fields = Fields.parse(name, data)
     if (found := fields.id("id")) != checkpoint:
         fields.fail(f"expected the id {checkpoint}, found {found}")
     if (sequence := fields.integer("sequence", minimum=1)) != checkpoint.sequence:
         fields.fail(f"expected the sequence {checkpoint.sequence}, found {sequence}")
-    parent = _decode_ref(fields, "parent")
+    parent = fields.ref_or_null("parent")
     if (0 if parent is None else parent.id.sequence) >= sequence:
         fields.fail(f"its parent {parent and parent.id} is not older than itself")
-    epoch, created = fields.take("epoch"), fields.take("created")
     return Manifest(
         id=checkpoint,
         parent=parent,
-        epoch=None if epoch is None else fields.check_integer("epoch", epoch, -(2**63)),
-        created=None if created is None else _decode_created(name, created),
-        job=decode_job(fields.inner("job")),
+        epoch=fields.integer_or_null("epoch", -(2**63)),
+        created=fields.time_or_null("created"),
+        job=_decode_job(fields.inner("job")),
         operators={
             operator: _decode_operator(name, operator, value, sequence)
             for operator, value in fields.mapping("operators").items()
@@ -171,41 +180,64 @@ def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
         positions=fields.mapping("positions"),
         watermark=fields.take("watermark"),
         properties=fields.mapping("properties"),
-        cost=_decode_cost(name, fields.optional("cost")),
+        cost=_decode_cost(fields.optional_inner("cost")),
         extra=fields.rest(),
     )
 
 
-def _encode_cost(cost: Cost | None) -> dict[str, Json]:
-    """Return the field as it stands in a manifest; nothing where nothing was measured."""
-    if cost is None:
-        return {}
-    return {
-        "cost": {
-            "requests": cost.requests,
-            "objects": cost.objects,
-            "bytes": cost.bytes,
-            "elapsed_us": cost.elapsed_us,
-            "blocked_us": cost.blocked_us,
-        }
-    }
-
-
-def _decode_cost(name: str, value: Json) -> Cost | None:
-    if value is None:
+def _encode_job(job: Job | None) -> Json:
+    """Return the batch that wrote a manifest. The driver and Spark's progress are left out where they are not known."""
+    if job is None:
         return None
-    fields = Fields(f"{name}: cost", value)
-    return Cost(
-        requests=fields.integer("requests"),
-        objects=fields.integer("objects"),
-        bytes=fields.integer("bytes"),
-        elapsed_us=fields.integer("elapsed_us"),
-        blocked_us=fields.integer("blocked_us"),
+    value: dict[str, Json] = {"query_id": job.query_id, "run_id": job.run_id, "batch_id": job.batch_id}
+    if job.driver is not None:
+        value["driver"] = job.driver
+    if (spark := job.spark) is not None:
+        value["spark"] = {"location": spark.location, "offsets": spark.offsets, "before": list(spark.before)}
+        if spark.lists:
+            value["spark"]["lists"] = dict(sorted(spark.lists.items()))
+    return value
+
+
+def _decode_job(fields: Fields | None) -> Job | None:
+    if fields is None:
+        return None
+    query_id, run_id = fields.texts("query_id", "run_id")
+    return Job(
+        query_id,
+        run_id,
+        batch_id=fields.integer("batch_id"),
+        driver=fields.optional_text("driver"),
+        spark=_decode_spark(fields.optional_inner("spark")),
     )
 
 
-def _decode_created(name: str, value: Json) -> datetime:
-    return Fields(name, {"created": value}).time("created")
+def _decode_spark(fields: Fields | None) -> SparkProgress | None:
+    if fields is None:
+        return None
+    before = fields.items("before")
+    if not all(isinstance(line, str) for line in before):
+        fields.fail(f"before: expected lines of text, found {show(before)}")
+    location, offsets = fields.texts("location", "offsets")
+    if not _OFFSETS.match(offsets):
+        fields.fail(f"offsets: expected a version, then lines, found {show(offsets)}")
+    lists = fields.optional("lists")
+    if not isinstance(lists, dict | None) or not all(
+        LIST_ENTRY.fullmatch(name) and isinstance(digest, str) for name, digest in (lists or {}).items()
+    ):
+        fields.fail(f"lists: expected digests by <source>/<entry>, found {show(lists)}")
+    return SparkProgress(location, offsets, tuple(before), lists or {})
+
+
+def _encode_cost(cost: Cost | None) -> dict[str, Json]:
+    """Return the field as it stands in a manifest; no field where nothing was measured."""
+    return {} if cost is None else {"cost": {name: getattr(cost, name) for name in COST_FIELDS}}
+
+
+def _decode_cost(fields: Fields | None) -> Cost | None:
+    if fields is None:
+        return None
+    return Cost(**dict(zip(COST_FIELDS, fields.integers(*COST_FIELDS), strict=True)))
 
 
 def _encode_operator(name: str, operator: Operator) -> Json:
@@ -233,7 +265,8 @@ def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -
     partitions = fields.integer("partitions")
     if partitions > MAX_PARTITIONS:
         fields.fail(f"{partitions} partitions, at most {MAX_PARTITIONS} are possible")
-    partitioner, codec, schema = fields.text("partitioner"), fields.text("codec"), fields.take("schema")
+    partitioner, codec = fields.texts("partitioner", "codec")
+    schema = fields.take("schema")
     if codec not in codecs.CODECS:
         fields.fail(f"unknown codec {codec!r:.60}")
     segments = fields.optional("segments")
@@ -245,9 +278,6 @@ def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -
     else:
         chains = decode_rows(fields, operator, partitions, codec, sequence)
         refs = ()
-        for partition, chain in chains.items():
-            if not chain or chain[0].kind != "snapshot" or any(a.kind != "delta" for a in chain[1:]):
-                fields.fail(f"partition {partition}: a chain is one snapshot, then deltas")
     return Operator(partitions, partitioner, codec, chains, schema, refs, extra=fields.rest())
 
 
@@ -257,6 +287,7 @@ def _decode_segment_ref(fields: Fields, row: Json, sequence: int) -> Segment:
     path, size, raw_size, entries = row
     owner = object_paths.owner(path)
     if not path.startswith(object_paths.SEGMENTS) or owner is None or owner.sequence > sequence:
+        # A manifest names only what was there when it was written.
         fields.fail(f"{path!r:.200} is not the path of a segment this old")
     return Segment(
         path=path,
@@ -264,51 +295,3 @@ def _decode_segment_ref(fields: Fields, row: Json, sequence: int) -> Segment:
         raw_size=fields.check_integer("segment raw size", raw_size, 1),
         entries=fields.check_integer("segment entries", entries),
     )
-
-
-# ---- catalog ---------------------------------------------------------------------------------------------------
-
-
-def encode_catalog(catalog: Catalog) -> bytes:
-    return dump(
-        {
-            "format_version": FORMAT_VERSION,
-            "id": str(catalog.id),
-            "entries": [
-                {
-                    "id": str(entry.ref.id),
-                    "digest": entry.ref.digest,
-                    "name": entry.name,
-                    "created": format_time(entry.created),
-                    "nonce": entry.nonce,
-                }
-                for entry in catalog.entries
-            ],
-            **catalog.extra,
-        }
-    )
-
-
-def decode_catalog(path: str, data: bytes) -> Catalog:
-    """Return the catalog at `path`, whose bytes were compared with the digest in the path."""
-    fields = Fields.parse(path, data)
-    catalog = Catalog(
-        id=fields.id("id"),
-        entries=tuple(_decode_entry(path, value) for value in fields.items("entries")),
-        extra=fields.rest(),
-    )
-    if catalog.id != object_paths.owner(path):
-        fields.fail(f"expected the id in its path, found {catalog.id}")
-    names = [entry.name for entry in catalog.entries if entry.name is not None]
-    if len(set(names)) != len(names):
-        fields.fail("two savepoints have the same name")
-    return catalog
-
-
-def _decode_entry(path: str, value: Json) -> CatalogEntry:
-    fields = Fields(f"{path}: entry", value)
-    ref = Ref(id=fields.id("id"), digest=fields.hexadecimal("digest", 64))
-    name = fields.take("name")
-    if name is not None and not isinstance(name, str):
-        fields.fail(f"name: expected text or null, found {name!r:.60}")
-    return CatalogEntry(ref=ref, name=name, created=fields.time("created"), nonce=fields.text("nonce"))

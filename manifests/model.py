@@ -1,7 +1,7 @@
-"""The values a store is made of. Frozen, compared by content, without behaviour beyond their own text.
+"""Define the values that a store is made of: frozen, compared by content, without behaviour but their own text.
 
 Pointer ──> Manifest ──> Operator ──> chain of Artifact      one chain for each partition
-   └──────> Catalog                                          what is kept besides the recent history
+   └──────> Catalog                                          checkpoints kept besides the recent history
 """
 
 import re
@@ -36,6 +36,7 @@ class CheckpointId:
 
     @classmethod
     def parse(cls, text: str) -> Self:
+        """Return the id that a text is; `IllegalArgumentError` if it is none."""
         match = _ID.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise IllegalArgumentError(f"not a checkpoint id: {text!r:.80} (expected 0000000042-1a2b3c4d)")
@@ -44,7 +45,7 @@ class CheckpointId:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A manifest, named so that nothing can take its place: id, and SHA-256 of the manifest's bytes."""
+    """A reference to a manifest: its id, and the SHA-256 of its bytes, so that nothing can take its place."""
 
     id: CheckpointId
     digest: str
@@ -52,7 +53,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The last `length` bytes of an object and their SHA-256: what a reader needs to read parts of it, verified."""
+    """The last `length` bytes of an object and their SHA-256: with it a reader can verify parts that are read alone."""
 
     length: int
     digest: str
@@ -60,7 +61,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """Where the stored bytes of one snapshot or delta of one partition are, and what they must be.
+    """The place of one snapshot or delta of one partition in the store, and what its stored bytes must be.
 
     `length` bytes from `offset` of the object at `path`, which has `size` bytes. `digest` is the SHA-256 of these
     stored bytes, in hex; `raw_size` their size in bytes once decompressed; `records` how many records they hold.
@@ -84,7 +85,7 @@ Chain = tuple[Artifact, ...]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Where a list of patches to an operator's chains is. `entries` is the number of partitions it touches."""
+    """The place of a list of patches to an operator's chains. `entries` is the number of partitions it touches."""
 
     path: str
     size: int
@@ -123,10 +124,10 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class SparkProgress:
-    """What Spark's own checkpoint said of a batch while it ran: enough to begin again right after it.
+    """The part of Spark's own checkpoint that is needed to begin again right after a batch.
 
-    `location` is where that checkpoint was. `offsets` is the text of its file `offsets/<batch id>`: up to where the
-    batch reads each source. `before` are the offsets of the batch before, a line for each source; empty for batch 0.
+    `location` is where that checkpoint was. `offsets` is the text of its file `offsets/<batch id>`: how far the batch
+    reads each source. `before` are the offsets of the batch before, a line for each source; empty for batch 0.
     `lists` has SHA-256 of the entries of Spark's lists of files that both end with, by `<source>/<entry>`.
     """
 
@@ -138,7 +139,7 @@ class SparkProgress:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What Spark called the batch that wrote a checkpoint, and the process that its driver was."""
+    """The batch that wrote a checkpoint, by Spark's ids, and the process of its driver."""
 
     query_id: str
     run_id: str
@@ -149,12 +150,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a checkpoint cost until its manifest was encoded; times in microseconds of a clock that only goes forward.
+    """The requests, bytes and microseconds that a checkpoint cost until its manifest was encoded.
 
-    `requests` are those to the store so far, and one for each that is still to come: the PUTs that go beside the
-    manifest, its own, and the swap. `objects` and `bytes` are those that carry the checkpoint's id, stored, without the
-    manifest. `elapsed_us` is the time since the
-    attempt was begun, `blocked_us` how much of it the caller spent in calls that belong to the attempt.
+    `requests` counts those to the store so far, and each that is still to come: the PUTs beside the manifest, its own,
+    and the swap. `objects` and `bytes` count what was stored under the checkpoint's id, without the manifest.
+    `elapsed_us` is the time since the attempt was begun, by a clock that only goes forward; `blocked_us` is how much of
+    it the caller spent in calls that belong to the attempt.
     """
 
     requests: int
@@ -166,7 +167,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything one checkpoint consists of. A restore needs no other manifest."""
+    """Everything that one checkpoint consists of. A restore needs no other manifest."""
 
     id: CheckpointId
     parent: Ref | None = None
@@ -183,7 +184,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who may move the pointer: the epoch of the takeover, and a random name for the one who made it."""
+    """The writer that may move the pointer: the epoch of its takeover, and a random name for it."""
 
     epoch: int
     instance: str
@@ -191,7 +192,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class CatalogRef:
-    """A catalog by path; its digest is in the path."""
+    """A reference to a catalog; its digest is in the path too."""
 
     path: str
     digest: str
@@ -208,7 +209,7 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The whole state machine of a store, as `_latest` holds it."""
+    """The mutable state of a store, all of it, as `_latest` holds it."""
 
     writer: Writer
     committed: Ref | None
@@ -232,7 +233,7 @@ class CatalogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What is kept besides the recent history. Written once, under an id drawn for the purpose."""
+    """The checkpoints that are kept besides the recent history. Written once, under an id of its own."""
 
     id: CheckpointId
     entries: tuple[CatalogEntry, ...] = ()

@@ -1,7 +1,7 @@
-"""Python values as msgpack, each type coming back as itself, or refused by name.
+"""Pack Python values as msgpack, so that each type comes back as itself or is refused by name.
 
-What msgpack itself knows (None, bool, 64-bit integers, floats, text, bytes, lists, maps) is written as msgpack; the
-extension types are listed in `manifests/SPEC.md`. Subclasses (of dict, tuple, str, …) are refused, since they would
+Types that msgpack itself knows (None, bool, 64-bit integers, floats, text, bytes, lists, maps) are written as msgpack;
+the extension types are listed in `manifests/SPEC.md`. Subclasses (of dict, tuple, str, …) are refused, since they would
 come back as something else.
 """
 
@@ -23,31 +23,31 @@ from pyspark_checkpointer.manifests.errors import BAD_INPUT, MalformedError
 from pyspark_checkpointer.manifests.idle import Idle
 
 MAX_DEPTH = 32
-"""Extensions (tuples, sets) one inside the other. Each level takes some 40 KiB of the C stack, which has an end."""
+"""Extensions (tuples, sets) one inside the other, at most. Each takes some 40 KiB of the C stack, which has an end."""
 
-UNCHECKED = 1024
-"""Bytes up to which msgpack may make room for whatever they claim to hold: at most 2 MB."""
+MAX_UNCHECKED_BYTES = 1024
+"""Bytes that are unpacked without `check_whole`, at most: msgpack makes room for 2 MB, whatever they claim to hold."""
 
-PIECE = 1 << 20
+PIECE_BYTES = 1 << 20
 """Bytes that an unpacker is fed, and that are packed, at once."""
 
-AT_ONCE = 32
+PACK_COUNT = 32
 """Values that are packed before their bytes are counted."""
 
-LARGEST_KEPT = 4 << 20
-"""Bytes that a packer has packed at most to be used again: its buffer never becomes smaller."""
+MAX_KEPT_BYTES = 4 << 20
+"""Bytes that a packer may have packed to be used again, at most: its buffer never becomes smaller."""
 
-SHORT = 1024
-"""Length of texts and bytes that are packed by the packer of what is small."""
+SHORT_LENGTH = 1024
+"""Length from which on `_pack_atom` does not pack texts and bytes, so that its buffer stays small."""
 
 TUPLE, INTEGER, DECIMAL, DATETIME, TIME, DURATION, SET, FROZENSET, DATE, UUID = range(1, 11)
 
 
 Pack = Callable[[Any], bytes]
-"""Packs what stands in an extension, which is one extension deeper."""
+"""A function that packs the content of an extension, which is one level deeper."""
 
 Hook = Callable[[int, bytes], Any]
-"""Unpacks an extension, given its type and its bytes."""
+"""A function that unpacks an extension, given its type and its bytes."""
 
 
 class UnsupportedValueError(TypeError):
@@ -56,7 +56,8 @@ class UnsupportedValueError(TypeError):
 
 def pack(value: Any) -> bytes:
     """Return one value as msgpack; `UnsupportedValueError` names what in it cannot be stored."""
-    if type(value) in _ATOMS and (type(value) not in _TEXTS or len(value) < SHORT):
+    kind = type(value)
+    if kind in _ATOMS and (kind not in _TEXTS or len(value) < SHORT_LENGTH):
         try:
             return _pack_atom(value)  # type: ignore[no-any-return]
         except (OverflowError, UnicodeEncodeError):  # a long integer, or what is refused
@@ -66,7 +67,7 @@ def pack(value: Any) -> bytes:
 
 def _pack_any(value: Any) -> bytes:
     try:
-        if type(value) in _TEXTS and LARGEST_KEPT < len(value) < 2**32:
+        if type(value) in _TEXTS and MAX_KEPT_BYTES < len(value) < 2**32:
             return _pack_large(value)
         packed = _LEVELS[0].pack(value)
         if type(value) not in _ATOMS and _MARKERS.search(packed):
@@ -89,21 +90,21 @@ def _pack_large(value: str | bytes) -> bytes:
         return _pack_large(encoded).replace(b"\xc6", b"\xdb", 1) if len(encoded) < 2**32 else _LEVELS[0].pack(value)
     packed = io.BytesIO(b"\xdb" + len(value).to_bytes(4, "big"))
     packed.seek(0, io.SEEK_END)
-    for start in range(0, len(value), PIECE):
-        packed.write(value[start : start + PIECE].encode())  # type: ignore[union-attr]
+    for start in range(0, len(value), PIECE_BYTES):
+        packed.write(value[start : start + PIECE_BYTES].encode())  # type: ignore[union-attr]
     return packed.getvalue()
 
 
 def pack_some(values: Sequence[Any]) -> list[bytes]:
-    """The first of these values as `pack` packs each, in less than half of its time: about `PIECE` bytes of them.
+    """Return the first of these values packed, about `PIECE_BYTES` of them, in less than half of the time of `pack`.
 
     `UnsupportedValueError` if any of them cannot be stored; `pack` says which and why.
     """
     packed: list[bytes] = []
     size = 0
     try:
-        while len(packed) < len(values) and size < PIECE:
-            more = _LEVELS[0].pack_each(values[len(packed) : len(packed) + AT_ONCE])
+        while len(packed) < len(values) and size < PIECE_BYTES:
+            more = _LEVELS[0].pack_each(values[len(packed) : len(packed) + PACK_COUNT])
             packed += more
             size += sum(map(len, more))
         if _MARKERS.search(b"".join(packed)):
@@ -114,7 +115,7 @@ def pack_some(values: Sequence[Any]) -> list[bytes]:
 
 
 def pack_checked(members: list[Any]) -> bytes:
-    """Return an array of keys, or of values that are packed already: each of them was checked when it was set."""
+    """Return an array of keys or of packed values, which are not checked again: they were when they were set."""
     return _LEVELS[0].pack(members)
 
 
@@ -124,13 +125,13 @@ def unpack(data: bytes) -> Any:
 
 
 BAD_VALUE = (*BAD_INPUT, msgpack.UnpackException)
-"""What bad bytes make of msgpack or of a constructor."""
+"""Errors that msgpack or a constructor raises for bad bytes."""
 
 
 def _unpack(data: bytes, from_extension: Hook) -> Any:
-    """Unpack what stands inside as many extensions as the hook counts."""
+    """Unpack a value at the level of extensions that the hook belongs to."""
     try:
-        if len(data) > UNCHECKED:
+        if len(data) > MAX_UNCHECKED_BYTES:
             check_whole(data)
         return msgpack.unpackb(data, ext_hook=from_extension, strict_map_key=False)
     except MalformedError:
@@ -140,26 +141,27 @@ def _unpack(data: bytes, from_extension: Hook) -> Any:
 
 
 def check_whole(data: bytes) -> None:
-    """Raise unless everything that arrays claim to hold is there: msgpack makes room for all of it beforehand.
+    """Raise `ValueError` unless everything that arrays claim to hold is there.
 
-    Arrays one inside the other can claim 8,000 times their bytes. Looking over them takes a small part of the time
-    that making them takes.
+    msgpack makes room for all of it beforehand, and nested arrays can claim 8,000 times their bytes. To skip over them
+    takes a small part of the time that unpacking takes.
     """
-    for _ in cut_whole((data[start : start + PIECE] for start in range(0, len(data), PIECE)), len(data)):
+    for _ in cut_whole((data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)), len(data)):
         pass
 
 
 def cut_whole(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """Yield the same bytes, of `size` in all, cut where values end: no piece claims to hold more than is there."""
+    """Yield the same `size` bytes, cut where values end, so that no piece claims to hold more than is there."""
     unpacker, waiting, begin, end = msgpack.Unpacker(max_buffer_size=max(size, 1)), bytearray(), 0, 0
     for piece in pieces:
         unpacker.feed(piece)
         waiting += piece
-        with suppress(msgpack.OutOfData):  # it goes on from there with the next piece
+        with suppress(msgpack.OutOfData):  # the next piece goes on from there
             while True:
                 unpacker.skip()
                 end = unpacker.tell()
-        if end - begin == len(waiting) > LARGEST_KEPT:  # a large value: no buffer may hold it any longer
+        # After a large value both buffers are given up, which would keep its memory.
+        if end - begin == len(waiting) > MAX_KEPT_BYTES:
             whole, waiting = bytes(waiting), bytearray()
             unpacker, begin, end = msgpack.Unpacker(max_buffer_size=max(size, 1)), 0, 0
             yield whole
@@ -173,7 +175,7 @@ def cut_whole(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 _MARKERS = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
-"""What msgpack puts before binary data and extensions; without any of these bytes there are none."""
+"""The bytes that msgpack puts before binary data and extensions. Without any of them there are none."""
 
 _LOOKALIKES = frozenset({bytearray, memoryview, msgpack.ExtType, msgpack.Timestamp})
 """Types that msgpack itself writes, without asking, as something that comes back as another type."""
@@ -182,13 +184,16 @@ _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 _TEXTS = frozenset({str, bytes})
 
 _pack_atom = msgpack.Packer(strict_types=True).pack
-"""Packs what consists of one part. No Python code runs meanwhile, so one packer is enough for everybody."""
+"""Packs values without parts. No Python code runs meanwhile, so one packer is enough for all threads."""
 
 _GROUPS = frozenset({list, tuple, set, frozenset})
 
 
 def _refuse_lookalikes(value: Any) -> None:
-    """Look through a value level by level, which costs a few steps for each level and little for each member."""
+    """Raise `UnsupportedValueError` for a part of a value that would come back as another type, or not at all.
+
+    The value is walked level by level: that takes a few steps for each level, and little for each member.
+    """
     level: Sequence[Any] = [value]
     while level:
         kinds = set(map(type, level))
@@ -214,7 +219,7 @@ _INSTEAD: dict[type, str] = {
 
 
 def _refuse_merging(members: Collection[Any]) -> None:
-    """Raise for members of a set, or keys of a dict, of which fewer would come back."""
+    """Raise `UnsupportedValueError` for a set or dict of which two members or keys would come back as one."""
     if zones.would_merge(members):
         raise UnsupportedValueError(
             "a set or a dict with two times in zones of one name that are different objects, which would be one when "
@@ -223,13 +228,14 @@ def _refuse_merging(members: Collection[Any]) -> None:
 
 
 def _unsupported(kind: type) -> UnsupportedValueError:
+    """Return the error for a value of a type that cannot be stored."""
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     instead = _INSTEAD.get(kind, "a built-in type, such as a dict, list, text or number,")
     return UnsupportedValueError(f"a value of type {name}: convert it to {instead} first")
 
 
 class _Level:
-    """Packs and unpacks the values that stand inside a given number of extensions.
+    """Packs and unpacks values that are inside a given number of extensions.
 
     A packer has one buffer, and while it packs an extension Python code runs: a signal handler, a `__del__`, a callback
     of the garbage collector or another greenlet may pack something else meanwhile. That takes another packer.
@@ -243,7 +249,7 @@ class _Level:
         """Pack one value."""
         packer = self._packers.take()
         packed: bytes = packer.pack(value)
-        if len(packed) <= LARGEST_KEPT:
+        if len(packed) <= MAX_KEPT_BYTES:
             self._packers.put_back(packer)
         return packed
 
@@ -251,7 +257,7 @@ class _Level:
         """Pack several values, each by itself."""
         packer = self._packers.take()
         packed = list(map(packer.pack, values))
-        if max(map(len, packed), default=0) <= LARGEST_KEPT:
+        if max(map(len, packed), default=0) <= MAX_KEPT_BYTES:
             self._packers.put_back(packer)
         return packed
 
@@ -275,7 +281,7 @@ class _Level:
 _LEVELS = [_Level(depth) for depth in range(MAX_DEPTH + 1)]
 
 from_extension = _LEVELS[0].from_extension
-"""The hook for unpackers of whole values."""
+"""The hook for unpackers of values that are in no extension."""
 
 
 def _pack_members(values: Any, pack: Pack) -> bytes:
@@ -304,7 +310,7 @@ def _pack_zone(value: datetime) -> Any:
 
 
 def zone_name(zone: timezone) -> list[str]:
-    """The name that a zone of a fixed offset was given, as a list of one; an empty list where it was given none."""
+    """Return the name that a zone of a fixed offset was given, in a list of one; an empty list if it has none."""
     return list(zone.__getinitargs__()[1:])  # type: ignore[attr-defined]  # what it is pickled by
 
 

@@ -1,4 +1,4 @@
-"""Every path of a store, in both directions, and nothing else.
+"""Make every path of a store, and tell what a path means.
 
 Paths are relative to the root, with `/` between parts. Names from users are checked, then percent-encoded, so that
 no name can leave the root or meet a path of another purpose.
@@ -23,13 +23,14 @@ CATALOGS = "catalog/"
 ARTIFACTS = "artifacts/"
 PROGRESS = "progress/"
 
-KNOWN = 256
-"""Paths of which it is kept what they mean: those of a small manifest, which is checked at each commit."""
+PATH_CACHE = 256
+"""Paths whose meanings are cached: those of a small manifest, which is checked at each commit."""
 
 MAX_NAME = 160
 """Longest encoded name, in bytes: the parts of a path stay below the 255 of common file systems."""
 
 _CUT = 80
+"""Characters that are left of an encoded name that is cut."""
 
 _CUT_NAME = re.compile(r".*~[0-9a-f]{64}")
 
@@ -49,20 +50,20 @@ _SEGMENT = re.compile(rf"manifests/segments/{_OWNER}\.{_DIGEST}\.json\.zst")
 _CATALOG = re.compile(rf"catalog/{_OWNER}\.{_DIGEST}\.json")
 
 _PART = r"[A-Za-z0-9_%~-][A-Za-z0-9_%.~-]*"
-_NAMES = {"eventhub": 3, "eventprocessorhost": 2, "kinesis": 1}
-"""How many names tell the groups of an interface apart."""
+_NAME_COUNTS = {"eventhub": 3, "eventprocessorhost": 2, "kinesis": 1}
+"""Names that identify a group of consumers, by interface."""
 
 _PROGRESS = re.compile(
     "|".join(
         rf"progress/{interface}(?:/{_PART}){{{names}}}/(?:ownership|store|positions/{_PART})\.json"
-        for interface, names in _NAMES.items()
+        for interface, names in _NAME_COUNTS.items()
     )
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactName:
-    """What the path of an artifact's object says. A pack has neither a partition nor a kind of its own."""
+    """The parts of an artifact's path. The path of a pack has neither a partition nor a kind."""
 
     operator: str
     partition: int | None
@@ -89,12 +90,14 @@ def encode_name(what: str, name: str) -> str:
 
 
 def check_partition(partition: int) -> int:
+    """Return the number of a partition; `IllegalArgumentError` if it cannot be one."""
     if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < 2**31:
         raise IllegalArgumentError(f"partition {partition!r:.60}: expected an integer from 0 to 2147483647")
     return partition
 
 
 def manifest(checkpoint: CheckpointId) -> str:
+    """Return the path of a checkpoint's manifest."""
     return f"{MANIFESTS}{checkpoint}.json"
 
 
@@ -105,47 +108,54 @@ def manifests(oldest: int, newest: int) -> str:
 
 
 def segment(owner: CheckpointId, digest: str) -> str:
+    """Return the path of a segment that an attempt writes."""
     return f"{SEGMENTS}{owner}.{digest}.json.zst"
 
 
 def catalog(owner: CheckpointId, digest: str) -> str:
+    """Return the path of a catalog that is written under an id."""
     return f"{CATALOGS}{owner}.{digest}.json"
 
 
 def artifact(operator: str, partition: int, owner: CheckpointId, kind: Kind, digest: str, codec: str) -> str:
+    """Return the path of an artifact that is an object of its own."""
     folder = encode_name("operator", operator)
     return f"{ARTIFACTS}{folder}/{check_partition(partition)}/{owner}.{kind}.{digest}.{codec}"
 
 
 def pack(operator: str, owner: CheckpointId, digest: str, codec: str) -> str:
+    """Return the path of an object that holds several artifacts of an operator."""
     return f"{ARTIFACTS}{encode_name('operator', operator)}/packs/{owner}.{digest}.{codec}"
 
 
 def progress(interface: str, *scope: str) -> str:
-    """The folder of the positions of one stream's consumers, with its slash: their interface, then what they name."""
+    """Return the folder of one group of consumers, with its slash: their interface, then the names that identify it."""
     return PROGRESS + "".join(f"{encode_part(part)}/" for part in (interface, *scope))
 
 
 def store(folder: str) -> str:
-    """Return what says that the positions of a folder were created, where an interface tells that from having none."""
+    """Return the path of the marker that the positions of a folder were created, even if there are none yet."""
     return f"{folder}store.json"
 
 
 def ownership(folder: str) -> str:
+    """Return the path of the ownership of a group's partitions."""
     return f"{folder}ownership.json"
 
 
 def positions(folder: str) -> str:
+    """Return the folder of a group's positions, with its slash."""
     return f"{folder}positions/"
 
 
 def position(folder: str, partition: str) -> str:
+    """Return the path of the position of a partition."""
     return f"{positions(folder)}{encode_part(partition)}.json"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressName:
-    """What a path below `progress/` says; names that were cut stay as they stand in the path."""
+    """The parts of a path below `progress/`. Names that were cut are as they stand in the path."""
 
     path: str
     group: tuple[str, ...]
@@ -153,11 +163,11 @@ class ProgressName:
 
 
 def parse_progress(path: str) -> ProgressName | None:
-    """Return the meaning of a path below `progress/`; None where it is none of the format's own."""
+    """Return the parts of a path below `progress/`; None for a path that is not of the format."""
     if _PROGRESS.fullmatch(path) is None:
         return None
     _, interface, *rest = path.removesuffix(".json").split("/")
-    names, inside = rest[: _NAMES[interface]], rest[_NAMES[interface] :]
+    names, inside = rest[: _NAME_COUNTS[interface]], rest[_NAME_COUNTS[interface] :]
     if not all(map(_is_part, names)) or not _is_part(inside[-1]):
         return None
     kind = "position" if len(inside) == 2 else inside[0]
@@ -182,7 +192,7 @@ def _is_part(encoded: str) -> bool:
 
 
 def encode_part(name: str) -> str:
-    """Return one part of a path for a name that somebody else's system gave: any text of at least one character.
+    """Return one part of a path for a name that another system gave: any text of at least one character.
 
     Names too long for a file system, and those that begin with a dot, are cut and end in a digest of the whole; so are
     names that look as if they were.
@@ -199,9 +209,9 @@ def encode_part(name: str) -> str:
     return f"{encoded[:_CUT].lstrip('.')}~{sha256(data)}"
 
 
-@lru_cache(maxsize=KNOWN)
+@lru_cache(maxsize=PATH_CACHE)
 def parse_artifact(path: str) -> ArtifactName:
-    """Return the meaning of an artifact's path; `MalformedError` where it is none."""
+    """Return the parts of an artifact's path; `MalformedError` for any other path."""
     match = _ARTIFACT.fullmatch(path) or _PACK.fullmatch(path)
     if match is None:
         raise MalformedError(f"{path!r:.300}: not the path of an artifact")
@@ -220,7 +230,7 @@ def parse_artifact(path: str) -> ArtifactName:
 
 
 def under(path: str, owner: CheckpointId) -> str:
-    """The path of an artifact's object once an attempt has copied it: the same, with the id of that attempt."""
+    """Return the path to which an attempt copies an artifact's object: the same with the id of that attempt."""
     name = parse_artifact(path)
     if name.partition is None or name.kind is None:
         return pack(name.operator, owner, name.digest, name.codec)
@@ -236,11 +246,11 @@ def _is_canonical(encoded: str) -> bool:
         return False
 
 
-@lru_cache(maxsize=KNOWN)
+@lru_cache(maxsize=PATH_CACHE)
 def owner(path: str) -> CheckpointId | None:
-    """Return the attempt that wrote the object, or None where the path is not one of the format's own.
+    """Return the attempt that wrote the object, or None for a path that is not of the format.
 
-    What this does not know is never swept.
+    Garbage collection deletes no object for which this returns None.
     """
     for pattern in (_ARTIFACT, _PACK, _MANIFEST, _SEGMENT, _CATALOG):
         if match := pattern.fullmatch(path):
@@ -250,7 +260,7 @@ def owner(path: str) -> CheckpointId | None:
 
 
 def digest_of(path: str) -> str:
-    """The digest in the path of a segment, catalog or artifact's object; `MalformedError` where there is none."""
+    """Return the digest in the path of a segment, catalog or artifact's object; `MalformedError` for any other."""
     for pattern in (_ARTIFACT, _PACK, _SEGMENT, _CATALOG):
         if match := pattern.fullmatch(path):
             return match["digest"]

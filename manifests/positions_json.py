@@ -1,6 +1,7 @@
-"""How far the consumers of a stream are, and who reads which partition: small objects, as values and as bytes.
+"""Positions of stream consumers, and which consumer reads which partition, as JSON and back.
 
-They are changed in place, by compare-and-swap alone, and each ends in a digest of itself. Nothing else names them.
+These small objects are changed in place, by compare-and-swap alone. Each ends in a digest of itself, since no other
+object names it.
 """
 
 from collections.abc import Mapping
@@ -14,12 +15,13 @@ from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Json
 from pyspark_checkpointer.manifests.shown import show
 
 MAX_OWNERSHIP = 16 << 20
-"""Bytes of the ownership of one group: some 60,000 partitions."""
+"""Bytes of the ownership of one group, at most: some 60,000 partitions."""
 
 MAX_POSITION = 256 << 10
-"""Bytes of the position of one partition, with what an application keeps beside it."""
+"""Bytes of the position of one partition, at most, with what an application keeps beside it."""
 
 MAX_MARKER = 64 << 10
+"""Bytes of a marker, at most."""
 
 _NOTHING: Mapping[str, Json] = MappingProxyType({})
 
@@ -28,9 +30,10 @@ _NOTHING: Mapping[str, Json] = MappingProxyType({})
 class Row:
     """One partition's owner. `epoch` is one more with each change of owner; `etag` is new with each claim or renewal.
 
-    `owner` is empty where nobody has it. `asked_by` is who asked for it while somebody else has it. A partition that
-    is `finished` has nothing more to read and needs no owner. `modified` is for people, and for those who ask for it;
-    `lease_ms`, in milliseconds, is how long others wait for a new `etag`, 0 where that is not recorded.
+    `owner` is empty if there is none. `asked_by` is the consumer that asked for the partition while another one has it.
+    A partition that is `finished` has nothing more to read and needs no owner. `modified` is for people, and for
+    programs that ask for it. `lease_ms` is how long others wait for a new `etag`, in milliseconds; 0 if that is not
+    recorded.
     """
 
     partition: str
@@ -46,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Who reads which partition, for one group of consumers."""
+    """The owners of all partitions, for one group of consumers."""
 
     rows: Mapping[str, Row]
     extra: Mapping[str, Json] = field(default_factory=lambda: _NOTHING)
@@ -54,10 +57,11 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far one partition is. `value` belongs to the interface; null where nothing was recorded.
+    """The position of one partition. Its `value` belongs to the interface; it is null if nothing was recorded.
 
-    `epoch` and `lease` are of the only lease that may write it: the number puts leases in order, and the text, drawn
-    for this one, tells it from another of that number after the group was deleted. 0 and empty where anybody may.
+    `epoch` and `lease` name the only lease that may write it. The number puts leases in order. The text is drawn for
+    this lease, and tells it from another of that number after the group was deleted. If anybody may write it, they are
+    0 and empty.
     """
 
     partition: str
@@ -70,7 +74,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """That the positions of a folder were created, some of them perhaps not yet, and when."""
+    """A mark that the positions of a folder were created, perhaps not all of them yet, and when."""
 
     created: datetime
     extra: Mapping[str, Json] = field(default_factory=lambda: _NOTHING)
@@ -79,7 +83,7 @@ class Marker:
 def encode_ownership(ownership: Ownership, nonce: str) -> bytes:
     """Return the bytes of an ownership. `nonce` is never used again, so that no two versions are equal.
 
-    `IllegalArgumentError` where a number is one that nobody could read again.
+    `IllegalArgumentError` for a number that could not be read again.
     """
     for row in ownership.rows.values():
         _check_number(f"partition {row.partition!r:.60}: epoch", row.epoch)
@@ -109,6 +113,7 @@ def encode_ownership(ownership: Ownership, nonce: str) -> bytes:
 
 
 def decode_ownership(path: str, data: bytes) -> Ownership:
+    """Return the ownership at `path`, its digest compared."""
     fields = _parse(path, data, "ownership")
     rows = [_decode_row(path, value) for value in fields.items("rows")]
     fields.text("nonce")
@@ -120,21 +125,23 @@ def decode_ownership(path: str, data: bytes) -> Ownership:
 
 def _decode_row(path: str, value: Json) -> Row:
     fields = Fields(f"{path}: row", value)
+    partition, owner, etag, asked_by = fields.texts("partition", "owner", "etag", "asked_by")
+    epoch, lease_ms = fields.integers("epoch", "lease_ms")
     return Row(
-        partition=fields.text("partition"),
-        owner=fields.text("owner"),
-        epoch=fields.integer("epoch"),
-        etag=fields.text("etag"),
+        partition=partition,
+        owner=owner,
+        epoch=epoch,
+        etag=etag,
         modified=fields.time("modified"),
-        lease_ms=fields.integer("lease_ms"),
-        asked_by=fields.text("asked_by"),
+        lease_ms=lease_ms,
+        asked_by=asked_by,
         finished=fields.boolean("finished"),
         extra=fields.rest(),
     )
 
 
 def encode_position(position: Position, nonce: str) -> bytes:
-    """Return the bytes of a position; `IllegalArgumentError` where its value is nothing that JSON can carry."""
+    """Return the bytes of a position; `IllegalArgumentError` for a value that JSON cannot carry."""
     value = None if position.value is None else dict(position.value)
     _check_number(f"position of partition {position.partition!r:.60}: epoch", position.epoch)
     return dump_sealed(
@@ -153,6 +160,7 @@ def encode_position(position: Position, nonce: str) -> bytes:
 
 
 def decode_position(path: str, data: bytes) -> Position:
+    """Return the position at `path`, its digest compared."""
     fields = _parse(path, data, "position")
     partition, epoch, lease = fields.text("partition"), fields.integer("epoch"), fields.text("lease")
     value = fields.take("value")
@@ -164,11 +172,13 @@ def decode_position(path: str, data: bytes) -> Position:
 
 
 def _check_number(what: str, number: int) -> None:
+    """Raise `IllegalArgumentError` for a number that does not fit in 64 bits; `what` says which number it is."""
     if not 0 <= number < 2**63:
         raise IllegalArgumentError(f"{what}: expected an integer from 0 to 2**63 - 1, found {show(number)}")
 
 
 def encode_marker(marker: Marker, nonce: str) -> bytes:
+    """Return the bytes of a marker."""
     return dump_sealed(
         {
             "format_version": FORMAT_VERSION,
@@ -181,6 +191,7 @@ def encode_marker(marker: Marker, nonce: str) -> bytes:
 
 
 def decode_marker(path: str, data: bytes) -> Marker:
+    """Return the marker at `path`, its digest compared."""
     fields = _parse(path, data, "store")
     created = fields.time("created")
     fields.text("nonce")
@@ -188,6 +199,7 @@ def decode_marker(path: str, data: bytes) -> Marker:
 
 
 def _parse(path: str, data: bytes, kind: str) -> Fields:
+    """Return the fields of an object of a kind; `MalformedError` for an object of another kind."""
     fields = Fields.parse_sealed(path, data)
     if (found := fields.text("kind")) != kind:
         fields.fail(f"expected the kind {kind!r}, found {found!r:.60}")

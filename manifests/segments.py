@@ -1,9 +1,9 @@
-"""Long partition lists: a stack of patches, the oldest first, so that a commit writes what it changed.
+"""Keep long lists of chains as a stack of patches, the oldest first, so that a commit writes only what it changed.
 
 An operator with many chains, or with many deltas of which a commit changes few, keeps them in segments. The first
 segment holds whole chains; each later one holds, for the partitions it touches, how much of the chain below to keep and
-what to append. Which of them become one is for the writer to decide, who hands that decision in: so every entry can be
-written again a few times in its life, not once for each commit.
+what to append. The writer decides which segments become one, and hands that decision in as a function. So an entry is
+written again a few times in its life, and not at each commit.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import zstandard
 
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.chain_json import ArtifactReader, ObjectTable, decode_partitions
+from pyspark_checkpointer.manifests.chain_json import ArtifactReader, ObjectTable, decode_partitions, is_well_formed
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.errors import MalformedError
 from pyspark_checkpointer.manifests.json_fields import Fields, dump
@@ -24,20 +24,22 @@ from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.manifests.zstd import decompress
 
 INLINE = 512
-"""Chains that stand in the manifest itself."""
+"""Chains that stand in the manifest itself, at most."""
 
 INLINE_DELTAS = 128
-"""Deltas that they may have together, or `DELTAS_OF_CHANGE` for each chain that a commit changes, if that is more."""
+"""Deltas of all chains in the manifest itself, at most, or `DELTAS_OF_CHANGE` for each changed one, if that is more."""
 
 DELTAS_OF_CHANGE = 12
-"""With more of them, a commit would write much that it does not change."""
+"""Deltas for each chain that a commit changes: with more, it would write much that it does not change."""
 
 
 FoldStart = Callable[[Sequence[int]], int]
-"""Returns the first of the segments that become one with the newest, given the entries of each, the newest last."""
+"""A function that returns the first of the segments that become one, given the entries of each, the newest last."""
 
 
 class SegmentObject(NamedTuple):
+    """The path and the stored bytes of a segment that is to be written."""
+
     path: str
     data: bytes
 
@@ -72,7 +74,7 @@ def decode_segment(segment: Segment, operator: str, partitions: int, codec: str,
 
 
 def load(name: str, operator: Operator, patches: Sequence[Patches]) -> Operator:
-    """The operator with the chains that its segments describe. `name` is the operator as errors should name it."""
+    """Return the operator with the chains that its segments describe. `name` is the operator in error messages."""
     chains: dict[int, Chain] = {}
     for patch_of in patches:
         for partition, patch in patch_of.items():
@@ -82,7 +84,7 @@ def load(name: str, operator: Operator, patches: Sequence[Patches]) -> Operator:
             chain = below[: patch.keep] + patch.added
             if not chain:
                 chains.pop(partition, None)
-            elif chain[0].kind != "snapshot" or any(a.kind != "delta" for a in chain[1:]):
+            elif not is_well_formed(chain):
                 raise MalformedError(f"{name}: partition {partition}: a chain is one snapshot, then deltas")
             else:
                 chains[partition] = chain
@@ -98,27 +100,28 @@ def spill(
     *,
     fold_start: FoldStart,
 ) -> tuple[Operator, list[SegmentObject]]:
-    """Decide where the chains of `operator` stand, given the parent's operator of that name with its chains loaded.
+    """Return the operator as it is to be written, and the segments to write beside its manifest.
 
-    `known` are all partitions that may be another than there, where that is known. `fold_start` decides which of the
-    parent's segments the new one takes in.
-
-    Returns the operator as it is to be written, and the objects to write beside its manifest.
+    `parent` is the operator of that name in the parent, with its chains loaded. `known` has all partitions whose chains
+    may differ from those there; None if that is not known. `fold_start` decides which of the parent's segments become
+    one with the new one.
     """
     if _is_short(operator.chains, parent.chains if parent is not None else {}):
         return replace(operator, segments=(), patches=()), []
     if parent is not None and (parent.codec != operator.codec or parent.partitions > operator.partitions):
-        parent = None  # what its segments hold is nothing that this operator could have
+        parent = None  # this operator could not have the chains of its segments
     old = parent.chains if parent is not None and parent.segments else {}
     stack = list(zip(parent.segments, parent.patches, strict=True)) if old and parent is not None else []
     changes = _changes(old, operator.chains, known if old else None)
     if not changes:
         return replace(operator, segments=tuple(s for s, _ in stack), patches=tuple(p for _, p in stack)), []
     first = fold_start([len(patches) for _, patches in stack] + [len(changes)])
+    # The newest is laid over the one below it first, and so on down to the oldest that is taken in.
     merged: Patches = changes
     for _, below in reversed(stack[first:]):
         merged = _merge(below, merged)
     if first == 0:
+        # Nothing is below the first segment, so a partition that is gone needs no entry in it.
         merged = {p: patch for p, patch in merged.items() if patch.added}
     segment, stored = encode_segment(owner, name, merged)
     kept = stack[:first]
@@ -133,7 +136,7 @@ def spill(
 
 
 def _is_short(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
-    """Return whether the manifest itself can hold these chains; `old` are those before."""
+    """Return whether the manifest itself can hold these chains, given those of the parent, `old`."""
     if len(chains) > INLINE:
         return False
     deltas = sum(map(len, chains.values())) - len(chains)
@@ -142,7 +145,7 @@ def _is_short(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
 
 
 def touched(old: Mapping[int, Chain], new: Mapping[int, Chain], known: Collection[int] | None = None) -> list[int]:
-    """Return the partitions of `new`, or of these the `known` ones, whose chains are not the very objects of `old`."""
+    """Return the partitions of `new`, only among the `known` ones if given, whose chains are other objects in `old`."""
     if new is old:
         return []
     if known is not None:
@@ -151,6 +154,7 @@ def touched(old: Mapping[int, Chain], new: Mapping[int, Chain], known: Collectio
 
 
 def _changes(old: Mapping[int, Chain], new: Mapping[int, Chain], known: Collection[int] | None) -> dict[int, Patch]:
+    """Return the patches that turn the chains `old` into `new`, where only the `known` partitions can differ."""
     own = touched(old, new, known)
     gone = len(old) - len(new) + sum(partition not in old for partition in own)
     changes = {p: Patch(0, ()) for p in (old.keys() - new.keys() if gone else ())}
@@ -166,6 +170,7 @@ def _changes(old: Mapping[int, Chain], new: Mapping[int, Chain], known: Collecti
 
 
 def _merge(below: Patches, above: Patches) -> dict[int, Patch]:
+    """Return patches that do what `below` and then `above` do."""
     merged = dict(below)
     for partition, patch in above.items():
         under = below.get(partition)

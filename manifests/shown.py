@@ -1,10 +1,10 @@
-"""Show keys and values of users, and what was read, in error messages: never long, whatever they are."""
+"""Show values in error messages, whatever they are, with at most some hundred characters."""
 
 import reprlib
 from typing import Any
 
-LONGEST = 2_000
-"""Bits of an integer that is shown in digits. Python itself refuses to write more than some 14,000 in digits."""
+MAX_SHOWN_BITS = 2_000
+"""Bits of an integer that is shown in digits, at most. Python itself refuses to write more than some 14,000."""
 
 
 class _Short(reprlib.Repr):
@@ -15,7 +15,9 @@ class _Short(reprlib.Repr):
         self.maxlevel, self.maxstring, self.maxother, self.maxlong = 4, 80, 80, 80
 
     def repr_int(self, x: int, level: int) -> str:
-        return super().repr_int(x, level) if x.bit_length() <= LONGEST else f"an integer of {x.bit_length():,} bits"
+        return (
+            super().repr_int(x, level) if x.bit_length() <= MAX_SHOWN_BITS else f"an integer of {x.bit_length():,} bits"
+        )
 
     def repr_bytes(self, x: bytes, level: int) -> str:
         return repr(x) if len(x) <= 40 else f"{x[:40]!r}..."
@@ -25,9 +27,9 @@ _SHORT = _Short()
 
 
 def show(value: Any) -> str:
-    """Return what a value looks like, at most some hundred characters of it."""
+    """Return the beginning of a value's `repr`."""
     try:
         shown = _SHORT.repr(value)
-    except Exception:  # whatever a repr may raise: the value is named by its type
+    except Exception:  # a `repr` of a user's class may raise anything
         shown = f"of type {type(value).__name__}"
     return shown if len(shown) <= 160 else f"{shown[:160]}..."

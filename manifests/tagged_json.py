@@ -1,6 +1,6 @@
-"""Stored values as JSON for people and scripts, in a form that says of each value which one it was.
+"""Turn stored values into JSON for people and scripts, without losing their types.
 
-What JSON has stands as itself. Anything else is an object with one name that begins with `$`:
+Values that JSON has stand as themselves. Anything else is an object with one name that begins with `$`:
 
     tuple       {"$tuple": […]}                 bytes      {"$bytes": "base64"}
     set         {"$set": […]}                   Decimal    {"$decimal": "1.10"}
@@ -29,12 +29,12 @@ from pyspark_checkpointer.manifests.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Json
 from pyspark_checkpointer.manifests.msgpack_values import zone_name
 
-LONGEST = 2_000
-"""Bits of an integer that stands as itself. Python itself refuses to write more than some 14,000 in digits."""
+MAX_DECIMAL_BITS = 2_000
+"""Bits of an integer that stands as itself, at most. Python itself refuses to write more than some 14,000 in digits."""
 
 
 def to_json(value: Any) -> Json:
-    """Return the value as JSON can carry it. Members of sets are in an order that depends on them alone."""
+    """Return a value as JSON can carry it. Members of sets are sorted, so that equal sets give equal JSON."""
     try:
         return _tag(value)
     except RecursionError:
@@ -43,7 +43,7 @@ def to_json(value: Any) -> Json:
 
 def _tag(value: Any) -> Json:
     kind = type(value)
-    if kind is int and value.bit_length() > LONGEST:
+    if kind is int and value.bit_length() > MAX_DECIMAL_BITS:
         return {"$integer": hex(value)}
     if kind in (str, int, bool, type(None)):
         return value

@@ -1,4 +1,4 @@
-"""One zone object for each name of the time zone database.
+"""Keep one zone object for each name of the time zone database.
 
 Python compares two times of one zone object by their clocks, and two times of different zone objects by the moment.
 A time in a repeated or a skipped hour is never equal to a time of another zone object, even where both zones have the
@@ -13,14 +13,14 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 _KNOWN: dict[str, ZoneInfo] = {}
-"""Held for good. The cache of `ZoneInfo` forgets a zone that nobody uses, and can be cleared."""
+"""The zone objects in use, by name, held for good. The cache of `ZoneInfo` forgets unused zones, and can be cleared."""
 
 HOLDERS = frozenset({datetime, tuple, frozenset})
 """Types of keys that may be, or hold, a time in a zone."""
 
 
 def find(name: str) -> ZoneInfo:
-    """Return the zone of a name. Raises what `ZoneInfo` raises, and `ValueError` where the file cannot be read."""
+    """Return the zone of a name. Raises what `ZoneInfo` raises, and `ValueError` if its file cannot be read."""
     zone = _KNOWN.get(name)
     if zone is not None:
         return zone
@@ -34,18 +34,18 @@ def find(name: str) -> ZoneInfo:
 
 
 def is_unnamed(zone: ZoneInfo) -> bool:
-    """Return whether a zone cannot be found by its name: one that was read from a file may be another."""
+    """Return whether a zone cannot be found by its name, since it was read from a file that the caller opened."""
     try:
         zone.__reduce__()
-    except Exception as error:  # a PicklingError, by its name, as nothing here imports pickle
+    except Exception as error:  # a PicklingError, told by its name, since the format does not import pickle
         if type(error).__name__ != "PicklingError":
-            raise  # a signal handler's
+            raise  # a signal handler raised it
         return True
     return False
 
 
 def known(zone: ZoneInfo) -> ZoneInfo:
-    """Return the one object for the name of a zone; the zone itself where it has no name."""
+    """Return the one object for the name of a zone; the zone itself if it cannot be found by a name."""
     found = _KNOWN.get(zone.key)
     if found is zone or is_unnamed(zone):
         return zone
@@ -53,7 +53,7 @@ def known(zone: ZoneInfo) -> ZoneInfo:
 
 
 def normalise(key: Any) -> Any:
-    """Return a key whose times are in the zone objects that are known here; the same key where they are already."""
+    """Return a key with its times in the zone objects that are kept here; the same object if they are already."""
     kind = type(key)
     if kind is datetime:
         zone = key.tzinfo

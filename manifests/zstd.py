@@ -1,4 +1,4 @@
-"""Zstd frames from outside: decompressed only as far as they may go, and into no more memory than they can fill."""
+"""Decompress zstd frames from outside, without taking more memory than the format allows or the frame can fill."""
 
 from collections.abc import Iterator
 
@@ -7,27 +7,30 @@ import zstandard
 from pyspark_checkpointer.manifests.errors import MalformedError
 
 MAX_BLOCK = 128 << 10
-"""Bytes that a block of a zstd frame becomes at most."""
+"""Bytes that one block of a zstd frame holds once decompressed, at most."""
 
-PIECE = 1 << 20
+READ_BYTES = 1 << 20
 """Bytes that are decompressed at once."""
 
-REPEATED = 1
-"""The type of a zstd block that is one byte, repeated."""
+RLE_BLOCK = 1
+"""The type of a zstd block that is one byte, repeated: it has one byte, whatever its size says."""
 
 
 def decompress(name: str, data: bytes, raw_size: int) -> bytes:
-    """One whole zstd frame of exactly `raw_size` bytes, with nothing behind it; a larger one is refused unread."""
+    """Return the content of one zstd frame of exactly `raw_size` bytes, with nothing behind it.
+
+    `MalformedError`, which names the object `name`, for anything else; a larger frame is refused unread.
+    """
     return b"".join(decompress_pieces(name, data, raw_size))
 
 
 def decompress_pieces(name: str, data: bytes, raw_size: int) -> Iterator[bytes]:
-    """The same, a piece at a time. No byte beyond `raw_size` is handed out; that none is missing shows at the end."""
+    """Yield the same content in pieces, never more than `raw_size` bytes. Missing bytes raise an error at the end."""
     found = 0
     try:
         _check_frame(data, raw_size)
         with zstandard.ZstdDecompressor().stream_reader(data) as reader:
-            while piece := reader.read(min(PIECE, raw_size + 1 - found)):
+            while piece := reader.read(min(READ_BYTES, raw_size + 1 - found)):
                 found += len(piece)
                 if found > raw_size:
                     break
@@ -40,13 +43,13 @@ def decompress_pieces(name: str, data: bytes, raw_size: int) -> Iterator[bytes]:
 
 
 def _check_frame(data: bytes, raw_size: int) -> None:
-    """Walk over the blocks of a frame (RFC 8878), so that memory is only taken for what can be there."""
+    """Raise `ValueError` unless the blocks of a frame (RFC 8878) end with the data and can hold `raw_size` bytes."""
     checksum = 4 if zstandard.get_frame_parameters(data).has_checksum else 0
     at, room, last = zstandard.frame_header_size(data), 0, 0
     while not last:
         header = int.from_bytes(data[at : at + 3], "little")
         last, kind, size = header & 1, header >> 1 & 3, header >> 3
-        at += 3 + (1 if kind == REPEATED else size)
+        at += 3 + (1 if kind == RLE_BLOCK else size)
         room += MAX_BLOCK
         if at + checksum > len(data):
             raise ValueError("it is cut short")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark_checkpointer.compaction import (
     COMPACT_BYTES,
     COMPACT_ROWS,
-    MOST_BYTES,
+    MAX_DELTA_BYTES,
     SMALL_BYTES,
     SMALL_PARTITION,
     fold_start,
@@ -229,8 +229,8 @@ def chain_of_bytes(base: int, *deltas: int) -> dict[int, Chain]:
         ([COMPACT_BYTES, COMPACT_BYTES], {0: 0}),
         ([COMPACT_BYTES, COMPACT_BYTES // 2], {}),
         ([3 * COMPACT_BYTES, COMPACT_BYTES], {}),
-        ([8 * MOST_BYTES, MOST_BYTES], {0: 0}),
-        ([8 * MOST_BYTES, MOST_BYTES - 1], {}),
+        ([8 * MAX_DELTA_BYTES, MAX_DELTA_BYTES], {0: 0}),
+        ([8 * MAX_DELTA_BYTES, MAX_DELTA_BYTES - 1], {}),
         ([SMALL_BYTES, *[1] * 10], {0: 0}),
         ([10, *[1] * 10], {0: 1}),
     ],
@@ -240,7 +240,7 @@ def test_a_chain_is_shortened_for_its_bytes_too(sizes: list[int], keep: dict[int
 
 
 def test_changes_that_a_task_could_not_hold_wait_for_no_turn() -> None:
-    assert table_rewrites(chain_of_bytes(1, MOST_BYTES), 10, 0) == {0: 0}
+    assert table_rewrites(chain_of_bytes(1, MAX_DELTA_BYTES), 10, 0) == {0: 0}
     assert table_rewrites(chain_of_bytes(1, COMPACT_BYTES), 10, 0) == {}
 
 

@@ -12,7 +12,7 @@ from pyspark_checkpointer.checkpoint.offload import compute
 from pyspark_checkpointer.checkpoint.upload import put_once
 from pyspark_checkpointer.compaction import segment_fold_start
 from pyspark_checkpointer.errors import ConflictError, MalformedError
-from pyspark_checkpointer.manifests import manifest_json, object_paths, segments
+from pyspark_checkpointer.manifests import catalog_json, manifest_json, object_paths, segments
 from pyspark_checkpointer.manifests.digest import sha256, verify
 from pyspark_checkpointer.manifests.model import (
     Catalog,
@@ -159,7 +159,7 @@ async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> R
 
 
 async def write_catalog(store: Store, catalog: Catalog) -> CatalogRef:
-    data = manifest_json.encode_catalog(catalog)
+    data = catalog_json.encode_catalog(catalog)
     ref = CatalogRef(object_paths.catalog(catalog.id, sha256(data)), sha256(data))
     await put_once(store, ref.path, data)
     return ref
@@ -170,7 +170,7 @@ async def read_catalog(store: Store, ref: CatalogRef | None) -> Catalog | None:
         return None
     data = (await store.get(ref.path, limit=MAX_CATALOG)).data
     verify(ref.path, data, size=len(data), digest=ref.digest)
-    return manifest_json.decode_catalog(ref.path, data)
+    return catalog_json.decode_catalog(ref.path, data)
 
 
 def objects_of(ref: Ref, manifest: Manifest) -> set[str]:

@@ -139,7 +139,7 @@ async def _transformed_map(reader: CheckpointReader, old: str, new: str, functio
         if not isinstance(made, dict):
             raise IllegalArgumentError(f"{where}: its transform has to return a dict, not {type(made).__name__}")
         try:
-            capture = KeyedState(made, partitions=state.partitions)._capture({}, 2)
+            capture = KeyedState(made, partitions=state.partitions).capture_for_checkpoint({}, 2)
         except IllegalArgumentError as error:
             raise IllegalArgumentError(f"{where}: its transform returned what cannot be stored: {error}") from None
         slices = {}

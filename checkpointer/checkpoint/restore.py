@@ -126,8 +126,8 @@ class CheckpointReader:
 
         def build() -> KeyedState:
             chains = [operator.chains.get(p, ()) for p in range(operator.partitions)]
-            state = KeyedState._restored([(chain, *merge(chain, decoded)) for chain in chains])
-            return state if partitions in (None, state.partitions) else state._repartitioned(partitions)
+            state = KeyedState.from_checkpoint([(chain, *merge(chain, decoded)) for chain in chains])
+            return state if partitions in (None, state.partitions) else state.repartitioned_for_restore(partitions)
 
         return await self.session.host.run(build)
 

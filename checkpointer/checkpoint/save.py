@@ -156,7 +156,7 @@ class CheckpointWriter:
         if old is not None and old.codec != codecs.MSGPACK.name:
             raise IllegalArgumentError(f"operator {operator!r}: holds {old.codec} artifacts: {how_to_keep(operator)}")
         try:
-            return state._capture({} if old is None else old.chains, self.session.max_chain)
+            return state.capture_for_checkpoint({} if old is None else old.chains, self.session.max_chain)
         except IllegalArgumentError as error:  # a value that cannot be stored
             raise IllegalArgumentError(f"operator {operator!r}: {error}") from None
 

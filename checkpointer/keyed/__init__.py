@@ -1,1 +1,1 @@
-"""A mapping that knows its changes."""
+"""A mapping that knows its changes, whoever interrupts them."""

@@ -1,4 +1,4 @@
-"""A keyed state as it was at one moment: what of it has to be written, and what became of that."""
+"""What a save takes from a keyed state: the changes of each partition, and the chains they were committed in."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,16 +15,18 @@ class PartitionChange:
     kind: Kind
     keep: int
     records: dict[Any, Any]
+    """The packed values to write by key. A snapshot shares this dict with the partition until `release`."""
     size: int
-    """About the bytes of `records`: as much is under way until they are written."""
+    """Bytes of `records`, estimated: the memory that is in use until they are written."""
     dirty: dict[Any, bytes | None]
     """What changed since the last save, whether or not `records` holds more."""
     unshare: "Callable[[PartitionChange], None]"
-    whole: bool = False
+    """Tell the partition that this change reads its dict no longer."""
+    needs_snapshot: bool = False
     """Whether no delta can say what changed."""
 
     def release(self) -> None:
-        """The records are encoded: the state may change them in place again."""
+        """Give up the records, which are encoded: the partition may change its dict in place again."""
         if self.kind == SNAPSHOT:
             self.unshare(self)
             self.records = {}
@@ -32,15 +34,15 @@ class PartitionChange:
 
 @dataclass(slots=True, eq=False)
 class ChangeSet:
-    """A state as it was at one moment, as far as it has to be written; later changes do not reach it."""
+    """The changes of a state at one moment that have to be written; later changes do not reach them."""
 
     partitions: int
     changes: list[PartitionChange]
     outcome: Mapping[int, Chain] | None = field(default=None)
-    """The chains it was committed in; None until then, and ever after if it was not."""
+    """The chains that the changes were committed in; None until then, and for good if the commit failed."""
 
     def settle(self, chains: Mapping[int, Chain] | None) -> None:
-        """What became of it: the chains it was committed in, or None."""
+        """Record the outcome: the chains that the changes were committed in, or None if they were not committed."""
         self.outcome = chains
         if chains is not None:
             for change in self.changes:

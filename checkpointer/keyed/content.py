@@ -1,7 +1,7 @@
-"""What a keyed state consists of, and each change of it that has to be whole.
+"""The content of a keyed state, and each change of it that has to be made whole.
 
-`reentry.Exclusive` sees to it that one change at a time is made here. A change that was interrupted may be completed in
-a copy: it comes to the same end where a part of it was done before.
+`reentry.Exclusive` makes one change at a time here. A change that was interrupted may be completed in a copy, so each
+operation comes to the same end where a part of it was done before.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,9 +9,10 @@ from itertools import islice
 from typing import Any
 
 from pyspark_checkpointer.keyed.changes import ChangeSet
-from pyspark_checkpointer.keyed.partition import MapPartition
+from pyspark_checkpointer.keyed.key_kinds import MIXED
+from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition
 from pyspark_checkpointer.manifests.equal_keys import find_key, is_zoned, now_equal
-from pyspark_checkpointer.manifests.keyed_records import partition_of
+from pyspark_checkpointer.manifests.keyed_records import place_key
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack
 
@@ -21,15 +22,15 @@ PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 Step = tuple[Callable[..., Any], tuple[Any, ...]]
 """A change of one partition: the operation, and its arguments, of which the first is the number of the partition."""
 
-ATTEMPTS = 3
-"""Times that a step of a change is begun again where a signal handler raised in the middle."""
+MAX_ATTEMPTS = 3
+"""Times that a step of a change is begun again after a signal handler raised in the middle of it."""
 
 MISSING: Any = object()
-"""Found in the place of a value where there is none."""
+"""Stands for a value where there is none."""
 
 
 class Content:
-    """The partitions of a state, and what was captured last."""
+    """The partitions of a state, and the last capture, until its outcome is known."""
 
     __slots__ = ("captured", "parts")
 
@@ -46,13 +47,13 @@ class Content:
     # ---- single keys ----------------------------------------------------------------------------------------------
 
     def contains(self, number: int, key: Any) -> bool:
-        part = self.parts[number]
-        return key in part.live or key in part.data
+        """Return whether a key is there."""
+        return self.parts[number].contains(key)
 
     def hand_out(self, number: int, key: Any, packed: bytes | None = None, value: Any = None) -> Any:
-        """Return the live value of a key, which becomes one; `MISSING` where there is none.
+        """Return the value of a key, live unless it is plain; `MISSING` where there is none.
 
-        `value` is what the caller unpacked, if its bytes are `packed` still.
+        `value` is what the caller unpacked from `packed`; it is used if these are the key's bytes still.
         """
         part = self.parts[number]
         found = part.live.get(key, MISSING)
@@ -61,7 +62,7 @@ class Content:
         now = part.data.get(key)
         if now is None:
             return MISSING
-        if now is not packed:
+        if now is not packed:  # it was changed after the caller unpacked it
             value = unpack(now)
         if type(value) not in PLAIN:
             part.hand_out(key, now, value)
@@ -73,22 +74,24 @@ class Content:
         live = part.live.get(key, MISSING)
         return part.data.get(key) if live is MISSING else pack(live)
 
-    def rest(self, number: int, key: Any, packed: bytes) -> None:
-        self.parts[number].rest(key, packed)
+    def set_packed(self, number: int, key: Any, packed: bytes) -> None:
+        """Set a value that nobody can change."""
+        self.parts[number].set_packed(key, packed)
 
-    def rest_all(self, number: int, values: dict[Any, bytes]) -> None:
-        self.parts[number].rest_all(values)
+    def set_all_packed(self, number: int, values: dict[Any, bytes]) -> None:
+        """Set values of one partition that nobody can change."""
+        self.parts[number].set_all_packed(values)
 
     def assign(self, number: int, values: dict[Any, Any]) -> bool:
-        """Set values that may be changed from outside. Whether it is time to put some to rest."""
+        """Set values that callers may still change. Return whether it is time for `drop_unheld`."""
         part = self.parts[number]
         part.assign(values)
         return part.crowded
 
-    def several(self, steps: Sequence[Step]) -> set[int]:
-        """Make changes as one. Return the partitions in which it is time to put values to rest.
+    def make_all(self, steps: Sequence[Step]) -> set[int]:
+        """Make several changes as one. Return the partitions for which it is time for `drop_unheld`.
 
-        What a signal handler raises in the middle is raised when all of them are made.
+        What a signal handler raises in the middle is raised once all of them are made.
         """
         raised: list[tuple[int, BaseException]] = []
         number = 0
@@ -100,39 +103,43 @@ class Content:
                     number += 1
             except BaseException as error:
                 raised.append((number, error))
-                if [at for at, _ in raised].count(number) == ATTEMPTS:
+                if [at for at, _ in raised].count(number) == MAX_ATTEMPTS:
                     break  # no handler raises so often in one step: it cannot be made
         if raised:
             raise raised[0][1]
         numbers = {arguments[0] for _, arguments in steps}
         return {number for number in numbers if self.parts[number].crowded}
 
-    def put_to_rest(self, number: int) -> None:
-        self.parts[number].put_to_rest()
+    def drop_unheld(self, number: int) -> None:
+        """Drop the live values of a partition that nobody else holds. Their packed bytes stay."""
+        self.parts[number].drop_unheld()
 
     def setdefault(self, number: int, key: Any, default: Any, packed: bytes | None) -> Any:
-        """Set a key to `default`, which is `packed` where it cannot change, unless it is there. Return its value."""
+        """Set a key to `default` unless it is there, and return its value.
+
+        `packed` is `default` packed, if that cannot change.
+        """
         found = self.hand_out(number, key)
         if found is not MISSING:
             return found
         if packed is None:
             self.parts[number].assign({key: default})
         else:
-            self.parts[number].rest(key, packed)
+            self.parts[number].set_packed(key, packed)
         return default
 
     def delete(self, number: int, key: Any, found: list[bool]) -> None:
         """Remove a key and add to `found` whether it was there. If a copy completes the call, `found` already tells."""
         part = self.parts[number]
         if not found:
-            found.append(key in part.live or key in part.data)
+            found.append(part.contains(key))
         if found[0]:
             part.delete(key)
 
     def pop(self, number: int, key: Any, found: list[Any]) -> None:
         """Remove a key and add its value to `found`; `MISSING` where there is none.
 
-        Whoever completes this after a part of it was done finds the value there.
+        If a copy completes the call, the value is in `found` already.
         """
         if not found:
             found.append(self._value(number, key))
@@ -142,15 +149,17 @@ class Content:
     def popitem(self, found: list[Any]) -> None:
         """Remove some key and add it and its value to `found`; `MISSING` where there is none."""
         if not found:
-            # The last key: who looks for the first one passes the places of all that were taken before.
-            last = ((n, key) for n in range(len(self.parts)) for key in islice(reversed(self.listed(n)), 1))
+            # The last key: a look for the first one would pass the places of all that were taken before.
+            last = ((n, key) for n in range(len(self.parts)) for key in islice(reversed(self.parts[n].listed()), 1))
             number, key = next(last, (0, MISSING))
             found.append(MISSING if key is MISSING else (key, self._value(number, key)))
         if found[0] is not MISSING:
             key = found[0][0]
-            self.parts[partition_of(key, len(self.parts))].delete(key, last=True)
+            number, key = place_key(key, len(self.parts))
+            self.parts[number].delete(key, last=True)
 
     def _value(self, number: int, key: Any) -> Any:
+        """Return the value of a key, which does not become live; `MISSING` where there is none."""
         part = self.parts[number]
         found = part.live.get(key, MISSING)
         if found is not MISSING:
@@ -160,25 +169,29 @@ class Content:
 
     # ---- all keys -------------------------------------------------------------------------------------------------
 
-    def listed(self, number: int) -> dict[Any, bytes]:
-        return self.parts[number].listed()
-
     def keys(self, number: int) -> list[Any]:
         """Return the keys of a partition as they are now."""
         return list(self.parts[number].listed())
 
     def count(self) -> int:
+        """Return the number of keys."""
         return sum(len(part.listed()) for part in self.parts)
 
+    def estimate(self) -> int:
+        """Return the number of keys without changing anything; during a change, about the number."""
+        return sum(part.estimate() for part in self.parts)
+
     def clear(self) -> None:
-        self.parts = [part.cleared() for part in self.parts]  # one step: no part of it is ever seen
+        """Remove all keys."""
+        self.parts = [part.cleared() for part in self.parts]  # one step: nobody ever sees some of them cleared
 
     def packed(self) -> tuple[list[dict[Any, bytes]], dict[Any, UnsupportedValueError]]:
-        """Return the packed values of all partitions, and what cannot be packed."""
+        """Return the packed values of each partition, and the errors of values that cannot be packed, by key."""
         refused = self._pack_all()
         return [] if refused else [dict(part.data) for part in self.parts], refused
 
     def _pack_all(self) -> dict[Any, UnsupportedValueError]:
+        """Pack all live values. Return the errors of the first partition with values that cannot be packed."""
         for part in self.parts:
             refused = part.pack_all()
             if refused:
@@ -190,22 +203,23 @@ class Content:
     def capture(
         self, chains: Mapping[int, Chain], max_chain: int
     ) -> tuple[ChangeSet | None, dict[Any, UnsupportedValueError]]:
-        """Return what has to be written on top of `chains`, and what cannot be packed."""
+        """Return what has to be written on top of `chains`, and the errors of values that cannot be packed, by key."""
         self._learn_outcome()
         refused = self._pack_all()
         if refused:
             return None, refused
         each = [part.capture(number, chains.get(number, ()), max_chain) for number, part in enumerate(self.parts)]
         captured = ChangeSet(len(self.parts), [change for change in each if change is not None])
+        # From here on an interruption loses nothing: the capture is known, and the next one asks for its outcome.
         self.captured = captured
         for change in captured.changes:
-            self.parts[change.partition].taken(change)
+            self.parts[change.partition].mark_captured(change)
         return captured, {}
 
     def _learn_outcome(self) -> None:
-        """Take in what became of the last capture. Unless it was committed, its changes are changes still.
+        """Ask the last capture for its outcome. Unless it was committed, its changes have to be saved again.
 
-        To do this twice, since the first time was interrupted, does nothing more.
+        If this was interrupted and is done again, that changes nothing more.
         """
         if self.captured is None:
             return
@@ -214,19 +228,18 @@ class Content:
         for change, again in zip(self.captured.changes, dirty, strict=True):
             part = self.parts[change.partition]
             if outcome is None:
-                part.change_again(again)
-                part.whole = part.whole or change.whole
+                part.mark_dirty_again(again, change.needs_snapshot)
             else:
-                part.saved(change, outcome.get(change.partition, ()))
+                part.mark_saved(change, outcome.get(change.partition, ()))
         self.captured = None
 
 
 CHANGES = frozenset(
     {
-        Content.rest,
-        Content.rest_all,
+        Content.set_packed,
+        Content.set_all_packed,
         Content.assign,
-        Content.several,
+        Content.make_all,
         Content.setdefault,
         Content.delete,
         Content.pop,
@@ -234,35 +247,36 @@ CHANGES = frozenset(
         Content.clear,
     }
 )
-"""The operations after which other keys or values are there than before."""
+"""The operations that change keys or values. A guard that closes a state for changes refuses these."""
 
 
 # ---- where keys are placed ------------------------------------------------------------------------------------------
 
 
-def place_anew(parts: list[MapPartition]) -> None:
-    """Bring each key to the partition in which it is looked up.
+def move_misplaced_keys(parts: list[MapPartition]) -> None:
+    """Move each key to the partition in which it is looked up.
 
-    Where a key with a named zone is depends on the rules of that zone, and those were others when it was written. The
-    partitions that lose or gain a key are written whole with the next save.
+    The partition of a key with a named zone depends on the rules of that zone, which may have changed since the key was
+    written. The partitions that lose or gain a key are written whole with the next save.
     """
     misplaced = []
     for number, part in enumerate(parts):
-        if part.mixed:
-            keys = [key for key in part.data if is_zoned(key) and partition_of(key, len(parts)) != number]
+        if part.key_kinds is MIXED:
+            keys = [key for key in part.data if is_zoned(key) and place_key(key, len(parts))[0] != number]
             misplaced += [(key, part.data.pop(key)) for key in keys]
-            part.chain = () if keys else part.chain
+            part.saved = NEVER_SAVED if keys else part.saved
     if misplaced:
-        fill(parts, misplaced)
+        place_keys(parts, misplaced)
 
 
-def fill(parts: list[MapPartition], pairs: Iterable[tuple[Any, bytes]]) -> None:
-    """Place keys that are in none of the partitions."""
-    for key, packed in pairs:
-        part = parts[partition_of(key, len(parts))]
+def place_keys(parts: list[MapPartition], pairs: Iterable[tuple[Any, bytes]]) -> None:
+    """Place keys that are in none of the partitions. `InvalidStateError` for a key that is equal to another now."""
+    for stored, packed in pairs:
+        number, key = place_key(stored, len(parts))
+        part = parts[number]
         if key in part.data:
             raise now_equal(find_key(part.data, key), key)
         part.data[key] = packed
-        part.chain = ()
+        part.saved = NEVER_SAVED
     for part in parts:
         part.learn_keys()

@@ -1,21 +1,32 @@
-"""One partition of a keyed state: packed bytes at rest, and the live objects that somebody may still change.
+"""One partition of a keyed state: its packed values, the live objects that callers may change, and its changes.
 
-data     every key with its packed value, but for new keys that are fresh
-live     values that were handed out or assigned, for as long as somebody else refers to them
-seen     what rests in `data` for those of them that were packed before
-fresh    those of them that were assigned since, and may be new. To look a key up in `data`, which is large and in
-         nobody's cache, costs more than all else that is done about a change: it is done once, when it is packed
-dirty    what changed since the last save, None where a key was deleted
+Five dicts hold it, all by key:
 
-Every key of `seen` and of `fresh` is live; so is every key whose value in `data` is not packed yet. A change takes a
-key out of `seen`, is noted in `dirty`, made in `data`, and only then seen. Where a change stopped half way, `copied`
-makes a partition that is in order: each live value is packed and compared once more, and what `dirty` says is looked up
-in `data`.
+    data         packed value   every key; only an unlisted key may be missing
+    live         object         values that were handed out or assigned, for as long as somebody else may hold them
+    last_packed  packed value   the part of `data` that belongs to live keys, once they were packed
+    unlisted     None           live keys that were assigned since they were packed last
+    dirty        packed value   what changed since the last save; None where the key was deleted
 
-One key stands in all of these dicts: of those that are equal the one that is in `data` (`manifests/equal_keys.py`).
+Invariants, whenever no change is running:
+
+- Each key of `last_packed` and of `unlisted` is in `live`. Each key of `live` is in `data` or in `unlisted`.
+- `last_packed[key] == data[key]`.
+- `data[key]` is `_UNPACKED` only while the key is live and was never packed. For any other key of `dirty`, `dirty[key]`
+  is `data.get(key)`.
+- One key object stands in all five: of keys that are equal, the one in `data` (`manifests/equal_keys.py`).
+- `data` is not changed in place while a snapshot reads it, which is while `_readers` is not empty.
+
+A change takes its key out of `last_packed`, notes it in `dirty`, makes it in `data`, and enters it in `last_packed`
+again. Wherever that was interrupted, `copied` restores the invariants: every live value is packed and compared once
+more, and the values of `dirty` are looked up in `data`.
+
+`last_packed` and `unlisted` save time. `data` is large and in no cache of the processor, so that looking a key up there
+costs more than the rest of a change. A changed live value is looked up there once, when it is packed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
 from operator import or_
@@ -23,180 +34,198 @@ from typing import Any, TypeVar
 
 from pyspark_checkpointer.compaction import keyed_fold_start, room_for_delta
 from pyspark_checkpointer.keyed.changes import PartitionChange
+from pyspark_checkpointer.keyed.key_kinds import INTEGERS, MIXED, NO_NUMBERS, SIMPLE, KeyKinds
+from pyspark_checkpointer.keyed.packing import differing, pack_batches
 from pyspark_checkpointer.keyed.references import unheld
-from pyspark_checkpointer.manifests.equal_keys import EXACT, find_key, is_zoned, kinds_of, may_differ, may_meet, overlay
+from pyspark_checkpointer.manifests.equal_keys import EXACT, find_key, is_zoned, overlay
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Chain
-from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, pack_some
+from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError
 
-TOGETHER = 256
-"""Values that are packed, and keys that are looked up, together: they are in the processor's cache the second time."""
+RECORD_OVERHEAD = 16
+"""Bytes that a key and the marks of a record are taken to have, in estimates of sizes."""
+
+SIZE_SAMPLE = 2048
+"""Values whose sizes are measured to estimate the size of a snapshot."""
 
 _UNPACKED = b""
-"""Rests in the place of a new key's value until that is packed for the first time."""
-
-_NUMBERS = frozenset({int, float})
-_SIMPLE = EXACT | {int}
+"""Stands for the value of a new key until that is packed for the first time."""
 
 _MISSING: Any = object()
 
 V = TypeVar("V")
 
+Delta = dict[Any, bytes | None]
+"""Packed values by key; None where the key was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedChain:
+    """The chain that a partition was last saved in or restored from, and the records of its deltas."""
+
+    chain: Chain = ()
+    deltas: Sequence[Delta] = ()
+
+
+NEVER_SAVED = SavedChain()
+
 
 class MapPartition:
+    """A part of a keyed state. The module says which dicts it consists of, and what always holds for them."""
+
     __slots__ = (
-        "_deltas",
-        "_least",
+        "_least_limit",
         "_limit",
-        "_sharing",
-        "chain",
+        "_readers",
         "data",
         "dirty",
-        "fresh",
+        "key_kinds",
+        "last_packed",
         "live",
-        "mixed",
-        "number",
-        "seen",
-        "whole",
+        "needs_snapshot",
+        "saved",
+        "unlisted",
     )
 
     def __init__(self, limit: int) -> None:
-        """`limit` live objects at least are let be before those that nobody holds any more are put to rest."""
+        """Make an empty partition, which keeps at least `limit` live objects before it looks which are unheld."""
         self.data: dict[Any, bytes] = {}
-        self.dirty: dict[Any, bytes | None] = {}
         self.live: dict[Any, Any] = {}
-        self.seen: dict[Any, bytes] = {}
-        self.fresh: dict[Any, None] = {}
-        self._least = self._limit = limit
-        self.chain: Chain = ()
-        """What it was last saved in or restored from."""
-        self._deltas: list[dict[Any, bytes | None]] = []
-        """What the deltas of that chain hold."""
-        self._sharing: set[PartitionChange] = set()
-        self.mixed = False
-        """Whether keys may be equal and not the same."""
-        self.number: type | None = None
-        """What those keys are that are numbers, int or float, unless they are mixed. It never becomes the other."""
-        self.whole = False
-        """Whether the next save writes a snapshot: under other rules of a zone, a delta would say another thing."""
+        self.last_packed: dict[Any, bytes] = {}
+        self.unlisted: dict[Any, None] = {}
+        self.dirty: Delta = {}
+        self.needs_snapshot = False
+        """Whether `dirty` cannot be saved as a delta, which would say another thing under other rules of a zone."""
+        self.saved = NEVER_SAVED
+        self.key_kinds = NO_NUMBERS
+        self._readers: set[PartitionChange] = set()
+        """Snapshots that still read `data`."""
+        self._least_limit = self._limit = limit
 
-    def restore(self, chain: Chain, data: dict[Any, bytes], deltas: list[dict[Any, bytes | None]]) -> None:
-        self.chain, self.data, self._deltas = chain, data, deltas
+    def restore(self, saved: SavedChain, data: dict[Any, bytes]) -> None:
+        """Take over what a chain holds, in a new partition."""
+        self.saved, self.data = saved, data
         self.learn_keys()
 
     def learn_keys(self) -> None:
-        """Take in what keys are here, after they were placed by somebody else."""
-        groups: list[Mapping[Any, bytes | None]] = [self.data, *self._deltas]
-        self.mixed = self.mixed or may_meet(groups)
-        self.number = next(iter(kinds_of(groups) & _NUMBERS), None)
+        """Find out the kinds of the keys, after somebody else placed them here."""
+        if self.key_kinds is not MIXED:
+            self.key_kinds = KeyKinds.of([self.data, *self.saved.deltas])
 
     def copied(self) -> "MapPartition":
         """Return a copy to change independently, in order even where a change of this one stopped half way."""
-        other = MapPartition(self._least)
-        other._limit, other.mixed, other.chain, other._deltas = self._limit, self.mixed, self.chain, self._deltas
-        other.number = self.number
+        other = MapPartition(self._least_limit)
+        other._limit, other.key_kinds, other.saved = self._limit, self.key_kinds, self.saved
         other.data, other.live = dict(self.data), dict(self.live)
-        other.fresh = dict.fromkeys(other.live)
-        other.dirty = {other.standing(key): other.data.get(key) for key in self.dirty}
+        other.unlisted = dict.fromkeys(other.live)
+        other.dirty = {other.stored_key(key): other.data.get(key) for key in self.dirty}
         # Whether a key gave way to another may not be noted yet.
-        other.whole = self.whole or (self.mixed and any(map(is_zoned, self.dirty)))
+        other.needs_snapshot = self.needs_snapshot or (self.key_kinds is MIXED and any(map(is_zoned, self.dirty)))
         return other
 
-    # ---- changes ----------------------------------------------------------------------------------------------------
+    # ---- keys -------------------------------------------------------------------------------------------------------
 
-    def standing(self, key: Any) -> Any:
-        """Return the key that is there and equal to `key`, or else `key`."""
+    def stored_key(self, key: Any) -> Any:
+        """Return the key that is stored here and equal to `key`, or else `key`."""
         kind = type(key)
         if kind in EXACT:
             return key
-        if not self.mixed:
-            if kind is int or kind is float:
-                self.number = self.number or kind
-                if kind is self.number and (key or kind is int):  # 0.0 may stand as -0.0
-                    return key
-            elif (kind is tuple and _SIMPLE.issuperset(map(type, key))) or not may_differ((key,)):
+        if self.key_kinds is not MIXED:
+            # The usual keys are told apart here, without a call.
+            if (kind is int and self.key_kinds is INTEGERS) or (kind is tuple and SIMPLE.issuperset(map(type, key))):
                 return key
-        self.mixed = True
+            self.key_kinds = self.key_kinds.with_key(key)
+            if self.key_kinds is not MIXED:
+                return key
         found = find_key(self.data, key, _MISSING)
-        return find_key(self.fresh, key, key) if found is _MISSING else found
+        return find_key(self.unlisted, key, key) if found is _MISSING else found
 
-    def _standing(self, values: dict[Any, V]) -> dict[Any, V]:
-        """Return values by the keys that are there and equal to theirs."""
-        kinds = set(map(type, values))
-        if kinds <= EXACT or (not self.mixed and kinds == {self.number} and (int in kinds or 0.0 not in values)):
+    def _by_stored_key(self, values: dict[Any, V]) -> dict[Any, V]:
+        """Return values by the keys that are stored here and equal to theirs."""
+        if self.key_kinds.are_unambiguous(values):
             return values
-        return {self.standing(key): value for key, value in values.items()}
+        return {self.stored_key(key): value for key, value in values.items()}
+
+    def contains(self, key: Any) -> bool:
+        """Return whether a key is there."""
+        return key in self.live or key in self.data
+
+    def listed(self) -> dict[Any, bytes]:
+        """Return `data` with every key in it, new ones too."""
+        if self.unlisted:
+            data = self._writable()
+            for key in self.unlisted:
+                data.setdefault(key, _UNPACKED)
+            self.unlisted = {}
+        return self.data
+
+    def estimate(self) -> int:
+        """Return the number of keys without changing anything; during a change, about the number."""
+        data = self.data
+        return len(data) + sum(key not in data for key in list(self.unlisted))
+
+    # ---- changes ----------------------------------------------------------------------------------------------------
 
     def assign(self, values: dict[Any, Any]) -> None:
-        """Set values that may be changed from outside for as long as somebody refers to them."""
+        """Set values that callers may still change, for as long as somebody else refers to them."""
         if not EXACT.issuperset(map(type, values)):
-            values = self._standing(values)
+            values = self._by_stored_key(values)
         self.live.update(values)
-        self.fresh.update(dict.fromkeys(values))
-
-    @property
-    def crowded(self) -> bool:
-        """Whether there are so many live objects that it is worth looking which of them nobody holds any more."""
-        return len(self.live) > self._limit
+        self.unlisted.update(dict.fromkeys(values))
 
     def hand_out(self, key: Any, packed: bytes, value: Any) -> None:
-        """What rests as `packed` may be changed from outside from now on."""
-        key = self.standing(key)
-        self.seen[key] = packed
+        """Keep a value that was unpacked from `packed` as a live one: the caller may change it from now on."""
+        key = self.stored_key(key)
+        self.last_packed[key] = packed
         self.live[key] = value
         if self.crowded:
-            self.put_to_rest()
+            self.drop_unheld()
 
-    def rest(self, key: Any, packed: bytes) -> None:
+    def set_packed(self, key: Any, packed: bytes) -> None:
         """Set a value that nobody can change."""
         if type(key) not in EXACT:
-            key = self.standing(key)
+            key = self.stored_key(key)
         data = self.data
         if data.get(key) != packed:
-            if self._sharing:
+            if self._readers:
                 data = self._writable()
-            if self.seen:
-                self.seen.pop(key, None)
-            if self.mixed:
-                self._note_all({key: packed})
+            if self.last_packed:
+                self.last_packed.pop(key, None)
+            if self.key_kinds is MIXED:
+                self._mark_dirty({key: packed})
             else:
                 self.dirty[key] = packed
             data[key] = packed
         if key in self.live:
-            self._let_go([key])
+            self._drop_live([key])
 
-    def rest_all(self, values: dict[Any, bytes]) -> None:
+    def set_all_packed(self, values: dict[Any, bytes]) -> None:
         """Set values that nobody can change."""
-        values = self._standing(values)
-        changed = _other_than(self.data, values)
-        if changed:
-            data = self._writable()
-            for key in self.seen.keys() & changed.keys():
-                del self.seen[key]
-            self._note_all(changed)
-            data.update(changed)
+        values = self._by_stored_key(values)
+        self._set_differing(differing(self.data, values))
         if self.live and (live := [key for key in values if key in self.live]):
-            self._let_go(live)
+            self._drop_live(live)
 
-    def listed(self) -> dict[Any, bytes]:
-        """`data` with every key that there is."""
-        if self.fresh:
-            data = self._writable()
-            for key in self.fresh:
-                data.setdefault(key, _UNPACKED)
-            self.fresh = {}
-        return self.data
-
-    def delete(self, key: Any, *, last: bool = False) -> bool:
-        """Delete a key, which is the `last` one unless this was begun before. Whether it was there."""
-        if type(key) not in EXACT:
-            key = self.standing(key)
-        if key not in (self.listed() if self.fresh else self.data):
-            return False
+    def _set_differing(self, changed: dict[Any, bytes]) -> None:
+        """Set values of which each differs from the one in `data`."""
+        if not changed:
+            return
         data = self._writable()
-        if self.seen:
-            self.seen.pop(key, None)
-        if self.mixed:
-            self._note_all({key: None})
+        for key in self.last_packed.keys() & changed.keys():
+            del self.last_packed[key]
+        self._mark_dirty(changed)
+        data.update(changed)
+
+    def delete(self, key: Any, *, last: bool = False) -> None:
+        """Delete a key if it is there. `last` says that it is the last one, unless this was begun before."""
+        if type(key) not in EXACT:
+            key = self.stored_key(key)
+        if key not in (self.listed() if self.unlisted else self.data):
+            return
+        data = self._writable()
+        if self.last_packed:
+            self.last_packed.pop(key, None)
+        if self.key_kinds is MIXED:
+            self._mark_dirty({key: None})
         else:
             self.dirty[key] = None
         if last and next(reversed(data)) == key:
@@ -204,169 +233,150 @@ class MapPartition:
         else:
             del data[key]
         if key in self.live:
-            self._let_go([key])
-        return True
+            self._drop_live([key])
 
     def cleared(self) -> "MapPartition":
-        """Return a partition that takes the place of this one and holds nothing."""
-        other = MapPartition(self._least)
-        other.chain, other._deltas, other.mixed, other.whole = self.chain, self._deltas, self.mixed, self.whole
-        other.number = self.number
+        """Return an empty partition to take the place of this one, with each key deleted."""
+        other = MapPartition(self._least_limit)
+        other.saved, other.key_kinds, other.needs_snapshot = self.saved, self.key_kinds, self.needs_snapshot
         other.dirty = dict(self.dirty)
-        other._note_all(dict.fromkeys(self.listed()))
+        other._mark_dirty(dict.fromkeys(self.listed()))
         return other
 
     def _writable(self) -> dict[Any, bytes]:
-        """`data` to change, a copy where a capture still reads the old one."""
-        if self._sharing:
-            self.data, self._sharing = dict(self.data), set()
+        """Return `data` to be changed in place, after copying it where a snapshot still reads the old one."""
+        if self._readers:
+            self.data, self._readers = dict(self.data), set()
         return self.data
 
-    def _note_all(self, changes: Mapping[Any, bytes | None]) -> None:
-        """Take note of changes of keys that stand, or that did not stand before."""
-        if not self.mixed:
+    def _mark_dirty(self, changes: Mapping[Any, bytes | None]) -> None:
+        """Note changes of stored keys, or of keys that are about to be stored."""
+        if self.key_kinds is not MIXED:
             self.dirty.update(changes)
         elif overlay(self.dirty, changes):
             # A delta cannot say that one was deleted and the other added: under other rules both would be there.
-            self.whole = True
+            self.needs_snapshot = True
 
     # ---- live objects ------------------------------------------------------------------------------------------------
 
-    def pack_all(self) -> dict[Any, UnsupportedValueError]:
-        """Take in what every live value has become, and let go of those that nobody else holds.
+    @property
+    def crowded(self) -> bool:
+        """Return whether there are enough live objects to look which of them nobody else holds."""
+        return len(self.live) > self._limit
 
-        Returns those that cannot be packed; where there are any, nothing is let go of.
+    def pack_all(self) -> dict[Any, UnsupportedValueError]:
+        """Pack every live value, note the changes, and drop the values that nobody else holds.
+
+        Returns the errors of values that cannot be packed, by key. If there are any, nothing is dropped.
         """
         refused = self._pack(self.live.items())
         if not refused:
-            self.fresh = {}  # all of them are in `data` now
-            self._let_go(unheld(self.live))
+            self.unlisted = {}  # all of them are in `data` now
+            self._drop_live(unheld(self.live))
         return refused
 
-    def put_to_rest(self) -> None:
-        """Let go of the live values that nobody else holds, unless they cannot be packed."""
+    def drop_unheld(self) -> None:
+        """Drop the live values that nobody else holds, once they are packed. What cannot be packed stays."""
         keys = unheld(self.live)
         refused = self._pack((key, self.live[key]) for key in keys)
-        self._let_go([key for key in keys if key not in refused])
-        self._limit = max(self._least, 2 * len(self.live))
+        self._drop_live([key for key in keys if key not in refused])
+        self._limit = max(self._least_limit, 2 * len(self.live))
 
-    def _let_go(self, keys: list[Any]) -> None:
-        """What they are is in `data` by now."""
+    def _drop_live(self, keys: list[Any]) -> None:
+        """Forget the objects of live keys, whose values are in `data`, or which are deleted."""
         if len(keys) == len(self.live):
-            self.live, self.seen, self.fresh = {}, {}, {}
+            self.live, self.last_packed, self.unlisted = {}, {}, {}
             return
         for key in keys:
-            self.fresh.pop(key, None)
-            self.seen.pop(key, None)
+            self.unlisted.pop(key, None)
+            self.last_packed.pop(key, None)
             del self.live[key]
-        if len(keys) > len(self.live):  # else who goes through them still passes the places of those that are gone
-            self.live, self.seen, self.fresh = dict(self.live), dict(self.seen), dict(self.fresh)
+        # A dict keeps the places of deleted keys, which every walk through it passes: most gone, it is made anew.
+        if len(keys) > len(self.live):
+            self.live, self.last_packed, self.unlisted = dict(self.live), dict(self.last_packed), dict(self.unlisted)
 
     def _pack(self, values: Iterable[tuple[Any, Any]]) -> dict[Any, UnsupportedValueError]:
-        """Take in what live values have become. Returns what could not be packed."""
+        """Pack live values and note the changes. Return the errors of values that cannot be packed, by key."""
         refused: dict[Any, UnsupportedValueError] = {}
-        for packed in _packed(values, refused):
-            changed = _other_than(self.seen, packed)
-            if not changed:
-                continue
-            changed = _other_than(self.data, changed)
+        for packed in pack_batches(values, refused):
+            # What is as it was packed last is not looked up in `data`, which is large.
+            changed = differing(self.last_packed, packed)
             if changed:
-                data = self._writable()
-                for key in self.seen.keys() & changed.keys():
-                    del self.seen[key]
-                self._note_all(changed)
-                data.update(changed)
-            self.seen.update(packed)
+                self._set_differing(differing(self.data, changed))
+                self.last_packed.update(packed)
         return refused
 
     # ---- saving ------------------------------------------------------------------------------------------------------
 
     def capture(self, number: int, chain: Chain, max_chain: int) -> PartitionChange | None:
-        """What has to be written on top of `chain`: a delta where it is the one it was last saved in, a snapshot, or
-        nothing. Later changes do not reach what is returned; what changed is `dirty` still, until it is `taken`."""
-        dirty = self.dirty
-        known = bool(chain) and chain == self.chain and not self.whole
-        if (known and not dirty) or not (chain or self.data):
+        """Return what has to be written on top of `chain`, the operator's chain of partition `number`; None if nothing.
+
+        A delta on top of the chain that this partition was last saved in, a snapshot on top of any other. Later changes
+        do not reach what is returned. The changes stay in `dirty` until `mark_captured`.
+        """
+        known = bool(chain) and chain == self.saved.chain and not self.needs_snapshot
+        if (known and not self.dirty) or not (chain or self.data):
             return None
-        if known:
-            sizes = [artifact.raw_size for artifact in chain[1:]]
-            room = room_for_delta(chain[0].raw_size, sizes)
-            size, values = 16 * len(dirty), iter(dirty.values())
-            while size <= room and (some := list(islice(values, 1024))):  # no further than is needed to know
-                size += sum(map(len, filter(None, some)))
-            if size <= room:
-                first = keyed_fold_start(sizes, size, max_chain)
-                records = self._folded(self._deltas[first:])
-                if records is not None:
-                    return PartitionChange(
-                        number, DELTA, 1 + first, records, size + sum(sizes[first:]), dirty, self._unshare
-                    )
-        sample = [len(value) for value in islice(self.data.values(), 2048)]
-        size = len(self.data) * (16 + sum(sample) // max(len(sample), 1))
-        change = PartitionChange(number, SNAPSHOT, 0, self.data, size, dirty, self._unshare, self.whole)
-        self._sharing.add(change)
+        delta = self._capture_delta(number, chain, max_chain) if known else None
+        return self._capture_snapshot(number) if delta is None else delta
+
+    def _capture_delta(self, number: int, chain: Chain, max_chain: int) -> PartitionChange | None:
+        """Return the changes as one delta, folded with the newest ones; None where a snapshot is to be written."""
+        dirty = self.dirty
+        sizes = [artifact.raw_size for artifact in chain[1:]]
+        room = room_for_delta(chain[0].raw_size, sizes)
+        size, values = RECORD_OVERHEAD * len(dirty), iter(dirty.values())
+        # Sizes are added up only until it is clear that there is no room.
+        while size <= room and (some := list(islice(values, 1024))):
+            size += sum(map(len, filter(None, some)))
+        if size > room:
+            return None
+        first = keyed_fold_start(sizes, size, max_chain)
+        records = self._folded(self.saved.deltas[first:])
+        if records is None:
+            return None
+        return PartitionChange(number, DELTA, 1 + first, records, size + sum(sizes[first:]), dirty, self._unshare)
+
+    def _capture_snapshot(self, number: int) -> PartitionChange:
+        """Return all of the partition. It is not copied: `data` is, if it is changed before the snapshot is encoded."""
+        sample = [len(value) for value in islice(self.data.values(), SIZE_SAMPLE)]
+        size = len(self.data) * (RECORD_OVERHEAD + sum(sample) // max(len(sample), 1))
+        change = PartitionChange(
+            number, SNAPSHOT, 0, self.data, size, self.dirty, self._unshare, needs_snapshot=self.needs_snapshot
+        )
+        self._readers.add(change)
         return change
 
-    def _folded(self, deltas: list[dict[Any, bytes | None]]) -> dict[Any, bytes | None] | None:
-        """Return what these deltas and the changes since make together; None where one delta cannot say it."""
+    def _folded(self, deltas: Sequence[Delta]) -> Delta | None:
+        """Return these deltas and the changes since as one delta; None where one delta cannot say it."""
         if not deltas:
             return self.dirty
-        if not self.mixed:
+        if self.key_kinds is not MIXED:
             return reduce(or_, [*deltas, self.dirty])
-        records: dict[Any, bytes | None] = {}
+        records: Delta = {}
         return None if any(overlay(records, delta) for delta in (*deltas, self.dirty)) else records
 
-    def taken(self, change: PartitionChange) -> None:
-        """What changed is in a capture, which gives it back unless it is committed."""
+    def mark_captured(self, change: PartitionChange) -> None:
+        """Leave the changes to a capture, which gives them back to `mark_dirty_again` unless it is committed."""
         if self.dirty is change.dirty:
-            self.dirty, self.whole = {}, False
+            self.dirty, self.needs_snapshot = {}, False
 
-    def saved(self, change: PartitionChange, chain: Chain) -> None:
-        """A capture was committed, in this chain."""
-        self.chain = chain
-        self._deltas = [*self._deltas[: change.keep - 1], change.records] if change.kind == DELTA else []
+    def mark_saved(self, change: PartitionChange, chain: Chain) -> None:
+        """Note that a capture was committed in `chain`."""
+        deltas = [*self.saved.deltas[: change.keep - 1], change.records] if change.kind == DELTA else []
+        self.saved = SavedChain(chain, deltas)
 
-    def change_again(self, dirty: dict[Any, bytes | None]) -> None:
-        """A capture was not committed: what changed before it is a change still."""
-        if not self.mixed:
+    def mark_dirty_again(self, dirty: Delta, needs_snapshot: bool) -> None:
+        """Take back the changes of a capture that was not committed, below those that were made since."""
+        if self.key_kinds is not MIXED:
             self.dirty = dirty | self.dirty
-            return
-        dirty = dict(dirty)
-        if overlay(dirty, self.dirty):
-            self.whole = True
-        self.dirty = dirty
+        else:
+            dirty = dict(dirty)
+            if overlay(dirty, self.dirty):
+                self.needs_snapshot = True
+            self.dirty = dirty
+        self.needs_snapshot = self.needs_snapshot or needs_snapshot
 
     def _unshare(self, change: PartitionChange) -> None:
-        self._sharing.discard(change)
-
-
-def _other_than(known: dict[Any, bytes], packed: dict[Any, bytes]) -> dict[Any, bytes]:
-    """Return what of `packed` is not known so."""
-    if not known:
-        return packed
-    before = list(map(known.get, packed))
-    if before == list(packed.values()):
-        return {}
-    return {key: now for (key, now), old in zip(packed.items(), before, strict=True) if now != old}
-
-
-def _packed(values: Iterable[tuple[Any, Any]], refused: dict[Any, UnsupportedValueError]) -> Iterator[dict[Any, bytes]]:
-    """Some keys with their values packed, until all are through; why one cannot be stored is added to `refused`."""
-    left = iter(values)
-    while some := dict(islice(left, TOGETHER)):
-        keys = list(some)
-        done = 0
-        while rest := keys[done:]:
-            try:
-                packed = pack_some(list(some.values())[done:])
-            except UnsupportedValueError:
-                one_by_one = {}
-                for key in rest:
-                    try:
-                        one_by_one[key] = pack(some[key])
-                    except UnsupportedValueError as error:
-                        refused[key] = error
-                yield one_by_one
-                break
-            yield dict(zip(rest, packed, strict=False))
-            done += len(packed)
+        """Note that a snapshot was encoded: `data` may be changed in place again if no other one reads it."""
+        self._readers.discard(change)

@@ -1,4 +1,4 @@
-"""Changes that are made once and whole, whoever interrupts them.
+"""Make each change of shared content once and whole, whoever interrupts it.
 
 Several threads take turns: they share a lock. But a signal handler, a `__del__` or a callback of the garbage collector
 runs inside of the thread that it interrupts. It holds that thread's lock already, it may find the content half changed,
@@ -21,14 +21,16 @@ from weakref import WeakSet
 
 from pyspark_checkpointer.errors import InvalidStateError
 
-LOOK = 1.0
-"""Seconds after which a thread that waits looks what the one that it waits for is doing."""
+CHECK_INTERVAL = 1.0
+"""Seconds after which a thread that waits for the lock looks at what the thread that has it is doing."""
 
-LONGEST = 60.0
-"""Seconds that a thread waits for one that was interrupted in a change. A save in a signal handler takes less."""
+MAX_INTERRUPTION = 60.0
+"""Seconds that a thread waits for one that was interrupted in its change. A save in a signal handler takes less."""
 
 
 class Copyable(Protocol):
+    """Content that can be put in order after a change of it was interrupted."""
+
     def copied(self) -> Self:
         """Return a copy to change independently, in order even where a change of this one stopped half way."""
 
@@ -40,30 +42,44 @@ Step = tuple[Callable[..., Any], tuple[Any, ...]]
 """A change that runs: the function that makes it, and its arguments."""
 
 Guard = Callable[[Callable[..., Any]], None]
-"""Raises for an operation that must not be made."""
+"""A function that raises for an operation that must not be made."""
 
 
 def _nothing(content: object) -> None:
-    """Stands in the place of a change that ended with an exception: what it left is copied and put in order."""
+    """Change nothing.
+
+    This stands for a change that ended with an exception: whoever comes next takes over from it, and so makes a copy of
+    the content, which is in order.
+    """
 
 
 _FAILED: Step = (_nothing, ())
 
 
 class Version(Generic[C]):
-    """The content, until somebody takes over from a change that did not end."""
+    """The content, until somebody takes over from a change that did not end.
 
-    __slots__ = ("completed", "content", "failure", "heir", "result", "running")
+    | running   | successor    | state                                                                 |
+    |-----------|--------------|-----------------------------------------------------------------------|
+    | {}        | {}           | nobody changes the content; it is in order                            |
+    | {0: step} | {}           | a change runs, was interrupted, or failed; it may have done a part    |
+    | any       | {0: version} | final: somebody took over, and `version` counts in place of this one  |
+
+    Both are dicts because `setdefault(0, …)` is one step: it takes the place, or finds it taken.
+    """
+
+    __slots__ = ("completed", "content", "failure", "result", "running", "successor")
 
     def __init__(self, content: C) -> None:
         self.content = content
         self.running: dict[int, Step] = {}
-        """The change that runs, under 0: `setdefault(0, …)` is one step, which takes the place or finds it taken."""
-        self.heir: dict[int, Version[C]] = {}
-        """The version that took the place of this one, under 0."""
+        """The change that runs, under the key 0."""
+        self.successor: dict[int, Version[C]] = {}
+        """The version that took the place of this one, under the key 0."""
         self.completed: Step | None = None
-        """The change of the version before that was completed here."""
+        """The change that was interrupted in the version before, and that was completed here."""
         self.result: Any = None
+        """What that change returned, for whoever began it."""
         self.failure: Exception | None = None
         """Why that change could not be completed, for whoever began it."""
 
@@ -73,19 +89,20 @@ class Exclusive(Generic[C]):
 
     def __init__(self, content: C) -> None:
         self.version: Version[C] = Version(content)
-        """The last version, or one before it. Whoever only reads may do so where nothing runs and no heir is."""
+        """The last version, or one before it. It may be read without the lock while it has nothing running and no
+        successor."""
         self.guard: Guard | None = None
-        """Refuses operations; whoever only reads asks it first. Set by `close`."""
+        """Refuses operations; whoever reads without the lock asks it first. Set by `close`."""
         self._lock = threading.RLock()
         self._taken = False
         """Whether a thread has the lock. Nothing interrupts a thread between taking it and setting this."""
         self._waiting: dict[object, None] = {}
-        """Threads that wait for the lock, or had to wait for it and have it now."""
-        _everyone.add(self)
+        """Threads that wait for the lock, or had to wait for it and have it now, each by an object of its own."""
+        _instances.add(self)
 
     def close(self, guard: Guard | None) -> None:
         """Let a guard refuse operations from now on. None lets all of them be made again."""
-        self.whole(setattr, self, "guard", guard)
+        self.exclusively(setattr, self, "guard", guard)
 
     def change(self, operation: Callable[..., R], *args: Any) -> R:
         """Call `operation(content, *args)` once; its effect is there once, even where somebody else completes it.
@@ -106,35 +123,38 @@ class Exclusive(Generic[C]):
                     self.guard(operation)
                 while True:
                     version = self.version
-                    if version.heir:
+                    if version.successor:
                         version = self.version = self.last()  # old contents are freed
                     if version.running.setdefault(0, step) is not step:
+                        # This call interrupted a change of its own thread, or found one that failed.
                         self._take_over(version)
                         continue
                     done, result = False, None
-                    if not version.heir:
+                    if not version.successor:
+                        # From here on, whoever interrupts this completes the change in a successor.
                         try:
                             result = operation(version.content, *args)
                         except BaseException:
                             version.running[0] = _FAILED
                             raise
                         version.running.clear()
-                        if not version.heir:
+                        if not version.successor:
                             return result
+                        # Somebody took over. Before `clear` it was completed there, after it the copy has it already.
                         done = True
-                    heir = version.heir[0]
-                    if heir.completed is step:
-                        return _outcome(heir)  # type: ignore[no-any-return]
-                    if done:  # whoever took over since then found it done
+                    successor = version.successor[0]
+                    if successor.completed is step:
+                        return _outcome(successor)  # type: ignore[no-any-return]
+                    if done:
                         return result  # type: ignore[return-value]
-                    # Somebody took over before this began.
+                    # Somebody took over before this change began: it begins in the newest version.
             finally:
-                if self.version.heir:
+                if self.version.successor:
                     self.version = self.last()
                 self._taken = outer
 
-    def whole(self, work: Callable[..., R], *args: Any) -> R:
-        """Call `work(*args)`, which may make several changes, while no other thread makes any."""
+    def exclusively(self, work: Callable[..., R], *args: Any) -> R:
+        """Call `work(*args)` while no other thread makes a change."""
         if (self._taken or self._waiting) and not self._is_mine():
             return self._wait(work, args)
         with self._lock:
@@ -153,12 +173,12 @@ class Exclusive(Generic[C]):
         lock, me, taken = self._lock, object(), [False]  # a child that is forked in `work` has another lock, not taken
         try:
             self._waiting[me] = None
-            patience = _Patience(self)
+            watchdog = _Watchdog(self)
             while not taken[-1]:
                 # Taking it and taking note of that is one step: an exception may come right after it.
-                taken.extend(map(lock.acquire, (True,), (LOOK,)))
+                taken.extend(map(lock.acquire, (True,), (CHECK_INTERVAL,)))
                 if not taken[-1]:
-                    patience.look()
+                    watchdog.check()
             self._taken = True
             return work(*args)
         finally:
@@ -168,43 +188,43 @@ class Exclusive(Generic[C]):
             self._waiting.pop(me, None)
 
     def last(self) -> Version[C]:
-        """Return the version that counts."""
+        """Return the version that counts: the one that has no successor."""
         version = self.version
-        while version.heir:
-            version = version.heir[0]
+        while version.successor:
+            version = version.successor[0]
         return version
 
     def _take_over(self, version: Version[C]) -> None:
         """Put a copy in the place of a version with a change that did not end, and complete the change there.
 
-        A change that cannot be completed is the business of whoever began it, and who may never come back.
+        If it cannot be completed, only its caller is told, who may never come back.
         """
         step = version.running[0]
-        heir = Version(version.content.copied())
-        heir.completed = step
+        successor = Version(version.content.copied())
+        successor.completed = step
         try:
-            heir.result = step[0](heir.content, *step[1])
+            successor.result = step[0](successor.content, *step[1])
         except Exception as error:
-            heir.failure = error
-            heir.running[0] = _FAILED
-        # Whoever interrupted this may have been first: then the version has an heir, and this one was made in vain.
-        version.heir.setdefault(0, heir)
+            successor.failure = error
+            successor.running[0] = _FAILED
+        # Whoever interrupted this may have taken over first. Then the version keeps that successor.
+        version.successor.setdefault(0, successor)
 
 
-def _outcome(heir: Version[Any]) -> Any:
-    """Take from a version the result of the change that was completed there, or raise why it was not."""
-    result, failure = heir.result, heir.failure
-    heir.completed = heir.result = heir.failure = None
+def _outcome(successor: Version[Any]) -> Any:
+    """Return the result of the change that was completed in a version, or raise its error; the version forgets both."""
+    result, failure = successor.result, successor.failure
+    successor.completed = successor.result = successor.failure = None
     if failure is not None:
         raise failure
     return result
 
 
-class _Patience:
-    """Waits for a thread that makes a change, but not for ever for one that was interrupted in it.
+class _Watchdog:
+    """Ends the wait for a thread that was interrupted in its change and does not come back to it.
 
-    A signal handler may wait for the very thread that waits here: then neither would ever go on. A change that takes
-    long, and that nobody interrupts, is waited for as long as it takes.
+    A signal handler may wait for the very thread that waits here. Then neither would ever go on. For a change that
+    nobody interrupts there is no limit, however long it takes.
     """
 
     def __init__(self, owner: Exclusive[Any]) -> None:
@@ -212,21 +232,22 @@ class _Patience:
         self._seen: FrameType | None = None
         self._since = 0.0
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raise `InvalidStateError` if the same interruption has been there for too long."""
         name, frame = self._find_interruption()
         if frame is None or frame is not self._seen:
             self._seen, self._since = frame, time.monotonic()
-        elif time.monotonic() - self._since >= LONGEST:
+        elif time.monotonic() - self._since >= MAX_INTERRUPTION:
             raise InvalidStateError(
                 f"a map that another thread changes: thread {name} was interrupted in its change by "
                 f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}, line {frame.f_code.co_firstlineno}), which "
-                f"did not return for {LONGEST:g} seconds. This call was given up. A signal handler or finalizer must "
-                "not wait for a thread that uses the map: let it set a flag, and wait after it has returned"
+                f"did not return for {MAX_INTERRUPTION:g} seconds. This call was given up. A signal handler or "
+                "finalizer must not wait for a thread that uses the map: let it set a flag, and wait after it has "
+                "returned"
             )
 
     def _find_interruption(self) -> tuple[str, FrameType | None]:
-        """Return the thread that makes a change, and the frame that interrupted the change."""
+        """Return the name of the thread that makes a change, and the frame that interrupted it; None where none did."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, innermost in sys._current_frames().items():
             frame: FrameType | None = innermost
@@ -242,16 +263,16 @@ class _Patience:
 
 _PACKAGE = f"{__name__.partition('.')[0]}."
 
-_CHANGING = (Exclusive.change.__code__, Exclusive.whole.__code__)
-"""What runs while a thread makes a change. Nothing foreign runs inside of it where the thread waits for its turn."""
+_CHANGING = (Exclusive.change.__code__, Exclusive.exclusively.__code__)
+"""Code that a thread runs while it makes a change. Frames of other packages inside of it have interrupted it."""
 
 
-_everyone: "WeakSet[Exclusive[Any]]" = WeakSet()
+_instances: "WeakSet[Exclusive[Any]]" = WeakSet()
 
 
 def _after_fork() -> None:
-    """Replace the locks: another thread may hold one, and no other thread goes on in the child."""
-    for each in list(_everyone):
+    """Replace the locks in a child: another thread may have held one, and only the forking thread goes on there."""
+    for each in list(_instances):
         each._lock = threading.RLock()
         each._taken, each._waiting = False, {}
 

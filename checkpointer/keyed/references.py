@@ -1,6 +1,6 @@
-"""Whether anybody outside holds a reference into a value: a list, dict, set or tuple, and what it is made of.
+"""Find values that nobody else holds: no reference leads to them, nor to a list, dict or set inside of them.
 
-CPython counts references, so the question has an exact answer there. Elsewhere the answer is always yes, which is safe.
+CPython counts references, so there the answer is exact. Elsewhere every value counts as held, which is safe.
 """
 
 import gc
@@ -15,7 +15,7 @@ _CONTAINERS = _CHANGEABLE | {tuple}
 
 
 def unheld(values: Mapping[Any, Any]) -> list[Any]:
-    """Return the keys of those values to which nothing refers but `values`, nor to anything changeable in them."""
+    """Return the keys of the values that only `values` refers to, and of which nothing changeable is held either."""
     found: list[Any] = []
     if not _COUNTED:
         return found
@@ -23,7 +23,7 @@ def unheld(values: Mapping[Any, Any]) -> list[Any]:
     counts, tracked = map(sys.getrefcount, values.values()), map(gc.is_tracked, values.values())
     for key, count, may_hold, kind in zip(values, counts, tracked, map(type, values.values()), strict=True):
         if count <= _ALONE or kind is tuple:
-            # What the garbage collector need not look at has nothing in it that can be changed.
+            # A container that the garbage collector does not track has nothing in it that can be changed.
             try:
                 inside = _inside(values[key]) if may_hold else 0
             except RecursionError:  # it holds itself: who saves it will be told
@@ -34,7 +34,7 @@ def unheld(values: Mapping[Any, Any]) -> list[Any]:
 
 
 def _inside(value: Any) -> int:
-    """The highest reference count of anything changeable inside a container, as seen from here; 0 if there is none."""
+    """Return the highest reference count of anything changeable inside a container, as seen here; 0 if none is."""
     kind = type(value)
     children = value.values() if kind is dict else value if kind in (list, tuple) else ()
     if _CONTAINERS.isdisjoint(map(type, children)):
@@ -49,7 +49,10 @@ def _inside(value: Any) -> int:
 
 
 def _baseline() -> tuple[int, int]:
-    """The counts of values that nobody else holds, and of what is in them: the lowest, so that a doubt means held."""
+    """Return the reference counts of a value that nobody else holds, and of what is in it, as `unheld` sees them.
+
+    They are measured, as they depend on the version of Python. The lowest are taken: in doubt, a value counts as held.
+    """
     values: dict[int, Any] = {0: [[]], 1: {"a": []}, 2: ([],), 3: [([],)]}
     return min(map(sys.getrefcount, values.values())), min(_inside(values[key]) for key in values)
 

@@ -14,17 +14,17 @@ from pyspark_checkpointer.keyed.state import KeyedState
 
 def wake(state: KeyedState) -> None:
     """Let a batch change its map."""
-    state._guard(None)
+    state.set_guard(None)
 
 
 def rest(state: KeyedState) -> None:
     """Refuse changes until the next batch. The map can be read, and hands out copies of its values."""
-    state._guard(_refuse_changes)
+    state.set_guard(_refuse_changes)
 
 
 def end(state: KeyedState) -> None:
     """Refuse everything from now on: the map may hold what was never committed, and another run has its own."""
-    state._guard(_refuse_all)
+    state.set_guard(_refuse_all)
 
 
 def _refuse_changes(operation: Callable[..., Any]) -> None:

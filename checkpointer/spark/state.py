@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.keyed.state import PARTITIONS, KeyedState
+from pyspark_checkpointer.keyed.state import DEFAULT_PARTITIONS, KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Job, Json
 from pyspark_checkpointer.runtime import run_sync
@@ -143,7 +143,7 @@ class State(NotPicklable):
             if restored is not None and name in restored.operators and name not in self._line.dropped:
                 state = restored.keyed(name, partitions)
             else:
-                state = KeyedState(partitions=PARTITIONS if partitions is None else partitions)
+                state = KeyedState(partitions=DEFAULT_PARTITIONS if partitions is None else partitions)
             self._line.maps[name] = state
         elif partitions not in (None, state.partitions):
             raise IllegalArgumentError(

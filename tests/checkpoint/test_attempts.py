@@ -15,7 +15,7 @@ from pyspark_checkpointer.errors import (
     InvalidStateError,
     StoreRefusedError,
 )
-from pyspark_checkpointer.keyed import partition
+from pyspark_checkpointer.keyed import packing
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests.world import World, attempt, latest, put
 
@@ -121,11 +121,11 @@ def test_a_value_survives_a_failure_while_it_is_packed(root: str, monkeypatch: p
     held = state["k"]
     held["n"] = 42
     state["new"] = [1]
-    pack = partition.pack_some
-    monkeypatch.setattr(partition, "pack_some", lambda values: (_ for _ in ()).throw(MemoryError("planted")))
+    pack = packing.pack_some
+    monkeypatch.setattr(packing, "pack_some", lambda values: (_ for _ in ()).throw(MemoryError("planted")))
     with pytest.raises(MemoryError), client.begin() as cp:
         cp.save("s", state)
-    monkeypatch.setattr(partition, "pack_some", pack)
+    monkeypatch.setattr(packing, "pack_some", pack)
     with client.begin() as cp:
         cp.save("s", state)
     restored = Checkpointer(root).restore()
@@ -153,10 +153,10 @@ def test_one_state_under_two_names_keeps_both_apart_from_later_changes(
 ) -> None:
     """The partition stays frozen until the last of the two has been encoded."""
     state = KeyedState(dict.fromkeys(range(100), "old"), partitions=1)
-    first, second = state._capture({}, 10), state._capture({}, 10)
+    first, second = state.capture_for_checkpoint({}, 10), state.capture_for_checkpoint({}, 10)
     second.changes[0].release()
     state[0] = "LEAK"
-    assert first.changes[0].records[0] != partition.pack("LEAK")
+    assert first.changes[0].records[0] != packing.pack("LEAK")
 
 
 def test_a_key_that_cannot_be_stored_is_refused_when_it_is_set() -> None:

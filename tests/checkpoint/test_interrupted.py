@@ -155,7 +155,7 @@ def test_a_save_that_comes_too_late_for_its_commit_is_refused_and_changes_stay_c
     state["k"].append(2)
     cp = client.begin()
     cp.snapshot("op", 0, b"2")
-    capture = KeyedState._capture
+    capture = KeyedState.capture_for_checkpoint
 
     def slow(self: KeyedState, *arguments: Any) -> Any:
         taken = capture(self, *arguments)
@@ -163,7 +163,7 @@ def test_a_save_that_comes_too_late_for_its_commit_is_refused_and_changes_stay_c
         return taken
 
     with monkeypatch.context() as patch, pytest.raises(InvalidStateError, match="was written"):
-        patch.setattr(KeyedState, "_capture", slow)
+        patch.setattr(KeyedState, "capture_for_checkpoint", slow)
         cp.save("s", state)
     assert latest(world.actor()) == b"2"
     save(client, state)
@@ -331,7 +331,7 @@ def test_a_change_that_fails_leaves_the_value_as_it_was(change: str, monkeypatch
     state["k"] = [1]
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
         assert len(state) == 1
-        state._parts[0]._sharing.add(PartitionChange(0, SNAPSHOT, 0, {}, 0, {}, failing))  # a capture is being read
+        state._parts[0]._readers.add(PartitionChange(0, SNAPSHOT, 0, {}, 0, {}, failing))  # a capture is being read
         patch.setattr(partition.MapPartition, "_writable", failing)
         if change == "rest":
             state["k"] = 2
@@ -370,14 +370,14 @@ def test_an_outcome_that_is_learned_twice_is_learned_once(
     state[0] = 1
     save(client, state)
     state[1] = 1
-    saved = partition.MapPartition.saved
+    saved = partition.MapPartition.mark_saved
 
     def fail_after(self: Any, *arguments: Any) -> Any:
         saved(self, *arguments)
         failing()
 
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(partition.MapPartition, "saved", fail_after)
+        patch.setattr(partition.MapPartition, "mark_saved", fail_after)
         save(client, state)
     for turn in range(2, 30):
         state[turn] = 1
@@ -396,7 +396,7 @@ def test_an_attempt_that_was_aborted_is_learned_of_once_however_often_that_fails
     cp.save("s", state)
     cp.abort()
     del state[0]
-    again, told = partition.MapPartition.change_again, 0
+    again, told = partition.MapPartition.mark_dirty_again, 0
 
     def fail_after(self: Any, *arguments: Any) -> Any:
         nonlocal told
@@ -406,7 +406,7 @@ def test_an_attempt_that_was_aborted_is_learned_of_once_however_often_that_fails
             failing()
 
     with monkeypatch.context() as patch:
-        patch.setattr(partition.MapPartition, "change_again", fail_after)
+        patch.setattr(partition.MapPartition, "mark_dirty_again", fail_after)
         for _ in range(2):
             with pytest.raises(MemoryError):
                 save(client, state)

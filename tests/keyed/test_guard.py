@@ -81,10 +81,10 @@ def content() -> dict[str, Any]:
 def test_a_bound_method_changes_nothing_in_a_closed_map(write: Any, guard: Any) -> None:
     state = KeyedState(content())
     call = write(state)
-    state._guard(guard)
+    state.set_guard(guard)
     with pytest.raises(InvalidStateError, match="closed for"):
         call()
-    state._guard(None)
+    state.set_guard(None)
     assert dict(state) == content()
     with suppress(KeyError):  # of what is not there
         call()
@@ -94,10 +94,47 @@ def test_a_bound_method_changes_nothing_in_a_closed_map(write: Any, guard: Any) 
 def test_a_map_that_is_closed_for_good_is_not_read_by_what_was_kept(read: Any) -> None:
     state = KeyedState(content())
     call = read(state)
-    state._guard(refuse_all)
+    state.set_guard(refuse_all)
     with pytest.raises(InvalidStateError, match="closed for good"):
         call()
-    assert repr(state)
+
+
+@pytest.mark.parametrize(
+    ("guard", "shown"),
+    [
+        (None, "KeyedState(22 keys in 2 partitions)"),
+        (refuse_changes, "KeyedState(22 keys in 2 partitions)"),
+        (refuse_all, "KeyedState(2 partitions, closed: closed for good)"),
+    ],
+)
+def test_the_text_of_a_map_says_how_many_keys_it_has_or_why_it_is_closed(guard: Any, shown: str) -> None:
+    state = KeyedState(content(), partitions=2)
+    state.set_guard(guard)
+    assert repr(state) == shown
+
+
+def test_the_text_of_a_map_that_another_thread_changes_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A debugger and a logger show a map while a thread is stopped in the middle of a change."""
+    state, begun, stop = KeyedState(content(), partitions=1), threading.Event(), threading.Event()
+    assign = content_module.Content.assign
+
+    def slow(self: Any, *arguments: Any) -> Any:
+        begun.set()
+        assert stop.wait(30)
+        return assign(self, *arguments)
+
+    monkeypatch.setattr(content_module.Content, "assign", slow)
+    thread = threading.Thread(target=state.__setitem__, args=("new", [1]))
+    thread.start()
+    begun.wait()
+    shown: list[str] = []
+    reader = threading.Thread(target=lambda: shown.append(repr(state)), daemon=True)
+    reader.start()
+    reader.join(5)
+    stop.set()
+    thread.join()
+    assert shown == ["KeyedState(22 keys in 1 partitions)"]
+    assert repr(state) == "KeyedState(23 keys in 1 partitions)"
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
@@ -105,7 +142,7 @@ def test_a_map_that_is_closed_for_changes_is_read(read: Any) -> None:
     state = KeyedState(content())
     call, again = read(state), read(state)
     expected = again()
-    state._guard(refuse_changes)
+    state.set_guard(refuse_changes)
     assert call() == expected
 
 
@@ -113,12 +150,12 @@ def test_a_value_that_a_closed_map_hands_out_is_a_copy() -> None:
     state = KeyedState(content())
     read, items = state.__getitem__, state.items()
     held = state["list"]
-    state._guard(refuse_changes)
+    state.set_guard(refuse_changes)
     for found in (read("list"), dict(items)["list"], state["list"]):
         found.append("lost")
     with pytest.raises(KeyError):
         read("no such key")
-    state._guard(None)
+    state.set_guard(None)
     assert state["list"] is held
     assert held == [1]
 
@@ -142,11 +179,11 @@ def test_a_map_that_is_being_changed_is_closed_between_two_changes() -> None:
     for thread in threads:
         thread.start()
     for _ in range(200):
-        state._guard(refuse_changes)
+        state.set_guard(refuse_changes)
         before = state.to_dict()
         if any(state.to_dict() != before for _ in range(3)):
             wrong.append(before)
-        state._guard(None)
+        state.set_guard(None)
     stop.set()
     for thread in threads:
         thread.join()
@@ -173,7 +210,8 @@ class Scene:
         self.use, self.wait = use, wait
         self.outcome: list[Any] = []
         self.ended_meanwhile = False
-        inside: dict[str, Any] = {"__name__": "checkpointer.stand_in", "assign": content_module.Content.assign}
+        package = reentry.__name__.partition(".")[0]
+        inside: dict[str, Any] = {"__name__": f"{package}.stand_in", "assign": content_module.Content.assign}
         inside["signal"] = iter([partial(signal.raise_signal, signal.SIGUSR1)])
         exec(INTERRUPTED, inside)
         monkeypatch.setattr(content_module.Content, "assign", inside["interrupted"])
@@ -211,8 +249,8 @@ USES: dict[str, Callable[[KeyedState], Any]] = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_thread_that_a_handler_waits_for_is_told_and_does_not_hang(use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reentry, "LONGEST", 0.5)
-    monkeypatch.setattr(reentry, "LOOK", 0.1)
+    monkeypatch.setattr(reentry, "MAX_INTERRUPTION", 0.5)
+    monkeypatch.setattr(reentry, "CHECK_INTERVAL", 0.1)
     scene = Scene(monkeypatch, use)
     scene.run()
     assert scene.ended_meanwhile
@@ -226,7 +264,7 @@ def test_a_thread_that_a_handler_waits_for_is_told_and_does_not_hang(use: Any, m
 
 
 def test_a_thread_waits_for_a_handler_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reentry, "LOOK", 0.05)
+    monkeypatch.setattr(reentry, "CHECK_INTERVAL", 0.05)
     scene = Scene(monkeypatch, USES["set"], wait=0.5)
     scene.run()
     assert not scene.ended_meanwhile
@@ -236,8 +274,8 @@ def test_a_thread_waits_for_a_handler_that_comes_back(monkeypatch: pytest.Monkey
 
 
 def test_a_thread_waits_for_a_long_change_that_nobody_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reentry, "LONGEST", 0.1)
-    monkeypatch.setattr(reentry, "LOOK", 0.02)
+    monkeypatch.setattr(reentry, "MAX_INTERRUPTION", 0.1)
+    monkeypatch.setattr(reentry, "CHECK_INTERVAL", 0.02)
     state, outcome = KeyedState(partitions=1), []
     many = {n: {n, "x"} for n in range(30_000)}
     started = threading.Event()
@@ -265,13 +303,13 @@ def test_a_child_forked_where_a_thread_waited_for_the_map_goes_on() -> None:
         held.set()
         time.sleep(0.3)
 
-    holder = threading.Thread(target=lambda: owner.whole(hold))
+    holder = threading.Thread(target=lambda: owner.exclusively(hold))
     holder.start()
     held.wait()
     status = 1
     child = -1
     try:
-        child = owner.whole(os.fork)  # it waits for the other thread first
+        child = owner.exclusively(os.fork)  # it waits for the other thread first
         status = 0
     finally:
         if child <= 0:  # the child, also where it failed

@@ -35,7 +35,7 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._live, state.LIVE = state.LIVE, 3
+        self._live, state.MIN_LIVE_VALUES = state.MIN_LIVE_VALUES, 3
         self.world = World()
         self.client = self.world.actor(max_chain=3)
         self.state, self.model = KeyedState(partitions=2), {}
@@ -45,7 +45,7 @@ class Histories(RuleBasedStateMachine):
         self.generation = 0
 
     def teardown(self) -> None:
-        state.LIVE = self._live
+        state.MIN_LIVE_VALUES = self._live
         self._settle()
         self.check()
         if self.prepared is not None:

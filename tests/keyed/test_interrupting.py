@@ -21,7 +21,8 @@ from pyspark_checkpointer.keyed import state as state_module
 from tests.keyed.states import failing_save, save, saved
 from tests.world import Actor, World
 
-TRACED = ("keyed", "keyed_content", "partition", "reentry", "references")
+TRACED = f"{state_module.__name__.rpartition('.')[0]}."
+"""The package whose instructions are interrupted."""
 
 Act = Callable[[Any], Any]
 
@@ -35,7 +36,7 @@ def interrupted(number: int, handler: Callable[[], None]) -> Iterator[list[int]]
     count = [0]
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_globals.get("__name__", "").removeprefix("checkpointer.") not in TRACED:
+        if not frame.f_globals.get("__name__", "").startswith(TRACED):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode":
@@ -124,7 +125,7 @@ def outcomes(operation: Act, handler: Act) -> list[tuple[Any, dict[Any, Any]]]:
 
 @pytest.fixture
 def client(world: World, monkeypatch: pytest.MonkeyPatch) -> Actor:
-    monkeypatch.setattr(state_module, "LIVE", 2)
+    monkeypatch.setattr(state_module, "MIN_LIVE_VALUES", 2)
     return world.actor(max_chain=3)
 
 
@@ -164,6 +165,7 @@ def test_an_operation_in_the_middle_of_another_comes_before_or_after_it(
                     except RuntimeError as error:
                         assert "changed size" in str(error)  # noqa: PT017
             total = count[0]
+            assert total > 30, "the instructions of the keyed state are traced"
             where = f"{handler_name} before instruction {number} of {total} of {name}"
             if name in OPERATIONS:
                 found = outcomes(OPERATIONS[name], handler) if number <= total else outcomes(OPERATIONS[name], len)
@@ -187,6 +189,7 @@ def test_an_operation_that_ends_in_the_middle_leaves_the_state_whole(
 
     with interrupted(0, end) as count:
         OPERATIONS[name](KeyedState(start(), partitions=2))
+    assert count[0] > 30, "the instructions of the keyed state are traced"
     total = min(count[0], effort(700, 10_000))
     for number in range(1, total, effort(23, 1)):
         state, before, after = KeyedState(start(), partitions=2), start(), start()
@@ -412,7 +415,7 @@ def test_what_several_threads_take_is_taken_once() -> None:
 
 @pytest.mark.usefixtures("often_switched")
 def test_a_value_that_a_thread_holds_is_not_put_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_module, "LIVE", 2)
+    monkeypatch.setattr(state_module, "MIN_LIVE_VALUES", 2)
     state = KeyedState({n: {"n": 0} for n in range(20)}, partitions=1)
 
     def count(first: int) -> Callable[[], None]:

@@ -115,7 +115,7 @@ def test_what_was_popped_or_replaced_no_longer_belongs_to_the_state(world: World
 
 
 def test_more_values_than_are_kept_alive_are_all_saved(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_module, "LIVE", 10)
+    monkeypatch.setattr(state_module, "MIN_LIVE_VALUES", 10)
     client = world.actor()
     state = KeyedState()
     held = []
@@ -173,7 +173,7 @@ def test_an_update_is_that_of_a_dict(held: bool) -> None:
         state.update(other(), more=[1], self=2)
         model.update(other(), more=[1], self=2)
         assert dict(state) == model
-    for number in (0, state_module.TOGETHER - 1, state_module.TOGETHER, state_module.TOGETHER + 44):
+    for number in (0, state_module.UPDATE_BATCH - 1, state_module.UPDATE_BATCH, state_module.UPDATE_BATCH + 44):
         for mapping in (state, model):
             with pytest.raises(ConnectionError):
                 mapping.update(failing(number))
@@ -200,7 +200,7 @@ def test_what_was_captured_does_not_follow_the_state(partitions: int) -> None:
     for number in range(5):
         state = KeyedState({f"bulk {n}": [n] for n in range(BULK)}, partitions=partitions)
         change = list(changes(state))[number]
-        capture = state._capture({}, 10)
+        capture = state.capture_for_checkpoint({}, 10)
         before = [dict(change.records) for change in capture.changes]
         assert sum(map(len, before)) == BULK
         change()
@@ -306,5 +306,5 @@ def test_what_makes_the_pairs_sees_those_before_as_in_a_dict() -> None:
 
 def test_a_state_made_of_a_stream_lets_go_of_it() -> None:
     state = KeyedState((f"{n}", [n]) for n in range(20_000))
-    assert len(live_keys(state)) < state_module.LIVE // 2
+    assert len(live_keys(state)) < state_module.MIN_LIVE_VALUES // 2
     assert state.to_dict() == {f"{n}": [n] for n in range(20_000)}

@@ -24,8 +24,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
-from pyspark_checkpointer.manifests.keyed_records import CHUNK, CHUNK_BYTES, decode, encode, partition_of
+from pyspark_checkpointer.manifests.keyed_records import CHUNK_BYTES, CHUNK_ENTRIES, decode, encode, partition_of
 from pyspark_checkpointer.manifests.msgpack_values import pack
+from pyspark_checkpointer.manifests.zones import normalise
 from tests.manifests.names import shown
 from tests.manifests.test_msgpack_values import keys, same
 
@@ -47,7 +48,7 @@ RECORDS: dict[Any, bytes | None] = {
 
 @pytest.mark.parametrize(
     "records",
-    [{}, {"a": b"\x01"}, RECORDS, {n: pack(str(n)) for n in range(2 * CHUNK + 1)}],
+    [{}, {"a": b"\x01"}, RECORDS, {n: pack(str(n)) for n in range(2 * CHUNK_ENTRIES + 1)}],
     ids=["none", "one", "every type of key", "more than two chunks"],
 )
 def test_records_come_back_in_order(records: dict[Any, bytes | None]) -> None:
@@ -63,11 +64,11 @@ def test_equal_records_are_equal_bytes() -> None:
 
 
 def test_stored_bytes_are_one_frame_of_keys_and_values_in_turn() -> None:
-    stored, raw_size = encode(dict.fromkeys(range(CHUNK + 1)))
+    stored, raw_size = encode(dict.fromkeys(range(CHUNK_ENTRIES + 1)))
     raw = zstandard.ZstdDecompressor().decompressobj().decompress(stored)
     unpacker = msgpack.Unpacker(strict_map_key=False)
     unpacker.feed(raw)
-    assert [*unpacker] == [[*range(CHUNK)], [None] * CHUNK, [CHUNK], [None]]
+    assert [*unpacker] == [[*range(CHUNK_ENTRIES)], [None] * CHUNK_ENTRIES, [CHUNK_ENTRIES], [None]]
     assert len(raw) == raw_size
 
 
@@ -185,6 +186,8 @@ def test_any_raw_bytes_are_records_or_malformed(raw: bytes, raw_size: int, recor
 
 @given(st.dictionaries(keys, st.none() | st.binary(max_size=9), max_size=8))
 def test_any_records_come_back(records: dict[Any, bytes | None]) -> None:
+    # Keys as a state stores them: a test of zones that ran before may have made other zones the known ones.
+    records = {normalise(key): value for key, value in records.items()}
     stored, raw_size = encode(records)
     assert list(decode("obj", stored, raw_size, len(records)).items()) == list(records.items())
 

@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from pyspark_checkpointer.manifests.keyed_records import decode, encode
-from pyspark_checkpointer.manifests.msgpack_values import LARGEST_KEPT, pack, unpack
+from pyspark_checkpointer.manifests.msgpack_values import MAX_KEPT_BYTES, pack, unpack
 
 PEAK = """
 import os, sys, threading, time
@@ -44,7 +44,7 @@ print(round((peak[0] - before) / SIZE, 2))
 
 @pytest.mark.parametrize(
     "value",
-    [b"\x01" * (LARGEST_KEPT + 1), "x" * (LARGEST_KEPT + 1), "é" * (LARGEST_KEPT + 1)],
+    [b"\x01" * (MAX_KEPT_BYTES + 1), "x" * (MAX_KEPT_BYTES + 1), "é" * (MAX_KEPT_BYTES + 1)],
     ids=["bytes", "ascii", "text"],
 )
 def test_a_large_value_is_packed_as_any_other(value: Any) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 
 from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_catalog
 from pyspark_checkpointer.manifests.errors import (
     CheckpointError,
     CorruptionError,
@@ -23,10 +24,8 @@ from pyspark_checkpointer.manifests.errors import (
 )
 from pyspark_checkpointer.manifests.json_fields import check_json
 from pyspark_checkpointer.manifests.manifest_json import (
-    decode_catalog,
     decode_manifest,
     decode_pointer,
-    encode_catalog,
     encode_manifest,
     encode_pointer,
 )

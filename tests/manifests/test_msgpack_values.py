@@ -20,7 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_checkpointer.errors import MalformedError
-from pyspark_checkpointer.manifests.msgpack_values import AT_ONCE, PIECE, UnsupportedValueError, pack, pack_some, unpack
+from pyspark_checkpointer.manifests.msgpack_values import (
+    PACK_COUNT,
+    PIECE_BYTES,
+    UnsupportedValueError,
+    pack,
+    pack_some,
+    unpack,
+)
 from tests.manifests.names import shown
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -340,14 +347,14 @@ def test_no_room_is_made_for_what_is_not_there() -> None:
     assert peak < 1 << 20
 
 
-@pytest.mark.parametrize("value", [[b"x" * PIECE, ["y"] * 10], ["y" * 99] * (PIECE // 40)])
+@pytest.mark.parametrize("value", [[b"x" * PIECE_BYTES, ["y"] * 10], ["y" * 99] * (PIECE_BYTES // 40)])
 def test_a_value_of_several_pieces_comes_back(value: Any) -> None:
     assert unpack(pack(value)) == value
 
 
 def test_large_values_are_packed_a_few_at_a_time() -> None:
-    large = ["x" * (PIECE // AT_ONCE)] * (3 * AT_ONCE)
-    assert pack_some(large) == list(map(pack, large[:AT_ONCE]))
+    large = ["x" * (PIECE_BYTES // PACK_COUNT)] * (3 * PACK_COUNT)
+    assert pack_some(large) == list(map(pack, large[:PACK_COUNT]))
 
 
 @given(st.binary(max_size=200))

@@ -17,13 +17,12 @@ import zstandard
 
 from pyspark_checkpointer.checkpoint.latest import MAX_POINTER
 from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_catalog
 from pyspark_checkpointer.manifests.json_fields import dump
 from pyspark_checkpointer.manifests.keyed_records import encode, partition_of
 from pyspark_checkpointer.manifests.manifest_json import (
-    decode_catalog,
     decode_manifest,
     decode_pointer,
-    encode_catalog,
     encode_manifest,
     encode_pointer,
 )

@@ -13,7 +13,7 @@ from pyspark_checkpointer.consumers.journal import yaml_format
 from pyspark_checkpointer.consumers.kinesis import state as kinesis
 from pyspark_checkpointer.consumers.kinesis.sequence import TRIM_HORIZON
 from pyspark_checkpointer.errors import CheckpointError
-from pyspark_checkpointer.manifests import manifest_json, msgpack_values, positions_json
+from pyspark_checkpointer.manifests import catalog_json, manifest_json, msgpack_values, positions_json
 from pyspark_checkpointer.manifests.json_fields import dump
 from pyspark_checkpointer.storage import url
 from pyspark_checkpointer.table import parquet
@@ -73,10 +73,10 @@ TABLE: tuple[Decoder, ...] = (
     ),
     Decoder(
         "catalog",
-        lambda data: manifest_json.decode_catalog(wrapped.CATALOG_PATH, data),
-        (manifest_json.encode_catalog(CATALOG),),
+        lambda data: catalog_json.decode_catalog(wrapped.CATALOG_PATH, data),
+        (catalog_json.encode_catalog(CATALOG),),
         seeds.JSON_MARKS,
-        encode=manifest_json.encode_catalog,
+        encode=catalog_json.encode_catalog,
     ),
     Decoder(
         "segment",

@@ -53,7 +53,7 @@ class History:
         patch.setattr(table_module, "DRIVER_BYTES", choose([1, 3000, 16 << 20]))
         patch.setattr(compaction, "COMPACT_ROWS", choose([8, 65_536]))
         patch.setattr(compaction, "COMPACT_BYTES", choose([1000, 64 << 20]))
-        patch.setattr(compaction, "MOST_BYTES", choose([1, 5000, 512 << 20]))
+        patch.setattr(compaction, "MAX_DELTA_BYTES", choose([1, 5000, 512 << 20]))
         patch.setattr(compaction, "SMALL_PARTITION", choose([1, 5, 4096]))
         patch.setattr(compaction, "SMALL_BYTES", choose([1, 8 << 20]))
         patch.setattr(wide, "NARROW_BYTES", choose([1, 1 << 30]))

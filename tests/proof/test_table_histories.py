@@ -58,7 +58,7 @@ def test_large_rows_that_all_change_stay_readable_batch_after_batch(
 ) -> None:
     """The long run brings more than 2 GiB of one column together, which 32-bit offsets cannot hold."""
     scale = effort(20, 1)
-    for module, name in ((wide, "NARROW_BYTES"), *((compaction, n) for n in ("COMPACT_BYTES", "MOST_BYTES"))):
+    for module, name in ((wide, "NARROW_BYTES"), *((compaction, n) for n in ("COMPACT_BYTES", "MAX_DELTA_BYTES"))):
         monkeypatch.setattr(module, name, getattr(module, name) // scale)
     schema = schema_of({"k": "long", "v": "binary"}, ["k"])
     place = Place(schema)

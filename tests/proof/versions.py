@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pyspark_checkpointer.manifests import object_paths, segments
+from pyspark_checkpointer.manifests.catalog_json import decode_catalog
 from pyspark_checkpointer.manifests.digest import sha256
-from pyspark_checkpointer.manifests.manifest_json import decode_catalog, decode_manifest
+from pyspark_checkpointer.manifests.manifest_json import decode_manifest
 from pyspark_checkpointer.manifests.model import Artifact, Catalog, CatalogEntry, Manifest, Operator, Pointer, Ref
 from pyspark_checkpointer.storage.base import Blob
 

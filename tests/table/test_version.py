@@ -229,7 +229,7 @@ def test_a_partition_does_not_grow_when_others_leave_its_pack(monkeypatch: pytes
     sizes = {partition: delta.raw_size for partition, delta in place.pack(rows).items()}
     assert len({sizes[p] for p in range(8) if p != 3}) == 1
     assert 20 * 5000 < sizes[3] < 20 * 6000, "of rows as wide as its own"
-    monkeypatch.setattr(compaction, "MOST_BYTES", 2 * sizes[0])
+    monkeypatch.setattr(compaction, "MAX_DELTA_BYTES", 2 * sizes[0])
     assert compaction.table_rewrites(place.chains, 10, 0) == {3: 0}
     place.rewrite(dict.fromkeys(range(1, 8), 0))
     assert compaction.table_rewrites(place.chains, 10, 0) == {}, "the last one in a large pack is as small as it was"

@@ -1,0 +1,63 @@
+"""The kinds of keys in a partition, which decide whether a key can be equal to another key and not the same.
+
+A dict with the keys 1 and "a" never holds a second key that is equal to one of these and looks different, unless a key
+such as 1.0 or True comes. Most partitions are like that, and then the key that a caller gives is the key that stands.
+"""
+
+from collections.abc import Collection, Iterable
+from enum import Enum
+from typing import Any
+
+from pyspark_checkpointer.manifests.equal_keys import EXACT, kinds_of, may_differ, may_meet
+
+
+class KeyKinds(Enum):
+    """What is known of a partition's keys. Members are left along the arrows only, and `MIXED` is never left.
+
+    NO_NUMBERS ──> INTEGERS ──> MIXED
+        │  └─────> FLOATS ────────↑
+        └─────────────────────────┘
+    """
+
+    NO_NUMBERS = "equal keys are the same, and none is an int or float"
+    INTEGERS = "equal keys are the same, and the numbers among them are of type int"
+    FLOATS = "equal keys are the same, and the numbers among them are of type float, and not 0.0"
+    MIXED = "keys may be equal and not the same: the key that stands has to be looked up"
+
+    @classmethod
+    def of(cls, groups: Iterable[Collection[Any]]) -> "KeyKinds":
+        """Return the kinds of all keys of some groups, such as the dicts of a partition."""
+        groups = list(groups)
+        if may_meet(groups):
+            return MIXED
+        numbers = kinds_of(groups) & NUMBER_KINDS.keys()
+        return NUMBER_KINDS[numbers.pop()] if numbers else NO_NUMBERS
+
+    def with_key(self, key: Any) -> "KeyKinds":
+        """Return the kinds once `key`, which is of no type of `EXACT`, is or may be one of the keys."""
+        if self is MIXED:
+            return MIXED
+        kind = type(key)
+        own = NUMBER_KINDS.get(kind)
+        if own is not None:
+            # 0.0 may stand as -0.0, and the other way round.
+            return own if (self is own or self is NO_NUMBERS) and (key or own is INTEGERS) else MIXED
+        return MIXED if may_differ((key,)) else self
+
+    def are_unambiguous(self, keys: Collection[Any]) -> bool:
+        """Return whether none of `keys` can be equal to a stored key and differ from it, as far as their types tell."""
+        types = set(map(type, keys))
+        return (
+            types <= EXACT
+            or (self is INTEGERS and types == {int})
+            or (self is FLOATS and types == {float} and 0.0 not in keys)
+        )
+
+
+# Global names are looked up in half of the time that members of the class take.
+NO_NUMBERS, INTEGERS, FLOATS, MIXED = KeyKinds
+
+NUMBER_KINDS: dict[type, KeyKinds] = {int: INTEGERS, float: FLOATS}
+
+SIMPLE = EXACT | {int}
+"""Types of members with which a tuple is equal to no other tuple of such members, but for itself."""

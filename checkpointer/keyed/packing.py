@@ -1,0 +1,50 @@
+"""Pack many values of a partition at once, and tell which of them differ from what is known."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, pack_some
+
+PACK_BATCH = 256
+"""Values that are packed, and keys that are looked up, in one batch: the second time they are in the cache."""
+
+
+def pack_batches(
+    values: Iterable[tuple[Any, Any]], refused: dict[Any, UnsupportedValueError]
+) -> Iterator[dict[Any, bytes]]:
+    """Yield batches of packed values by key; add to `refused` the error for each value that cannot be stored."""
+    left = iter(values)
+    while batch := dict(islice(left, PACK_BATCH)):
+        keys = list(batch)
+        done = 0
+        while rest := keys[done:]:
+            try:
+                packed = pack_some(list(batch.values())[done:])
+            except UnsupportedValueError:
+                yield _pack_one_by_one({key: batch[key] for key in rest}, refused)
+                break
+            # Where values are large, `pack_some` packs only the first of them.
+            yield dict(zip(rest, packed, strict=False))
+            done += len(packed)
+
+
+def _pack_one_by_one(values: dict[Any, Any], refused: dict[Any, UnsupportedValueError]) -> dict[Any, bytes]:
+    """Return what can be packed; add to `refused` the error for each value that cannot."""
+    packed = {}
+    for key, value in values.items():
+        try:
+            packed[key] = pack(value)
+        except UnsupportedValueError as error:
+            refused[key] = error
+    return packed
+
+
+def differing(known: dict[Any, bytes], packed: dict[Any, bytes]) -> dict[Any, bytes]:
+    """Return the entries of `packed` that are not the same in `known`."""
+    if not known:
+        return packed
+    before = list(map(known.get, packed))
+    if before == list(packed.values()):
+        return {}
+    return {key: now for (key, now), old in zip(packed.items(), before, strict=True) if now != old}

@@ -1,0 +1,97 @@
+"""Turn the pairs of an update into as few changes of partitions as possible."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.keyed.content import PLAIN, Content, Step
+from pyspark_checkpointer.manifests.keyed_records import partitions_of, place_key
+from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, pack_some
+from pyspark_checkpointer.manifests.shown import show
+
+
+def check_key(key: Any) -> None:
+    """Raise `IllegalArgumentError` for a key that cannot be stored. `place_key` has checked those of a plain type."""
+    if type(key) in PLAIN:
+        return
+    try:
+        pack(key)
+    except UnsupportedValueError as error:
+        raise IllegalArgumentError(f"key {show(key)}: {error}") from None
+
+
+def pack_plain(value: Any) -> bytes | None:
+    """Return a value packed if it cannot change, else None; None too if it cannot be stored, as a save will say."""
+    if type(value) not in PLAIN:
+        return None
+    try:
+        return pack(value)
+    except UnsupportedValueError:
+        return None
+
+
+def steps_to_set(pairs: list[Any], partitions: int) -> Iterator[Step]:
+    """Yield the changes that set pairs, and empty the list. Pairs of the usual types are set by one change a partition.
+
+    Raises what a dict would for the first that is no pair, once those before it were yielded.
+    """
+    keys, values = [], []
+    failure = None
+    try:
+        for key, value in pairs:
+            keys.append(key)
+            values.append(value)
+    except (TypeError, ValueError) as error:  # one that is no pair
+        failure = error
+    pairs.clear()  # a value that the list still holds would count as held
+    types = set(map(type, values))
+    all_plain = types <= PLAIN
+    numbers = partitions_of(keys, partitions) if all_plain or types.isdisjoint(PLAIN) else None
+    packed = _pack_plain_values(values) if numbers is not None and all_plain else None
+    if numbers is None or (packed is None and all_plain):
+        for key, value in zip(keys, values, strict=True):
+            yield _step_to_set(key, value, partitions)
+    else:
+        operation = Content.assign if packed is None else Content.set_all_packed
+        by_partition: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
+        for number, key, data in zip(numbers, keys, values if packed is None else packed, strict=True):
+            by_partition[number][key] = data
+        for number, some in by_partition.items():
+            yield operation, (number, some)
+    if failure is not None:
+        raise failure
+
+
+def _step_to_set(key: Any, value: Any, partitions: int) -> Step:
+    """Return the change that sets one key."""
+    number, key = place_key(key, partitions)
+    if type(key) not in PLAIN:
+        check_key(key)
+    if type(value) in PLAIN:
+        try:  # as `pack_plain`, without one more call for each pair
+            return Content.set_all_packed, (number, {key: pack(value)})
+        except UnsupportedValueError:
+            pass  # it is kept as a live object, and refused by name when the state is saved
+    return Content.assign, (number, {key: value})
+
+
+def _pack_plain_values(values: list[Any]) -> list[bytes] | None:
+    """Return plain values packed; None where one cannot be stored, or where they are large."""
+    try:
+        packed = pack_some(values)
+    except UnsupportedValueError:
+        return None
+    return packed if len(packed) == len(values) else None
+
+
+def gather_steps(steps: Iterable[Step], gathered: list[Step]) -> None:
+    """Add steps to `gathered`, with one dict for steps of one partition that follow each other and do the same."""
+    last: dict[int, Step] = {}
+    for operation, (number, values) in steps:
+        before = last.get(number)
+        if before is not None and before[0] is operation:
+            before[1][1].update(values)
+        else:
+            last[number] = (operation, (number, values))
+            gathered.append(last[number])

@@ -1,0 +1,51 @@
+"""A catalog as JSON, and back: the checkpoints that are kept besides the recent history."""
+
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.json_fields import Fields, dump, format_time
+from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Catalog, CatalogEntry, Json
+
+
+def encode_catalog(catalog: Catalog) -> bytes:
+    """Return the bytes of a catalog."""
+    return dump(
+        {
+            "format_version": FORMAT_VERSION,
+            "id": str(catalog.id),
+            "entries": [
+                {
+                    "id": str(entry.ref.id),
+                    "digest": entry.ref.digest,
+                    "name": entry.name,
+                    "created": format_time(entry.created),
+                    "nonce": entry.nonce,
+                }
+                for entry in catalog.entries
+            ],
+            **catalog.extra,
+        }
+    )
+
+
+def decode_catalog(path: str, data: bytes) -> Catalog:
+    """Return the catalog at `path`. The caller has compared its bytes with the digest in the path."""
+    fields = Fields.parse(path, data)
+    catalog = Catalog(
+        id=fields.id("id"),
+        entries=tuple(_decode_entry(path, value) for value in fields.items("entries")),
+        extra=fields.rest(),
+    )
+    if catalog.id != object_paths.owner(path):
+        fields.fail(f"expected the id in its path, found {catalog.id}")
+    names = [entry.name for entry in catalog.entries if entry.name is not None]
+    if len(set(names)) != len(names):
+        fields.fail("two savepoints have the same name")
+    return catalog
+
+
+def _decode_entry(path: str, value: Json) -> CatalogEntry:
+    fields = Fields(f"{path}: entry", value)
+    ref = fields.ref()
+    name = fields.take("name")
+    if name is not None and not isinstance(name, str):
+        fields.fail(f"name: expected text or null, found {name!r:.60}")
+    return CatalogEntry(ref=ref, name=name, created=fields.time("created"), nonce=fields.text("nonce"))
