@@ -13,16 +13,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import segments
 from pyspark_checkpointer.manifests.model import Operator
 from pyspark_checkpointer.runtime import run_sync
-from tests.checkpoint.migrations import (
-    CHANGES,
-    MAP,
-    ROWS,
-    check_migrated,
-    fails,
-    old_job,
-    restored,
-    rows_of,
-)
+from tests.checkpoint.migrations import CHANGES, MAP, ROWS, check_migrated, fails, old_job, restored, rows_of
 from tests.world import Actor, World, contents
 
 

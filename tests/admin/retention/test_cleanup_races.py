@@ -10,15 +10,10 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import RetentionPolicy, runtime
-from pyspark_checkpointer.errors import (
-    CheckpointError,
-    FencedError,
-    RetiredError,
-    StalePlanError,
-)
+from pyspark_checkpointer.errors import CheckpointError, FencedError, RetiredError, StalePlanError
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.testing.requests import CrashError
-from tests.admin.retention.histories import NO_GRACE, LAST_TWO, garbage, mixed
+from tests.admin.retention.histories import LAST_TWO, NO_GRACE, garbage, mixed
 from tests.world import Actor, Contents, World, attempt, latest, line, put
 
 

@@ -3,9 +3,7 @@
 import pytest
 
 from pyspark_checkpointer import RetentionPolicy, runtime
-from pyspark_checkpointer.errors import (
-    CorruptionError,
-)
+from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests import object_paths
 from tests.admin.retention.histories import LAST_TWO, garbage, mixed
 from tests.world import World, line, put

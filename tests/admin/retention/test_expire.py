@@ -7,12 +7,9 @@ import pytest
 
 from pyspark_checkpointer import RetentionPolicy
 from pyspark_checkpointer.admin.retention.plan import Total
-from pyspark_checkpointer.errors import (
-    IllegalArgumentError,
-    RetiredError,
-)
+from pyspark_checkpointer.errors import IllegalArgumentError, RetiredError
 from pyspark_checkpointer.manifests import object_paths
-from tests.admin.retention.histories import NO_GRACE, LAST_TWO, garbage, mixed, with_clock
+from tests.admin.retention.histories import LAST_TWO, NO_GRACE, garbage, mixed, with_clock
 from tests.world import World, attempt, got, latest, line, put
 
 

@@ -17,7 +17,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId
-from tests.admin.retention.histories import NO_GRACE, LAST_TWO, garbage, mixed
+from tests.admin.retention.histories import LAST_TWO, NO_GRACE, garbage, mixed
 from tests.conftest import Root
 from tests.world import Contents, World, attempt, latest, line, put
 

@@ -14,13 +14,9 @@ import zstandard
 
 from pyspark_checkpointer import RetentionPolicy, runtime
 from pyspark_checkpointer.admin.retention.plan import Plan, PlanRow, Spool
-from pyspark_checkpointer.errors import (
-    CheckpointError,
-    CorruptionError,
-    StalePlanError,
-)
+from pyspark_checkpointer.errors import CheckpointError, CorruptionError, StalePlanError
 from pyspark_checkpointer.manifests import object_paths
-from tests.admin.retention.histories import NO_GRACE, LAST_TWO, garbage, mixed, with_clock
+from tests.admin.retention.histories import LAST_TWO, NO_GRACE, garbage, mixed, with_clock
 from tests.world import World, attempt, line, put
 
 
