@@ -113,10 +113,10 @@ class StoreScan:
 async def candidates(
     session: Session,
     spark_checkpoint: str | os.PathLike[str] | None,
-    storage_options: Mapping[str, Any] | None,
+    spark_storage_options: Mapping[str, Any] | None,
 ) -> list[Candidate]:
     """Return every manifest of the root with its evidence, the best first. Only reads."""
-    progress = None if spark_checkpoint is None else await read_progress(spark_checkpoint, storage_options)
+    progress = None if spark_checkpoint is None else await read_progress(spark_checkpoint, spark_storage_options)
     _, latest = await read_damaged(session.store)
     return Candidates((await survey(session, latest, progress)).candidates)
 

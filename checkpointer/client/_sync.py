@@ -131,7 +131,7 @@ class Checkpointer(SyncFace):
         self,
         what: CheckpointId | str | None,
         to_root: str | os.PathLike[str],
-        storage_options: Mapping[str, Any] | None = None,
+        to_storage_options: Mapping[str, Any] | None = None,
         *,
         fencing: Fencing = "required",
         progress: Progress | None = None,
@@ -142,11 +142,11 @@ class Checkpointer(SyncFace):
             what: A live checkpoint, as in `restore`; None for the committed one. This root, and its writer, go on as
                 they are.
             to_root: A folder or URL that holds no store yet. After a failure the same call begins anew.
-            storage_options: Those of `to_root`.
+            to_storage_options: Those of `to_root`.
             fencing: Of `to_root`, whatever it is here.
             progress: Called after each object, from another thread, with the bytes copied so far and in all.
         """
-        target = self._connect(to_root, storage_options, fencing)
+        target = self._connect(to_root, to_storage_options, fencing)
         wanted = as_selector(what)
         return self._run(export.export(self._session, wanted, target, progress))
 
@@ -154,7 +154,7 @@ class Checkpointer(SyncFace):
         self,
         what: CheckpointId | str | None,
         to_folder: str | os.PathLike[str],
-        storage_options: Mapping[str, Any] | None = None,
+        to_storage_options: Mapping[str, Any] | None = None,
         *,
         operators: Collection[str] | None = None,
         fencing: Fencing = "required",
@@ -168,7 +168,7 @@ class Checkpointer(SyncFace):
         Args:
             what: A live checkpoint, as in `restore`; None for the committed one.
             to_folder: A folder or URL that is empty or not there. Nothing is overwritten.
-            storage_options: Those of `to_folder`.
+            to_storage_options: Those of `to_folder`.
             operators: Only these; by default all, but for those of the job's own bytes.
             fencing: Of `to_folder`.
             progress: Told partitions: those written, and how many there are.
@@ -176,14 +176,14 @@ class Checkpointer(SyncFace):
         require("pyarrow", "spark", self.root)
         from pyspark_checkpointer.table.export import export_parquet  # pyarrow, only for those who use tables
 
-        target = open_files(to_folder, storage_options, fencing)
+        target = open_files(to_folder, to_storage_options, fencing)
         wanted = as_selector(what)
         return self._run(export_parquet(self._session, wanted, target, operators, progress))
 
     def rewind(
         self,
         spark_checkpoint: str | os.PathLike[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        spark_storage_options: Mapping[str, Any] | None = None,
         *,
         to: CheckpointId | str,
         stopped: bool = False,
@@ -198,7 +198,8 @@ class Checkpointer(SyncFace):
 
         Args:
             spark_checkpoint: The query's `checkpointLocation`; by default the one that its last checkpoint names.
-            storage_options: Those of `spark_checkpoint`; by default those of the root, on a store of the same kind.
+            spark_storage_options: Those of `spark_checkpoint`; by default those of the root, on a store of the same
+                kind.
             to: A live checkpoint, as in `restore`.
             stopped: Says that the query does not run, where that cannot be seen from here. A driver that can be seen
                 alive is refused all the same.
@@ -210,7 +211,7 @@ class Checkpointer(SyncFace):
                 knows its offsets any more.
             CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
         """
-        wanted, where = CheckpointSelector.parse(to), self._where(spark_checkpoint, storage_options)
+        wanted, where = CheckpointSelector.parse(to), self._where(spark_checkpoint, spark_storage_options)
         return self._run(
             rewind.rewind(self._session, wanted, where, rewind.Options(stopped, dry_run, progress=progress))
         )
@@ -218,7 +219,7 @@ class Checkpointer(SyncFace):
     def undo_rewind(
         self,
         spark_checkpoint: str | os.PathLike[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        spark_storage_options: Mapping[str, Any] | None = None,
         *,
         stopped: bool = False,
         dry_run: bool = False,
@@ -229,7 +230,7 @@ class Checkpointer(SyncFace):
         What was done since is left in turn, and kept as a savepoint. Where the last rewind was an undo, that is
         finished; if there is nothing to finish, nothing is done. See `rewind`.
         """
-        where = self._where(spark_checkpoint, storage_options)
+        where = self._where(spark_checkpoint, spark_storage_options)
         return self._run(rewind.undo(self._session, where, rewind.Options(stopped, dry_run, progress=progress)))
 
     def fork(
@@ -237,7 +238,7 @@ class Checkpointer(SyncFace):
         what: CheckpointId | str,
         to_root: str | os.PathLike[str],
         to_spark_checkpoint: str | os.PathLike[str],
-        storage_options: Mapping[str, Any] | None = None,
+        to_storage_options: Mapping[str, Any] | None = None,
         *,
         spark_checkpoint: str | os.PathLike[str] | None = None,
         spark_storage_options: Mapping[str, Any] | None = None,
@@ -253,7 +254,7 @@ class Checkpointer(SyncFace):
             what: A live checkpoint, as in `restore`.
             to_root: A folder or URL that holds no store yet.
             to_spark_checkpoint: An empty folder, or one that is not there: the `checkpointLocation` of the new query.
-            storage_options: Those of `to_root`, and of `to_spark_checkpoint` on a store of the same kind.
+            to_storage_options: Those of `to_root`, and of `to_spark_checkpoint` on a store of the same kind.
             spark_checkpoint: The `checkpointLocation` of the first query; by default the one that the checkpoint names.
             spark_storage_options: Those of `spark_checkpoint`; by default those of this root, on a store of the same
                 kind.
@@ -261,23 +262,23 @@ class Checkpointer(SyncFace):
             progress: Called after each object of the state, from another thread, with the bytes copied and in all.
         """
         wanted, where = CheckpointSelector.parse(what), self._where(spark_checkpoint, spark_storage_options)
-        target = self._connect(to_root, storage_options, fencing)
-        options = options_near(to_spark_checkpoint, target.store.url, storage_options)
+        target = self._connect(to_root, to_storage_options, fencing)
+        options = options_near(to_spark_checkpoint, target.store.url, to_storage_options)
         log = open_files(to_spark_checkpoint, options, fencing)
         return self._run(fork.fork(self._session, wanted, target, where, log, progress))
 
     def repair_candidates(
         self,
         spark_checkpoint: str | os.PathLike[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        spark_storage_options: Mapping[str, Any] | None = None,
     ) -> list[Candidate]:
         """What a root without a readable `_latest` could be repaired to, with the evidence for each, best first.
 
         Args:
             spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
-            storage_options: Those of `spark_checkpoint`.
+            spark_storage_options: Those of `spark_checkpoint`.
         """
-        return self._run(repair_candidates.candidates(self._session, fixed(spark_checkpoint), storage_options))
+        return self._run(repair_candidates.candidates(self._session, fixed(spark_checkpoint), spark_storage_options))
 
     def repair_plan(self, to: CheckpointId | str, *, progress: Progress | None = None) -> RepairPlan:
         """Say what `repair` would keep of one of `repair_candidates()`, and what would be missing. Only reads.
