@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from pyspark_checkpointer.admin import export, repair, repair_candidates, savepoints
+from pyspark_checkpointer.admin import export, repair, repair_candidates, rollback, savepoints
 from pyspark_checkpointer.admin.losses import RepairPlan
 from pyspark_checkpointer.admin.repair_candidates import Candidate
 from pyspark_checkpointer.admin.retention import garbage_collect
@@ -18,7 +18,8 @@ from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.savepoints import Savepoint
 from pyspark_checkpointer.admin.streaming import fork, rewind
 from pyspark_checkpointer.admin.streaming.fork import Fork
-from pyspark_checkpointer.admin.streaming.rewind import Rewind
+from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOptions
+from pyspark_checkpointer.admin.update_latest import update_latest
 from pyspark_checkpointer.checkpoint import low_level, restore
 from pyspark_checkpointer.checkpoint.migration import Transform
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
@@ -127,7 +128,7 @@ class AsyncCheckpointer(AsyncFace):
         Every object of that checkpoint is read and compared first, one request for each. Where one is damaged,
         `CorruptionError` names it and nothing is changed. `progress` is told bytes.
         """
-        return await self._run(savepoints.rollback(self._session, CheckpointSelector.parse(to), progress=progress))
+        return await self._run(rollback.rollback(self._session, CheckpointSelector.parse(to), progress=progress))
 
     async def export(
         self,
@@ -215,7 +216,7 @@ class AsyncCheckpointer(AsyncFace):
         """
         wanted, where = CheckpointSelector.parse(to), self._where(spark_checkpoint, spark_storage_options)
         return await self._run(
-            rewind.rewind(self._session, wanted, where, rewind.Options(stopped, dry_run, progress=progress))
+            rewind.rewind(self._session, wanted, where, RewindOptions(stopped, dry_run, progress=progress))
         )
 
     async def undo_rewind(
@@ -233,7 +234,7 @@ class AsyncCheckpointer(AsyncFace):
         finished; if there is nothing to finish, nothing is done. See `rewind`.
         """
         where = self._where(spark_checkpoint, spark_storage_options)
-        return await self._run(rewind.undo(self._session, where, rewind.Options(stopped, dry_run, progress=progress)))
+        return await self._run(rewind.undo(self._session, where, RewindOptions(stopped, dry_run, progress=progress)))
 
     async def fork(
         self,
@@ -378,7 +379,7 @@ class AsyncCheckpointer(AsyncFace):
 
         Asks for each object that was written under this id: all that a manifest names must be there before.
         """
-        return await self._run(savepoints.update_latest(self._session, as_id(id)))
+        return await self._run(update_latest(self._session, as_id(id)))
 
     async def read_latest(self) -> CheckpointId | None:
         """Return the committed checkpoint's id, as it is now."""

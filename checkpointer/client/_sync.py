@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from pyspark_checkpointer.admin import export, repair, repair_candidates, savepoints
+from pyspark_checkpointer.admin import export, repair, repair_candidates, rollback, savepoints
 from pyspark_checkpointer.admin.losses import RepairPlan
 from pyspark_checkpointer.admin.repair_candidates import Candidate
 from pyspark_checkpointer.admin.retention import garbage_collect
@@ -16,7 +16,8 @@ from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.savepoints import Savepoint
 from pyspark_checkpointer.admin.streaming import fork, rewind
 from pyspark_checkpointer.admin.streaming.fork import Fork
-from pyspark_checkpointer.admin.streaming.rewind import Rewind
+from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOptions
+from pyspark_checkpointer.admin.update_latest import update_latest
 from pyspark_checkpointer.checkpoint import low_level, restore
 from pyspark_checkpointer.checkpoint.migration import Transform
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
@@ -125,7 +126,7 @@ class Checkpointer(SyncFace):
         Every object of that checkpoint is read and compared first, one request for each. Where one is damaged,
         `CorruptionError` names it and nothing is changed. `progress` is told bytes.
         """
-        return self._run(savepoints.rollback(self._session, CheckpointSelector.parse(to), progress=progress))
+        return self._run(rollback.rollback(self._session, CheckpointSelector.parse(to), progress=progress))
 
     def export(
         self,
@@ -213,7 +214,7 @@ class Checkpointer(SyncFace):
         """
         wanted, where = CheckpointSelector.parse(to), self._where(spark_checkpoint, spark_storage_options)
         return self._run(
-            rewind.rewind(self._session, wanted, where, rewind.Options(stopped, dry_run, progress=progress))
+            rewind.rewind(self._session, wanted, where, RewindOptions(stopped, dry_run, progress=progress))
         )
 
     def undo_rewind(
@@ -231,7 +232,7 @@ class Checkpointer(SyncFace):
         finished; if there is nothing to finish, nothing is done. See `rewind`.
         """
         where = self._where(spark_checkpoint, spark_storage_options)
-        return self._run(rewind.undo(self._session, where, rewind.Options(stopped, dry_run, progress=progress)))
+        return self._run(rewind.undo(self._session, where, RewindOptions(stopped, dry_run, progress=progress)))
 
     def fork(
         self,
@@ -374,7 +375,7 @@ class Checkpointer(SyncFace):
 
         Asks for each object that was written under this id: all that a manifest names must be there before.
         """
-        return self._run(savepoints.update_latest(self._session, as_id(id)))
+        return self._run(update_latest(self._session, as_id(id)))
 
     def read_latest(self) -> CheckpointId | None:
         """Return the committed checkpoint's id, as it is now."""

@@ -15,6 +15,8 @@ from pyspark_checkpointer.admin import savepoints
 from pyspark_checkpointer.admin.retention.delete import delete_checkpoint
 from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan, clean, make_plan
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.admin.rollback import rollback
+from pyspark_checkpointer.admin.update_latest import update_latest
 from pyspark_checkpointer.checkpoint import low_level, restore, save
 from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
@@ -161,14 +163,14 @@ class Actor:
             manifest = Manifest(checkpoint, parent=base.parent, operators={**base.manifest.operators, "log": log})
             await low_level.save_manifest(self.session, manifest)
             with self._attempts("commit", checkpoint):
-                await self._attempt(checkpoint, savepoints.update_latest(self.session, checkpoint))
+                await self._attempt(checkpoint, update_latest(self.session, checkpoint))
 
     async def roll_back(self, to: CheckpointId | str) -> None:
         where = {"target": str(to)} if isinstance(to, CheckpointId) else {"name": to}
         fresh = self.session._base is None
         with self.deed("rollback", target=to), self.asks("rollback", fresh=fresh, **where) as asked:
             self.content = None
-            made = await savepoints.rollback(self.session, CheckpointSelector.parse(to))
+            made = await rollback(self.session, CheckpointSelector.parse(to))
             asked.result = {"id": str(made)}
             self.stage.acknowledge(made)
 

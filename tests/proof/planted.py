@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_checkpointer.admin import savepoints
+from pyspark_checkpointer.admin import rollback, savepoints
 from pyspark_checkpointer.admin.retention import delete, expire, garbage_collect, plan, policy, reachability
 from pyspark_checkpointer.checkpoint import history, latest, objects, prepared, restore, save, upload, writer
 from pyspark_checkpointer.storage import compare_and_swap
@@ -234,7 +234,7 @@ PLANTED = (
     ),
     Planted(
         "rollback not re-validated",
-        savepoints._rollback,
+        rollback._rollback,
         "if await is_live(session.store, head, target.id) != target:",
         "if False:",
         scene="a rollback beside a cleanup",
@@ -336,7 +336,7 @@ PLANTED = (
     ),
     Planted(
         "a rollback to another checkpoint than was asked for",
-        savepoints._rollback,
+        rollback._rollback,
         "read_live(session, head, to))",
         "read_live(session, head, CheckpointSelector('latest')))",
         scene="a rollback beside a commit",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer
-from pyspark_checkpointer.admin.streaming import log_edit, rewind
+from pyspark_checkpointer.admin.streaming import log_edit, rewind_attempt
 from pyspark_checkpointer.admin.streaming.log_edit import put_new
 from pyspark_checkpointer.admin.streaming.offset_log import open_log, read_log
 from pyspark_checkpointer.checkpoint import objects
@@ -105,14 +105,14 @@ def test_each_way_to_name_a_checkpoint(query: Query) -> None:
 def test_of_two_rewinds_at_once_one_does_it_and_keeps_its_way_back(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = rewind.rollback
+    original = rewind_attempt.rollback
 
     async def after_another(*args: object, **options: object) -> object:
-        monkeypatch.setattr(rewind, "rollback", original)
+        monkeypatch.setattr(rewind_attempt, "rollback", original)
         await AsyncCheckpointer(query.root).rewind(to="epoch=2")
         return await original(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rewind, "rollback", after_another)
+    monkeypatch.setattr(rewind_attempt, "rollback", after_another)
     with pytest.raises(CheckpointError, match="stop it first"):
         Checkpointer(query.root).rewind(to=BACK)
     assert Checkpointer(query.root).restore().epoch == 2  # type: ignore[union-attr]
@@ -153,7 +153,7 @@ def test_an_undo_of_what_recorded_no_offsets_is_as_safe(tmp_path: Path, monkeypa
     query.recording = True
     assert [query.run(), query.run(step=17)] == [LAST - 1, LAST]
     with monkeypatch.context() as patched, pytest.raises(CrashError):
-        patched.setattr(rewind, "apply", _stop)
+        patched.setattr(rewind_attempt, "apply_log_plan", _stop)
         Checkpointer(query.root).undo_rewind(query.spark)
     assert query.run() is None
     Checkpointer(query.root).undo_rewind(query.spark)
@@ -230,7 +230,7 @@ def test_an_undo_of_a_rewind_that_was_interrupted_cuts_nothing_more(
     query.begin()  # planned, not run
     before = query.files()
     with monkeypatch.context() as patched, pytest.raises(CrashError):
-        patched.setattr(rewind, "apply", _stop)
+        patched.setattr(rewind_attempt, "apply_log_plan", _stop)
         Checkpointer(query.root).rewind(query.spark, to=BACK)
     assert Checkpointer(query.root).restore().epoch == TO  # type: ignore[union-attr]
     Checkpointer(query.root).undo_rewind()
@@ -281,8 +281,8 @@ def test_a_job_that_commits_meanwhile_stops_the_rewind(query: Query, monkeypatch
         async with other.begin(epoch=99):
             pass
 
-    original = rewind.write_record
-    monkeypatch.setattr(rewind, "write_record", commits_first)
+    original = rewind_attempt.write_record
+    monkeypatch.setattr(rewind_attempt, "write_record", commits_first)
     with pytest.raises(CheckpointError, match="stop it first"):
         Checkpointer(query.root).rewind(to=BACK)
     assert query.files() == before
@@ -293,14 +293,14 @@ def test_a_job_that_commits_meanwhile_stops_the_rewind(query: Query, monkeypatch
 
 
 def test_spark_that_plans_a_batch_meanwhile_is_cut_too(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = log_edit.apply
+    original = log_edit.apply_log_plan
 
     async def plans_first(*args: object) -> None:
-        monkeypatch.setattr(rewind, "apply", original)
+        monkeypatch.setattr(rewind_attempt, "apply_log_plan", original)
         await original(*args)  # type: ignore[arg-type]
         query.write("offsets/9", f'v1\n{METADATA}\n{{"at":1000}}')
 
-    monkeypatch.setattr(rewind, "apply", plans_first)
+    monkeypatch.setattr(rewind_attempt, "apply_log_plan", plans_first)
     Checkpointer(query.root).rewind(to=BACK)
     assert query.numbers("offsets") == [*range(TO + 2)]
     assert query.run() == TO + 1

@@ -191,7 +191,12 @@ def test_so_it_is_on_a_store_of_objects(bucket: Place, tmp_path: Path, work: Wor
 
 PLANTED = (
     (go_back, Planted("the oldest is cut first", log_plan.plan_log, "sorted(files, reverse=True)", "sorted(files)")),
-    (go_back, Planted("what is cut is lost", log_edit.apply, 'await _keep(store, f"{kept_in}{path}", data)', "pass")),
+    (
+        go_back,
+        Planted(
+            "what is cut is lost", log_edit.apply_log_plan, 'await _copy_aside(store, f"{kept_in}{path}", data)', "pass"
+        ),
+    ),
     (
         go_back,
         Planted(
@@ -201,7 +206,7 @@ PLANTED = (
             "((OFFSETS, log.offsets),)",
         ),
     ),
-    (undo, Planted("nothing is put back", log_edit.apply, "in plan.write.items():", "in ():")),
+    (undo, Planted("nothing is put back", log_edit.apply_log_plan, "in plan.write.items():", "in ():")),
 )
 
 
