@@ -94,7 +94,7 @@ async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> 
             kept = await resolve_live(session, head, wanted)
         elif await is_live(session.store, head, kept.id) != kept:
             raise RetiredError(f"{session.store.url}: {kept.id} was retired before it became savepoint {name!r}")
-        return await recatalogue(session, head, (*entries, CatalogEntry(kept, name, created, nonce)))
+        return await replace_catalog(session, head, (*entries, CatalogEntry(kept, name, created, nonce)))
 
     await cas_loop(session.store, await read_head(session.store), step)
     assert kept is not None
@@ -115,13 +115,13 @@ async def delete_savepoint(session: Session, name: str) -> None:
                 raise SavepointNotFoundError(f"{session.store.url}: no savepoint {name!r:.80}")
         # By nonce: somebody may have deleted the name and given it to another checkpoint since.
         rest = tuple(entry for entry in entries if entry.nonce != meant.nonce)
-        return None if len(rest) == len(entries) else await recatalogue(session, head, rest)
+        return None if len(rest) == len(entries) else await replace_catalog(session, head, rest)
 
     await cas_loop(session.store, await read_head(session.store), step)
     logger.info("%s: savepoint %r was deleted", session.store.url, name)
 
 
-async def recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry, ...]) -> Pointer:
+async def replace_catalog(session: Session, head: Head, entries: tuple[CatalogEntry, ...]) -> Pointer:
     """Return the pointer with a new catalog of these entries.
 
     The catalog gets a new id above the committed sequence, so that no cleanup that stalled takes it for garbage.

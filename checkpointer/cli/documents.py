@@ -205,8 +205,8 @@ def plan_row(row: PlanRow) -> nouns.PlanRow:
         "bytes": row.size,
         "action": row.action,
         "reason": row.reason,
-        "named_by": row.named_by,
-        "namers": row.namers,
+        "referenced_by": row.referenced_by,
+        "reference_count": row.reference_count,
         "leftover": row.leftover,
     }
 

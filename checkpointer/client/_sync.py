@@ -107,7 +107,7 @@ class Checkpointer(SyncFace):
 
         Without a policy nothing is retired. Only reads.
         """
-        return self._run(garbage_collect.make_plan(self._session, policy))
+        return self._run(garbage_collect.plan_retire_and_sweep(self._session, policy))
 
     def apply(self, plan: Plan, *, progress: Progress | None = None) -> Cleaned:
         """Do what a plan says; or raise `StalePlanError`, having done nothing, where that came to be needed since."""
@@ -118,7 +118,7 @@ class Checkpointer(SyncFace):
 
         Safe beside a running job, readers, and other cleanups; fences nobody. Without a policy it only deletes garbage.
         """
-        return self._run(garbage_collect.clean(self._session, policy, progress))
+        return self._run(garbage_collect.retire_and_sweep(self._session, policy, progress))
 
     def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
         """Commit an older checkpoint's content on top of the history. Returns the new id. `to` is as in `restore`.

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark_checkpointer.admin import savepoints
 from pyspark_checkpointer.admin.retention.delete import delete_checkpoint
-from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan, clean, make_plan
+from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan, plan_retire_and_sweep, retire_and_sweep
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.rollback import rollback
 from pyspark_checkpointer.admin.update_latest import update_latest
@@ -242,13 +242,15 @@ class Actor:
 
     async def clean(self, keep_last: int) -> None:
         with self.deed("clean", keep_last=keep_last), self.asks("clean", keep_last=keep_last) as asked:
-            done = await clean(self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace))
+            done = await retire_and_sweep(self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace))
             asked.result = {"ids": [str(one) for one in done.retired]}
 
     async def retain(self, keep_last: int) -> None:
         """A plan that was made before, and is applied when others have moved on."""
         with self.deed("retain", keep_last=keep_last):
-            plan = await make_plan(self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace))
+            plan = await plan_retire_and_sweep(
+                self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace)
+            )
             with self.asks("retire", ids=[str(ref.id) for ref in plan.retired]):
                 await apply_plan(self.session, plan)
 

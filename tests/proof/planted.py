@@ -97,14 +97,14 @@ PLANTED = (
     ),
     Planted(
         "a catalog with the committed sequence",
-        savepoints.recatalogue,
+        savepoints.replace_catalog,
         "session.draw_id(head.sequence)",
         "session.draw_id(head.sequence - 1)",
         scene="a savepoint beside a cleanup",
     ),
     Planted(
         "a catalog named after the checkpoint",
-        savepoints.recatalogue,
+        savepoints.replace_catalog,
         "session.draw_id(head.sequence)",
         "head.committed.id",
         scene="a savepoint beside a cleanup",
@@ -226,7 +226,7 @@ PLANTED = (
     ),
     Planted(
         "savepoints take over",
-        savepoints.recatalogue,
+        savepoints.replace_catalog,
         "return replace(head.pointer, ",
         "from pyspark_checkpointer.manifests.model import Writer\n"
         "    return replace(head.pointer, writer=Writer(head.writer.epoch + 1, session._instance), ",
@@ -258,7 +258,7 @@ PLANTED = (
     NO_SEQUENCE_RULE,
     Planted(
         "a sweep with the sequence of another reading",
-        garbage_collect.judge_store,
+        garbage_collect.begin_plan,
         "GarbageClassifier(head.sequence, await index_live(session, head, decision, policy.grace))",
         "GarbageClassifier("
         "(await __import__('pyspark_checkpointer').checkpoint.latest.read_head(session.store)).sequence, "
@@ -290,7 +290,7 @@ PLANTED = (
     ),
     Planted(
         "a boundary that goes back",
-        expire.without,
+        expire.pointer_without,
         "max(old.boundary, live.chain[run - 1].id.sequence)",
         "live.chain[run - 1].id.sequence - 1",
     ),

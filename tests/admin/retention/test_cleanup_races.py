@@ -156,9 +156,9 @@ def test_a_sweep_that_stalled_for_long_still_deletes_only_what_is_dead(world: Wo
 
 
 async def _clean(client: Actor) -> None:
-    from pyspark_checkpointer.admin.retention.garbage_collect import clean
+    from pyspark_checkpointer.admin.retention.garbage_collect import retire_and_sweep
 
-    await clean(client._session, LAST_TWO)
+    await retire_and_sweep(client._session, LAST_TWO)
 
 
 def test_a_reader_whose_checkpoint_goes_is_told_so(world: World) -> None:

@@ -59,7 +59,7 @@ def test_a_plan_has_every_object_once_and_deletes_nothing(world: World) -> None:
     assert "not of the format" in by_path["notes.txt"].reason
     assert by_path[object_paths.manifest(ids[1])].reason == "savepoint 'second'"
     assert by_path[object_paths.manifest(ids[2])].action == "later"
-    assert by_path[object_paths.manifest(ids[2])].named_by == str(ids[2])
+    assert by_path[object_paths.manifest(ids[2])].referenced_by == str(ids[2])
     assert {row.reason for row in rows if row.action == "delete"} == {"no live checkpoint names it"}
     assert [c.id for c in plan.checkpoints if not c.keep] == [ids[0], *ids[2:5]]
 
@@ -70,9 +70,13 @@ def test_a_row_names_the_strongest_of_those_that_need_an_object(world: World) ->
     client.savepoint("first", ids[0])
     rows = {row.path: row for row in client.plan(RetentionPolicy(keep_last=1))}
     (shared,) = [path for path in rows if path.startswith(f"artifacts/shared/0/{ids[0]}")]
-    assert (rows[shared].named_by, rows[shared].namers, rows[shared].action) == (str(ids[0]), 3, "keep")
+    assert (rows[shared].referenced_by, rows[shared].reference_count, rows[shared].action) == (str(ids[0]), 3, "keep")
     (newest,) = [path for path in rows if path.startswith(f"artifacts/shared/0/{ids[3]}")]
-    assert (rows[newest].named_by, rows[newest].namers, rows[newest].reason) == (str(ids[5]), 3, "committed")
+    assert (rows[newest].referenced_by, rows[newest].reference_count, rows[newest].reason) == (
+        str(ids[5]),
+        3,
+        "committed",
+    )
 
 
 def test_a_saved_plan_is_the_same_plan(world: World, tmp_path: Path) -> None:
