@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier, PlanRow
 from pyspark_checkpointer.admin.retention.expire import retire
 from pyspark_checkpointer.admin.retention.garbage_collect import (
     DELETE_BATCH,
@@ -20,7 +21,7 @@ from pyspark_checkpointer.admin.retention.garbage_collect import (
     check_policy,
     classify_leftovers,
 )
-from pyspark_checkpointer.admin.retention.plan import GarbageClassifier, Plan, PlanRow, Total
+from pyspark_checkpointer.admin.retention.plan import Plan, Total
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER
 from pyspark_checkpointer.client._sync import Checkpointer

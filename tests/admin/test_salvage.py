@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState, runtime
-from pyspark_checkpointer.admin import salvage
+from pyspark_checkpointer.admin import older_states, salvage
 from pyspark_checkpointer.admin.losses import RepairPlan
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.errors import (
@@ -359,20 +359,28 @@ def test_the_command_says_what_would_be_missing_and_does_nothing_unasked(tmp_pat
 PLANTED = (
     Planted(
         "the parent is taken for the older state",
-        salvage._Look._before,
+        older_states.OlderStates._step_back,
         "object_paths.owner(path)",
         "max(self._found.manifests)",
     ),
     Planted(
         "damage is not looked for in slices",
-        salvage._Look._partitions,
-        "if not await self._is_whole(artifact)",
+        salvage._Search._partitions,
+        "if not await self._slices.is_intact(artifact)",
         "if False",
     ),
     Planted(
-        "a damaged object takes all with it", salvage._Look._partitions, "if not await self._is_whole(artifact)", ""
+        "a damaged object takes all with it",
+        salvage._Search._partitions,
+        "if not await self._slices.is_intact(artifact)",
+        "",
     ),
-    Planted("an older state is not looked at", salvage._Look._older_chain, "await self._all_whole(previous)", "True"),
+    Planted(
+        "an older state is not looked at",
+        older_states.OlderStates.find_chain,
+        "await self._slices.are_intact(previous)",
+        "True",
+    ),
 )
 
 

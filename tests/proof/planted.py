@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_checkpointer.admin import rollback, savepoints
-from pyspark_checkpointer.admin.retention import delete, expire, garbage_collect, plan, policy, reachability
+from pyspark_checkpointer.admin.retention import classifier, delete, expire, garbage_collect, policy, reachability
 from pyspark_checkpointer.checkpoint import history, latest, objects, prepared, restore, save, upload, writer
 from pyspark_checkpointer.storage import compare_and_swap
 from pyspark_checkpointer.storage.memory import store as memory
@@ -45,7 +45,7 @@ class Planted:
 
 NO_SEQUENCE_RULE = Planted(
     "a sweep that ignores the sequence rule",
-    plan.GarbageClassifier.__call__,
+    classifier.GarbageClassifier.__call__,
     "if owner.sequence > self.sequence:",
     "if False:",
 )

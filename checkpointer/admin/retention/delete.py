@@ -4,8 +4,8 @@ import logging
 from dataclasses import replace
 from datetime import timedelta
 
+from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier
 from pyspark_checkpointer.admin.retention.expire import LiveCheckpoints, decide, pointer_without
-from pyspark_checkpointer.admin.retention.plan import GarbageClassifier
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, index_live
 from pyspark_checkpointer.checkpoint import objects

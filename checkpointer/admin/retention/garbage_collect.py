@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier, PlanRow
 from pyspark_checkpointer.admin.retention.expire import (
     LiveCheckpoints,
     RetentionDecision,
@@ -20,7 +21,7 @@ from pyspark_checkpointer.admin.retention.expire import (
     retire,
     retire_chosen,
 )
-from pyspark_checkpointer.admin.retention.plan import GarbageClassifier, Plan, PlannedCheckpoint, PlanRow, Spool, Total
+from pyspark_checkpointer.admin.retention.plan import Plan, PlannedCheckpoint, Spool, Total
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER, index_live
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent

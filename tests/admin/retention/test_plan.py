@@ -13,7 +13,8 @@ import pytest
 import zstandard
 
 from pyspark_checkpointer import RetentionPolicy, runtime
-from pyspark_checkpointer.admin.retention.plan import Plan, PlanRow, Spool
+from pyspark_checkpointer.admin.retention.classifier import PlanRow
+from pyspark_checkpointer.admin.retention.plan import Plan, Spool
 from pyspark_checkpointer.errors import CheckpointError, CorruptionError, StalePlanError
 from pyspark_checkpointer.manifests import object_paths
 from tests.admin.retention.histories import LAST_TWO, NO_GRACE, garbage, mixed, with_clock
