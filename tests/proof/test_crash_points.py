@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_checkpointer.admin import export as copies
-from pyspark_checkpointer.admin.retention import plan
+from pyspark_checkpointer.admin.retention import classifier
 from pyspark_checkpointer.checkpoint import objects, restore, save
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests import object_paths, segments
@@ -132,7 +132,7 @@ ALWAYS = [
     (
         Planted(
             "catalogs that are never swept",
-            plan.GarbageClassifier.__call__,
+            classifier.GarbageClassifier.__call__,
             "if owner.sequence > self.sequence:",
             "if owner.sequence > self.sequence or path.startswith('catalog/'):",
         ),
