@@ -27,7 +27,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSize:
-    """Sizes of one operator's chains, in stored bytes. What several partitions share counts once."""
+    """Sizes of one operator's chains, in stored bytes.
+
+    What several partitions share counts once.
+    """
 
     partitions: int
     chain: Spread | None
@@ -51,12 +54,18 @@ class PartitionSize:
 
 
 def is_loaded(operator: Operator) -> bool:
-    """Return whether the chains are loaded. Those that stand in segments are read only where they are needed."""
+    """Return whether the chains are loaded.
+
+    Those that stand in segments are read only where they are needed.
+    """
     return len(operator.patches) == len(operator.segments)
 
 
 def partitions(operator: Operator) -> int:
-    """Return how many partitions have state; where the chains are not loaded, how many could have."""
+    """Return how many partitions have state.
+
+    Where the chains are not loaded, it is how many could have.
+    """
     return len(operator.chains) if is_loaded(operator) else operator.partitions
 
 
@@ -83,7 +92,10 @@ def operator_size(operator: Operator) -> OperatorSize:
 
 
 def partition_bytes(operator: Operator) -> dict[int, int]:
-    """Return the stored bytes of each partition. Shared bytes are divided by the records that each has in them."""
+    """Return the stored bytes of each partition.
+
+    Shared bytes are divided by the records that each has in them.
+    """
     records: Counter[tuple[str, int]] = Counter()
     sharers: Counter[tuple[str, int]] = Counter()
     for artifact in artifacts_of(operator):
@@ -91,6 +103,7 @@ def partition_bytes(operator: Operator) -> dict[int, int]:
         sharers[artifact.path, artifact.offset] += 1
 
     def share(artifact: Artifact) -> float:
+        """Return the part of a slice's bytes that this partition's records take."""
         place = artifact.path, artifact.offset
         if sharers[place] == 1 or not records[place]:
             return artifact.length / sharers[place]
@@ -128,7 +141,10 @@ def operators_of_objects(manifest: Manifest) -> dict[str, str]:
 
 
 def bytes_by_attempt(sizes: dict[str, int]) -> dict[str, int]:
-    """Return the bytes that each attempt wrote, by its id as text, from the sizes of objects by path."""
+    """Return the bytes that each attempt wrote, by its id as text.
+
+    `sizes` has the bytes of objects by path.
+    """
     written: defaultdict[str, int] = defaultdict(int)
     for path, size in sizes.items():
         written[str(object_paths.owner(path))] += size
@@ -136,7 +152,10 @@ def bytes_by_attempt(sizes: dict[str, int]) -> dict[str, int]:
 
 
 def written_bytes(manifest: Manifest) -> tuple[int, int] | None:
-    """Return the bytes of snapshots and of deltas that a checkpoint wrote itself; None where chains are not loaded."""
+    """Return the bytes of snapshots and of deltas that a checkpoint wrote itself.
+
+    None where chains are not loaded.
+    """
     if not all(map(is_loaded, manifest.operators.values())):
         return None
     slices = {
@@ -150,7 +169,10 @@ def written_bytes(manifest: Manifest) -> tuple[int, int] | None:
 
 
 def checkpoint_bytes(manifest: Manifest) -> tuple[int, int] | None:
-    """Return the bytes of all objects of a checkpoint, and of those it wrote; None where chains are not loaded."""
+    """Return the bytes of all objects of a checkpoint, and of those it wrote.
+
+    None where chains are not loaded.
+    """
     if not all(map(is_loaded, manifest.operators.values())):
         return None
     sizes = object_sizes(manifest)
@@ -158,5 +180,5 @@ def checkpoint_bytes(manifest: Manifest) -> tuple[int, int] | None:
 
 
 def _wrote(manifest: Manifest, path: str) -> bool:
-    """Return whether a checkpoint wrote an object itself, and did not take it over from an older one."""
+    """Return whether a checkpoint wrote an object itself, not an older one."""
     return f"/{manifest.id}." in path

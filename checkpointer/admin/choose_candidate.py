@@ -14,7 +14,10 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 
 
 def choose_candidate(found: Sequence[Candidate], url: str, wanted: CheckpointSelector) -> CheckpointId:
-    """Return the candidate that `wanted` selects. "latest" is the one that the remains of `_latest` name."""
+    """Return the candidate that `wanted` selects.
+
+    "latest" is the one that the remains of `_latest` name.
+    """
     if wanted.id is not None:
         return wanted.id  # Not checked here: the repair says why an id cannot be.
     if wanted.kind == LATEST:
@@ -45,7 +48,10 @@ def _fits(candidate: Candidate, wanted: CheckpointSelector) -> bool:
 
 
 def _find_latest(found: Sequence[Candidate], url: str) -> Candidate:
-    """Return the candidate that `_latest` names; raise where `_latest` is an older copy that somebody put there."""
+    """Return the candidate that `_latest` names.
+
+    Raises where `_latest` is an older copy that somebody put there.
+    """
     named = next((candidate for candidate in found if candidate.committed), None)
     if named is None:
         raise CheckpointNotFoundError(

@@ -26,7 +26,10 @@ class OperatorDifference:
 
 @dataclass(frozen=True, slots=True)
 class ValueDifference:
-    """A position, property or the watermark that differs. A value is None where its checkpoint has none."""
+    """A position, property or the watermark that differs.
+
+    A value is None where its checkpoint has none.
+    """
 
     name: str
     change: Change
@@ -36,7 +39,10 @@ class ValueDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What changed from `before` to `after`. Bytes are those of objects that only one of them has."""
+    """What changed from `before` to `after`.
+
+    Bytes are those of objects that only one of them has.
+    """
 
     before: CheckpointId
     after: CheckpointId
@@ -74,7 +80,10 @@ def _watermark(manifest: Manifest) -> dict[str, Json]:
 
 
 def _compare_operator(name: str, old: Operator | None, new: Operator | None) -> OperatorDifference | None:
-    """Return how an operator differs; None where it does not. A side is None where it has no such operator."""
+    """Return how an operator differs; None where it does not.
+
+    A side is None where it has no such operator.
+    """
     before, after = old.chains if old else {}, new.chains if new else {}
     added = tuple(sorted(p for p in after if p not in before))
     removed = tuple(sorted(p for p in before if p not in after))

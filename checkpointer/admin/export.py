@@ -45,7 +45,10 @@ class Copier:
         self._done = self._total = 0
 
     async def copy(self, manifest: Manifest, checkpoint: CheckpointId) -> tuple[Ref, Manifest]:
-        """Write a checkpoint of this content without a parent, and its manifest. Nothing is committed."""
+        """Write a checkpoint of this content without a parent, and its manifest.
+
+        Nothing is committed.
+        """
         names: dict[str, set[Artifact]] = {}
         for operator in manifest.operators.values():
             for artifact in artifacts_of(operator):
@@ -67,9 +70,10 @@ class Copier:
         return await objects.write_manifest(store, host, written), written
 
     async def _copy_objects(self, wanted: dict[str, set[Artifact]]) -> None:
-        """Copy the objects that are not copied yet; `wanted` has the artifacts in each, by its new path.
+        """Copy the objects that are not copied yet.
 
-        Equal deltas that several attempts wrote become one object here.
+        `wanted` has the artifacts in each object, by its new path. Equal deltas that several attempts wrote become one
+        object here.
         """
         missing = {path: artifacts for path, artifacts in wanted.items() if path not in self._written}
         sizes = {path: min(artifact.size for artifact in artifacts) for path, artifacts in missing.items()}
@@ -87,7 +91,7 @@ class Copier:
             await queue.cancel()
 
     async def _copy_object(self, path: str, size: int, artifacts: set[Artifact]) -> None:
-        """Compare an object with its name, and its slices with what the manifest says of them; then write the copy."""
+        """Read an object, compare it with its name and the manifest, then write the copy."""
         source = next(iter(artifacts)).path
         data = (await self._source.get(source, limit=size)).data
         comparison = Comparison(source, size, artifacts)
@@ -137,7 +141,10 @@ async def _export(
 async def create_root(
     session: Session, source: CheckpointId, manifest: Manifest, target: Session, progress: Progress | None
 ) -> CheckpointId:
-    """Copy the content of `manifest`, a live checkpoint, to an empty root, and commit it as the first checkpoint."""
+    """Copy a live checkpoint to an empty root, and commit it there as the first one.
+
+    The copy has the content of `manifest`, and a new id, which is returned.
+    """
     await target.prove_conditions(Head())
     checkpoint = target.draw_id(0)
     copier = Copier(session.store, target, checkpoint, progress)

@@ -27,7 +27,7 @@ class OlderState:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A partition that is damaged, or a whole operator whose list of partitions cannot be read."""
+    """A damaged partition, or an operator whose list of partitions cannot be read."""
 
     operator: str
     partition: int | None
@@ -58,7 +58,10 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What `repair` would keep of a checkpoint, and what would be missing. True where nothing would be missing."""
+    """What `repair` would keep of a checkpoint, and what would be missing.
+
+    True where nothing would be missing.
+    """
 
     id: CheckpointId
     epoch: int | None

@@ -25,7 +25,10 @@ def count_records(chain: Chain) -> int:
 
 
 class OlderStates:
-    """Searches one root. Manifests and slices are read once, however many partitions are asked for."""
+    """A search for older states in one root.
+
+    Manifests and slices are read once, however many partitions are asked for.
+    """
 
     def __init__(self, session: Session, found: StoreScan, slices: SliceChecks) -> None:
         self._session = session
@@ -36,9 +39,10 @@ class OlderStates:
     async def find_chain(
         self, name: str, operator: Operator, partition: int
     ) -> tuple[OlderState | None, Mapping[int, Chain]]:
-        """Return the newest older state of a damaged partition that is whole, with its chain; None where there is none.
+        """Return the newest older state of a partition that is whole, with its chain.
 
-        Where no manifest tells of an older state, it is the whole beginning of the chain.
+        Where no manifest tells of an older state, that is the beginning of the chain, as far as it is whole. None where
+        there is no older state.
         """
         current = operator.chains[partition]
         while step := await self._step_back(name, operator, current[-1].path):
@@ -60,7 +64,7 @@ class OlderStates:
         return OlderState(None, None, count_records(whole)), {partition: whole}
 
     async def find_operator(self, name: str, operator: Operator) -> tuple[OlderState | None, Mapping[int, Chain]]:
-        """Return an operator's partitions that are whole as they were before its list of partitions was damaged."""
+        """Return the whole partitions that an operator had before its list was damaged."""
         segments = operator.segments
         while step := await self._step_back(name, operator, segments[-1].path):
             made, ref, before = step
@@ -75,9 +79,10 @@ class OlderStates:
         return None, {}
 
     async def _step_back(self, name: str, operator: Operator, path: str) -> tuple[Operator, Ref, Operator] | None:
-        """Return the operator as the writer of `path` made it, that checkpoint's parent, and the operator in it.
+        """Return the operator as the writer of `path` made it, and as it was before.
 
-        None where no manifest is left that proves it, or where the operator was another one then.
+        Between the two stands the parent of the writer, which had the older one. None where no manifest is left that
+        proves it, or where the operator was another one then.
         """
         found, writer = self._found.manifests, object_paths.owner(path)
         parent = found[writer][1].parent if writer is not None and writer in found else None
@@ -112,5 +117,5 @@ class OlderStates:
 
 
 def _definition(operator: Operator) -> tuple[object, ...]:
-    """Return what has to be equal for a partition of one operator to be a partition of another."""
+    """Return what has to be equal for two operators to have the same partitions."""
     return operator.partitions, operator.partitioner, operator.codec, operator.schema

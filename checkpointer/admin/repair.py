@@ -45,10 +45,11 @@ async def repair(
     older_partitions: bool = False,
     progress: Progress | None = None,
 ) -> CheckpointId:
-    """Commit a copy of a candidate as the first checkpoint of a new history, and return the new id.
+    """Commit a copy of a candidate as the first checkpoint of a new history.
 
-    Savepoints are kept where `_latest` leads to the catalog; otherwise those in the newest catalogs of the store are
-    copied too. Where something would be missing, nothing is written unless the caller accepts the loss.
+    Returns the new id. Savepoints are kept where `_latest` leads to the catalog; otherwise those in the newest catalogs
+    of the store are copied too. Where something would be missing, nothing is written unless the caller accepts the
+    loss.
     """
     if older_partitions and not accept_loss:
         raise IllegalArgumentError("older_partitions=True: makes a mix of batches, which goes with accept_loss=True")
@@ -119,7 +120,10 @@ class _Examined:
 
 
 async def _examine(session: Session, wanted: CheckpointSelector, progress: Progress | None) -> _Examined:
-    """Read all that a repair needs to know. Raises `InvalidStateError` where there is nothing to repair."""
+    """Read all that a repair needs to know.
+
+    Raises `InvalidStateError` where there is nothing to repair.
+    """
     head, latest = await read_damaged(session.store)
     found = await scan_store(session, latest)
     to = choose_candidate(found.candidates, session.store.url, wanted)
@@ -140,7 +144,10 @@ async def _examine(session: Session, wanted: CheckpointSelector, progress: Progr
 
 
 async def _is_old(session: Session, head: Head) -> bool:
-    """Return whether `_latest` is an old copy that somebody put there: manifests newer than it allows exist."""
+    """Return whether `_latest` is an old copy that somebody put there.
+
+    Then manifests exist that are newer than any attempt on it can be.
+    """
     newest = await newest_above(session.store, head)
     return newest is not None and (await read_head(session.store)).version == head.version
 
@@ -168,7 +175,10 @@ def _nothing_to_repair(session: Session, intact: Intact) -> InvalidStateError:
 
 
 async def _reads_catalog(session: Session, head: Head) -> bool:
-    """Return whether the catalog that `_latest` names can be read. No catalog at all counts as one."""
+    """Return whether the catalog that `_latest` names can be read.
+
+    No catalog at all counts as one.
+    """
     assert head.pointer is not None
     try:
         await objects.read_catalog(session.store, head.pointer.catalog)

@@ -25,7 +25,7 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A manifest that a root could be repaired to, with the evidence that it was once committed."""
+    """A manifest that a root could be repaired to, with the evidence for it."""
 
     id: CheckpointId
     problems: tuple[str, ...]
@@ -48,7 +48,10 @@ class Candidate:
 
     @property
     def proven(self) -> bool:
-        """Return whether anything shows that it was committed. Without proof it may be an attempt that never was."""
+        """Return whether anything shows that it was committed.
+
+        Without proof it may be an attempt that never was.
+        """
         return self.committed or bool(self.children or self.catalogs or self.batch_done)
 
     @property
@@ -122,7 +125,10 @@ async def candidates(
 
 
 async def read_spark_log(location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> SparkLog:
-    """Read a query's `checkpointLocation`. Raises `IllegalArgumentError` where no batch is finished in it."""
+    """Read a query's `checkpointLocation`.
+
+    Raises `IllegalArgumentError` where no batch is finished in it.
+    """
     store = open_log(location, storage_options)
     try:
         log = await read_log(store)
@@ -134,9 +140,10 @@ async def read_spark_log(location: str | os.PathLike[str], storage_options: Mapp
 
 
 async def scan_store(session: Session, latest: bytes, log: SparkLog | None = None) -> StoreScan:
-    """List the root, and read every manifest and catalog. Of other objects only existence and size are looked at.
+    """List the root, and read every manifest and catalog.
 
-    `latest` is what is left of `_latest`; `log` is Spark's checkpoint, where its evidence is wanted.
+    Of other objects only existence and size are looked at. `latest` is what is left of `_latest`; `log` is Spark's
+    checkpoint, where its evidence is wanted.
     """
     store = session.store
     sizes = {entry.path: entry.size for entry in await store.list("")}
@@ -194,7 +201,10 @@ class _Evidence:
         return cls(latest, log, children, by_checkpoint, digests)
 
     def weigh(self, ref: Ref, manifest: Manifest, missing: Sequence[str], size: int) -> Candidate:
-        """Return a manifest as a candidate. `missing` says which of its objects are not as they should be."""
+        """Return a manifest as a candidate.
+
+        `missing` says which of its objects are not as they should be.
+        """
         own = self.entries.get(ref, [])
         # A manifest that others know by another digest is not the one that was committed.
         others = sorted(self.digests.get(ref.id, set()) - {ref.digest})
@@ -229,7 +239,10 @@ def _rank(candidate: Candidate) -> tuple[bool, bool, int, bool, float, Checkpoin
 
 
 async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manifest] | str:
-    """Return a manifest, or what is wrong with it. Raises for a newer format, which a newer library has to repair."""
+    """Return a manifest, or what is wrong with it.
+
+    Raises for a newer format, which a newer library has to repair.
+    """
     try:
         return await objects.find_manifest(session.store, checkpoint)
     except UnsupportedFormatError:
@@ -239,7 +252,7 @@ async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manife
 
 
 async def _read_catalogs(session: Session, paths: Sequence[str]) -> list[tuple[CatalogEntry, int]]:
-    """Return all entries of all catalogs that can be read, each with the sequence of its catalog."""
+    """Return the entries of all readable catalogs, with the sequence of each catalog."""
     entries = []
     for path in paths:
         try:
@@ -254,7 +267,10 @@ async def _read_catalogs(session: Session, paths: Sequence[str]) -> list[tuple[C
 
 
 def _newest_savepoints(entries: Sequence[tuple[CatalogEntry, int]]) -> list[CatalogEntry]:
-    """Return the savepoints in all catalogs of the highest sequence: nothing says which of these was the last."""
+    """Return the savepoints in all catalogs of the highest sequence.
+
+    Nothing says which of these catalogs was the last.
+    """
     newest = max((sequence for _, sequence in entries), default=0)
     named = sorted((entry for entry, sequence in entries if sequence == newest), key=lambda entry: entry.created)
     last = {entry.name: entry for entry in named if entry.name is not None}
@@ -262,7 +278,10 @@ def _newest_savepoints(entries: Sequence[tuple[CatalogEntry, int]]) -> list[Cata
 
 
 async def _missing(session: Session, ref: Ref, manifest: Manifest, sizes: Mapping[str, int]) -> tuple[list[str], int]:
-    """Return what is wrong with the objects that a checkpoint needs, by the listing, and the bytes of all of them."""
+    """Return the problems of the objects that a checkpoint needs, and their bytes.
+
+    A problem is an object that the listing does not show, or shows with another size.
+    """
     wanted = {segment.path: segment.size for op in manifest.operators.values() for segment in op.segments}
     problems = []
     try:

@@ -29,7 +29,9 @@ async def rollback(
     verified: Ref | None = None,
     progress: Progress | None = None,
 ) -> CheckpointId:
-    """Commit an older live checkpoint's content on top of the history. A prepared checkpoint is dropped.
+    """Commit an older live checkpoint's content on top of the history.
+
+    A prepared checkpoint is dropped.
 
     Args:
         to: The checkpoint. Every object of it is read and compared first.

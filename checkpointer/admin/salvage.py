@@ -33,7 +33,7 @@ class Salvage:
     """Objects that are not what their names say. Some of their slices may be whole."""
 
     def content(self, *, older_partitions: bool) -> Manifest:
-        """Return the checkpoint as it is to be copied, with older states of damaged partitions or without them."""
+        """Return the checkpoint as it is to be copied, with or without older states."""
         if not older_partitions:
             return self.manifest
         operators = {
@@ -46,7 +46,7 @@ class Salvage:
 async def salvage(
     session: Session, found: StoreScan, to: CheckpointId, savepoints: Sequence[CatalogEntry], progress: Progress | None
 ) -> Salvage:
-    """Read every object of a candidate and of `savepoints`, and find older states of what is damaged."""
+    """Read every object of a candidate and savepoints, and find what can be kept."""
     ref, manifest = _choose(session, found, to)
     search = _Search(session, found, progress)
     made = await search.examine(ref, manifest)
@@ -55,7 +55,10 @@ async def salvage(
 
 
 def _choose(session: Session, found: StoreScan, to: CheckpointId) -> tuple[Ref, Manifest]:
-    """Return the manifest of a candidate. Raises where none can be read and trusted: then nothing can be salvaged."""
+    """Return the manifest of a candidate.
+
+    Raises where none can be read and trusted: then nothing can be salvaged.
+    """
     url = session.store.url
     chosen = next((candidate for candidate in found.candidates if candidate.id == to), None)
     if chosen is None:
@@ -70,7 +73,10 @@ def _choose(session: Session, found: StoreScan, to: CheckpointId) -> tuple[Ref, 
 
 
 class _Search:
-    """One search for damage. Objects that were read for one checkpoint are not read again for another."""
+    """One search for damage.
+
+    Objects that were read for one checkpoint are not read again for another.
+    """
 
     def __init__(self, session: Session, found: StoreScan, progress: Progress | None) -> None:
         self._check = Check(session, None, 1.0, progress)
@@ -117,14 +123,20 @@ class _Search:
         return names
 
     def _raise_refused(self) -> None:
-        """Raise where the store refused to show an object: nobody is to accept the loss of what was not looked at."""
+        """Raise the first error of a store that refused to show an object.
+
+        Nobody is to accept the loss of what was not looked at.
+        """
         if self._check.refusals:
             raise self._check.refusals[0]
 
     async def _partitions(
         self, name: str, operator: Operator, problems: Mapping[str, str]
     ) -> AsyncIterator[tuple[int, Chain, Loss | None, Mapping[int, Chain]]]:
-        """Yield each partition with its chain; where that is damaged, with the loss and the older chain there is."""
+        """Yield each partition with its chain, its loss, and the older chain there is.
+
+        A partition that is whole has no loss.
+        """
         for partition, chain in operator.chains.items():
             suspects = [artifact for artifact in chain if artifact.path in problems]
             # An object may be damaged where other partitions have their slices.

@@ -59,7 +59,10 @@ async def list_checkpoints(session: Session) -> list[CheckpointId]:
 
 
 async def savepoints(session: Session) -> list[Savepoint]:
-    """Return every savepoint, oldest checkpoint first. Reads the catalog only, so damage elsewhere does not matter."""
+    """Return every savepoint, oldest checkpoint first.
+
+    Reads the catalog only, so damage elsewhere does not matter.
+    """
 
     async def read(head: Head) -> tuple[CatalogEntry, ...]:
         await refuse_lost(session.store, head)
@@ -103,7 +106,10 @@ async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> 
 
 
 async def delete_savepoint(session: Session, name: str) -> None:
-    """Delete a savepoint. Its checkpoint is no longer live then, unless the history still has it."""
+    """Delete a savepoint.
+
+    Its checkpoint is no longer live then, unless the history still has it.
+    """
     meant: CatalogEntry | None = None
 
     async def step(head: Head) -> Pointer | None:

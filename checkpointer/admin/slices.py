@@ -12,7 +12,10 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 
 async def read_slice(session: Session, artifact: Artifact) -> bytes:
-    """Return the verified bytes of an artifact, also where its object has become longer or is damaged elsewhere."""
+    """Return the verified bytes of an artifact.
+
+    The rest of its object may be damaged, or longer than it was.
+    """
     data = b""
     if artifact.length:
         data = await session.store.get_range(artifact.path, artifact.offset, artifact.length)
@@ -38,7 +41,10 @@ class SliceChecks:
         return self._intact[artifact]
 
     async def are_intact(self, artifacts: Iterable[Artifact]) -> bool:
-        """Return whether all slices are as they were written. Those after the first damaged one are not read."""
+        """Return whether all slices are as they were written.
+
+        Those after the first damaged one are not read.
+        """
         for artifact in artifacts:
             if not await self.is_intact(artifact):
                 return False
@@ -46,9 +52,9 @@ class SliceChecks:
 
 
 async def extract_slices(session: Session, manifest: Manifest, broken: frozenset[str], owner: CheckpointId) -> Manifest:
-    """Write every slice that the manifest has of `broken` objects as an object of its own, under the id `owner`.
+    """Write every slice that a manifest has of `broken` objects as its own object.
 
-    Returns the manifest with the new objects in place of the broken ones.
+    The new objects are under the id `owner`. Returns the manifest with the new objects in place of the broken ones.
     """
     operators = {}
     for name, operator in manifest.operators.items():

@@ -53,9 +53,9 @@ class StoreStats:
 
 
 async def read_stats(session: Session, progress: Progress | None = None) -> StoreStats:
-    """Return the statistics of a store. Reads and lists manifests and segments, but reads no artifact.
+    """Return the statistics of a store.
 
-    `progress` is told checkpoints.
+    Reads and lists manifests and segments, but reads no artifact. `progress` is told checkpoints.
     """
     overview = await read_overview(session)
     segments = objects.Segments(session.store, session.host)
@@ -87,7 +87,10 @@ async def read_stats(session: Session, progress: Progress | None = None) -> Stor
 
 
 async def _metadata(session: Session, overview: Overview, known: set[str]) -> dict[str, int]:
-    """Return the sizes of live objects that are no artifacts, by path. A listing alone tells the size of a manifest."""
+    """Return the sizes of live objects that are no artifacts, by path.
+
+    A listing alone tells the size of a manifest.
+    """
     wanted = {object_paths.LATEST, *(object_paths.manifest(listed.ref.id) for listed in overview.checkpoints)}
     wanted |= {path for path in known if path.startswith(object_paths.SEGMENTS)}
     sections = await asyncio.gather(*(session.store.list(p) for p in (object_paths.MANIFESTS, object_paths.CATALOGS)))

@@ -26,7 +26,7 @@ logger = logging.getLogger("pyspark_checkpointer")
 
 
 async def update_latest(session: Session, checkpoint: CheckpointId) -> CheckpointId:
-    """Commit a manifest that was saved under an id of this attempt; an older live id is a rollback.
+    """Commit a saved manifest; an older live id is a rollback.
 
     Returns the id that is committed now. Nothing changes where that is committed already.
     """
@@ -107,7 +107,10 @@ def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None
 
 
 async def _check_written(session: Session, manifest: Manifest) -> None:
-    """Read the last byte of every object that the attempt wrote: a saved manifest may name what was never written."""
+    """Read the last byte of every object that the attempt wrote.
+
+    A saved manifest may name what was never written.
+    """
     chains = (chain for operator in manifest.operators.values() for chain in operator.chains.values())
     sizes = {artifact.path: artifact.size for chain in chains for artifact in chain}
 

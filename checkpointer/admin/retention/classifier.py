@@ -49,10 +49,10 @@ class GarbageClassifier:
         return PlanRow(path, size, DELETE, "no live checkpoint names it")
 
     def leftover(self, path: str, token: str) -> PlanRow:
-        """Return what becomes of an interrupted write of `path`, by the sequence that the object would have had.
+        """Return what becomes of an interrupted write of `path`.
 
-        An object that is only ever swapped has no sequence, and needs none: the store removes such a file only where
-        no swap of it can be under way.
+        That depends on the sequence that the object would have had. An object that is only ever swapped has no
+        sequence, and needs none: the store removes such a file only where no swap of it can be under way.
         """
         owner = object_paths.owner(path)
         swapped = path == object_paths.LATEST or object_paths.parse_progress(path) is not None

@@ -25,10 +25,10 @@ LONGEST_GRACE = timedelta(days=36_500)
 
 
 async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> None:
-    """Delete a checkpoint and every object that nothing else names. Older checkpoints stay, in the catalog.
+    """Delete a checkpoint and every object that nothing else references.
 
-    A checkpoint whose own manifest is damaged or lost may be deleted too. Below it the history cannot be proven any
-    more, so older ones go with it, except for those that the catalog names.
+    Older checkpoints stay, in the catalog. A checkpoint whose own manifest is damaged or lost may be deleted too. Below
+    it the history cannot be proven any more, so older ones go with it, except for those that the catalog names.
     """
     url = session.store.url
     checkpoint = wanted.id or await find(session, wanted)
@@ -66,7 +66,10 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
 
 
 async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
-    """Return what is live. Where the manifest of `ref` cannot be read, the chain ends with `ref`."""
+    """Return what is live.
+
+    Where the manifest of `ref` cannot be read, the chain ends with `ref`.
+    """
     assert head.pointer is not None
     catalog = await objects.read_catalog(session.store, head.pointer.catalog)
     chain: list[Ref] = []
@@ -84,7 +87,10 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
 
 
 async def _sweep_deleted(session: Session, gone: Ref) -> None:
-    """Delete the objects that only the deleted checkpoint named. Those of checkpoints retired lately stay."""
+    """Delete the objects that only the deleted checkpoint named.
+
+    Those of checkpoints retired lately stay.
+    """
     try:
         manifest = await objects.read_manifest(session.store, session.host, gone)
     except ObjectNotFoundError:

@@ -28,7 +28,7 @@ RETIREMENTS_PER_GRACE = 8
 
 @dataclass(frozen=True, slots=True)
 class LiveCheckpoints:
-    """The checkpoints that are live in one version of `_latest`: the chain, newest first, and the catalog."""
+    """The live checkpoints of one version of `_latest`: chain, newest first, and catalog."""
 
     chain: tuple[Ref, ...]
     catalog: Catalog | None
@@ -46,7 +46,7 @@ class LiveCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class RetentionDecision:
-    """What a policy decides about one version of `_latest`: what it keeps and why, and what it retires."""
+    """What a policy keeps in one version of `_latest`, and why, and what it retires."""
 
     live: LiveCheckpoints
     kept: dict[Ref, str]
@@ -102,13 +102,19 @@ async def decide(
 
 
 async def _ask(session: Session, policy: RetentionPolicy, newest_first: list[Manifest]) -> dict[CheckpointId, str]:
-    """Ask the policy in a thread of its own, since `keep_if` is the user's function and may take long."""
+    """Ask the policy in a thread of its own.
+
+    `keep_if` is the user's function, which may take long or call this library.
+    """
     now = session.host.now()
     return await session.host.call(lambda: policy.kept(newest_first, now))
 
 
 async def retire(session: Session, policy: RetentionPolicy) -> tuple[tuple[Ref, ...], str | None]:
-    """Retire what the policy does not keep, with one swap. Returns what was retired, and a note if that had to wait."""
+    """Retire what the policy does not keep, with one swap.
+
+    Returns what was retired, and a note if that had to wait.
+    """
     note: str | None = None
     # Kept over refused swaps: else a job that commits faster than its history is read would keep this from its swap.
     known: KnownManifests = {}
@@ -124,7 +130,10 @@ async def retire(session: Session, policy: RetentionPolicy) -> tuple[tuple[Ref, 
 
 
 async def retire_chosen(session: Session, choose: ChooseRetired, grace: timedelta) -> tuple[Ref, ...]:
-    """Retire what `choose` says, with one swap, and return it. Where the pointer moved, `choose` is asked again."""
+    """Retire what `choose` says, with one swap, and return it.
+
+    Where the pointer moved, `choose` is asked again.
+    """
     planned: dict[str, tuple[Ref, ...]] = {}
 
     async def step(head: Head) -> Pointer | None:
@@ -146,7 +155,10 @@ async def retire_chosen(session: Session, choose: ChooseRetired, grace: timedelt
 async def decide_now(
     session: Session, head: Head, policy: RetentionPolicy, known: KnownManifests | None = None
 ) -> tuple[RetentionDecision, str | None]:
-    """Decide as `decide` does; but retire nothing, and return a note, where something was retired a moment ago."""
+    """Decide as `decide` does, but retire nothing soon after the last retirement.
+
+    Then the note says so; else it is None.
+    """
     decision = await decide(session, head, policy, known)
     if decision.retired and is_too_soon(head, policy.grace, session.host.now()):
         kept = decision.kept | dict.fromkeys(decision.retired, "to be retired with a later cleanup")
@@ -170,9 +182,9 @@ def is_too_soon(head: Head, grace: timedelta, now: datetime) -> bool:
 async def pointer_without(
     session: Session, head: Head, live: LiveCheckpoints, gone: Collection[Ref], grace: timedelta
 ) -> Pointer:
-    """Return the pointer that retires the checkpoints `gone`, which must not have the committed one.
+    """Return the pointer that retires the checkpoints `gone`.
 
-    A new catalog is written where its entries change.
+    The committed one must not be among them. A new catalog is written where its entries change.
     """
     assert head.pointer is not None
     old, now = head.pointer, session.host.now()
@@ -194,6 +206,9 @@ async def pointer_without(
 
 
 def find_protected(head: Head, live: LiveCheckpoints, refs: Collection[Ref]) -> Ref | None:
-    """Return one of `refs` that must not be retired in this version of `_latest`; None where all may be."""
+    """Return one of `refs` that must not be retired in this version of `_latest`.
+
+    None where all may be.
+    """
     never = {head.committed, head.prepared, *live.savepoints}
     return next((ref for ref in refs if ref in never), None)

@@ -44,7 +44,10 @@ MAX_CONCURRENT_DELETES = 4
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What a cleanup did. `deleted` counts the objects that it asked the store to delete; some may have been gone."""
+    """What a cleanup did.
+
+    `deleted` counts the objects that it asked the store to delete; some may have been gone.
+    """
 
     retired: tuple[CheckpointId, ...]
     deleted: Total
@@ -91,7 +94,10 @@ async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None
 
 
 async def classify_leftovers(session: Session, plan: Plan, classify: GarbageClassifier) -> list[PlanRow]:
-    """Return the rows of what interrupted writes left behind. Where the store refuses to list it, add a note."""
+    """Return the rows of what interrupted writes left behind.
+
+    Where the store refuses to list it, add a note.
+    """
     try:
         return [classify.leftover(found.path, found.token) for found in await session.store.leftovers()]
     except StoreRefusedError as error:  # For example a right is missing, which nothing else in a cleanup needs.
@@ -100,14 +106,17 @@ async def classify_leftovers(session: Session, plan: Plan, classify: GarbageClas
 
 
 def check_policy(policy: RetentionPolicy | None) -> RetentionPolicy:
-    """Return the policy, or for None one that retires nothing. Raises `IllegalArgumentError` for anything else."""
+    """Return the policy, or for None one that retires nothing.
+
+    Raises `IllegalArgumentError` for anything else.
+    """
     if policy is not None and not isinstance(policy, RetentionPolicy):
         raise IllegalArgumentError(f"expected a RetentionPolicy, got {type(policy).__name__}")
     return policy or RetentionPolicy()
 
 
 async def begin_plan(session: Session, policy: RetentionPolicy) -> tuple[Plan, GarbageClassifier | None]:
-    """Return a plan of the checkpoints, still without rows, and the classifier that makes its rows.
+    """Return a plan that has no rows yet, and the classifier that makes them.
 
     The classifier is None where there is no `_latest`.
     """
@@ -153,7 +162,10 @@ async def apply_plan(session: Session, plan: Plan, progress: Progress | None = N
 
 
 async def _check_plan(session: Session, head: Head, plan: Plan) -> tuple[LiveCheckpoints, tuple[Ref, ...]]:
-    """Return what is live, and what of it the plan retires. Raises `StalePlanError` where that is needed now."""
+    """Return what is live, and what of it the plan retires.
+
+    Raises `StalePlanError` where that is needed now.
+    """
     url = session.store.url
     if head.pointer is None:  # Without `_latest` nothing is touched, whatever the plan says.
         if plan.retired or plan.total(DELETE).objects or plan.nonce is not None:
@@ -176,7 +188,7 @@ async def _check_plan(session: Session, head: Head, plan: Plan) -> tuple[LiveChe
 
 
 async def _check_rows(session: Session, head: Head, plan: Plan, decision: RetentionDecision) -> None:
-    """Classify every object again that the plan deletes, on the version of `_latest` that is there now."""
+    """Classify every object that the plan deletes again, on the present `_latest`."""
     classify = GarbageClassifier(head.sequence, await index_live(session, head, decision, plan.grace))
 
     def check() -> None:
@@ -196,7 +208,10 @@ def _deletions(plan: Plan) -> Iterator[PlanRow]:
 
 
 async def _sweep(session: Session, plan: Plan, progress: Progress | None) -> Total:
-    """Delete what the plan deletes: manifests and catalogs first, so that none references an object that is gone."""
+    """Delete what the plan deletes.
+
+    Manifests and catalogs go first, so that none references an object that is gone.
+    """
     total, done, size = plan.total(DELETE).objects, 0, 0
 
     async def delete(batch: list[PlanRow]) -> None:
@@ -226,7 +241,7 @@ def _next_batches(rows: Iterator[PlanRow]) -> list[list[PlanRow]]:
 async def retire_and_sweep(
     session: Session, policy: RetentionPolicy | None, progress: Progress | None = None
 ) -> Cleaned:
-    """Retire what the policy does not keep, with one swap, then delete the objects that nothing needs."""
+    """Retire what the policy does not keep, then delete what nothing needs."""
     policy = check_policy(policy)
     before = Total()
     try:
@@ -242,6 +257,9 @@ async def retire_and_sweep(
 
 
 async def _plan_and_sweep(session: Session, policy: RetentionPolicy, progress: Progress | None) -> tuple[Total, Plan]:
-    """Delete what nothing needs, without retiring anything; return what was deleted, and the plan."""
+    """Delete what nothing needs, without retiring anything.
+
+    Returns what was deleted, and the plan.
+    """
     plan = await plan_retire_and_sweep(session, RetentionPolicy(grace=policy.grace))
     return await _sweep(session, plan, progress), plan

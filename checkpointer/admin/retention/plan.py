@@ -107,7 +107,10 @@ class Plan:
         return sum((total for (of, _), total in self.totals.items() if of == action), Total())
 
     def _repr_html_(self) -> str:
-        """Return the plan as HTML for a notebook: totals by action and reason, and the checkpoints that are retired."""
+        """Return the plan as HTML for a notebook.
+
+        It has the totals by action and reason, and the checkpoints that are retired.
+        """
         rows = [(action, total.objects, size(total.bytes), why) for (action, why), total in sorted(self.totals.items())]
         gone = [(c.id, c.reason) for c in self.checkpoints if not c.keep]
         shown = table(f"Plan for {self.root}", ("action", "objects", "size", "reason"), rows)
@@ -141,7 +144,10 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Return a plan that was saved. Raises `CorruptionError` where the file is damaged or no plan."""
+        """Return a plan that was saved.
+
+        Raises `CorruptionError` where the file is damaged or no plan.
+        """
         try:
             file = open(path, "rb")  # noqa: SIM115  # only opening may raise this error
         except OSError as error:
@@ -172,7 +178,10 @@ class Plan:
             return plan
 
     def _check(self) -> None:
-        """Read all rows; raise `MalformedError` where the totals and checkpoints of the header are not theirs."""
+        """Read all rows.
+
+        Raises `MalformedError` where the totals and checkpoints of the header are not theirs.
+        """
         texts = (self.root, self.nonce or "", self.note or "", *(ref.digest for ref in self.retired))
         if not all(type(text) is str for text in texts):
             raise MalformedError(f"a saved plan of {show(self.root)}: expected texts, found {show(list(texts))}")
@@ -247,7 +256,10 @@ def _lines(reader: Any) -> Iterator[bytes]:
 
 
 def _remove_own(path: str, process: int) -> None:
-    """Delete a plan's file, but not in a forked child, whose copy of the plan shares the file with its parent."""
+    """Delete a plan's file in the process that made it.
+
+    In a forked child, the copy of the plan shares the file with its parent.
+    """
     if os.getpid() == process:
         _remove(path)
 

@@ -14,10 +14,10 @@ KeepIf = Callable[[Manifest], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """Rules that say which checkpoints to keep: all that any rule keeps; without rules, everything.
+    """Rules that say which checkpoints to keep.
 
-    The committed checkpoint, a prepared one and savepoints stay in any case. A checkpoint without a creation time
-    counts as just made.
+    What any rule keeps is kept; without rules, everything is. The committed checkpoint, a prepared one and savepoints
+    stay in any case. A checkpoint without a creation time counts as just made.
 
     Args:
         keep_last: Keep this many of the newest checkpoints.
@@ -64,7 +64,10 @@ class RetentionPolicy:
         return {"hourly": self.hourly, "daily": self.daily, "weekly": self.weekly}
 
     def kept(self, checkpoints: Iterable[Manifest], now: datetime) -> dict[CheckpointId, str]:
-        """Return the checkpoints to keep, each with the rule that keeps it. `checkpoints` come newest first."""
+        """Return the checkpoints to keep, each with the rule that keeps it.
+
+        `checkpoints` come newest first.
+        """
         kept: dict[CheckpointId, str] = {}
         seen: set[tuple[str, datetime | int]] = set()
         for index, manifest in enumerate(checkpoints):

@@ -30,7 +30,10 @@ DELETE: Action = "delete"
 
 @dataclass(frozen=True, slots=True)
 class Referrer:
-    """A checkpoint that references objects, or `_latest` itself (`id` is None), and what that means for them."""
+    """A checkpoint that references objects, or `_latest`, and what becomes of them.
+
+    `id` is None for `_latest` and catalogs.
+    """
 
     id: CheckpointId | None
     reason: str
@@ -132,10 +135,10 @@ async def index_live(
 async def _add_retired(
     session: Session, index: ReferenceIndex, head: Head, known: set[Ref], parents: set[Ref], grace: timedelta
 ) -> None:
-    """Add the objects of checkpoints that were retired less than the grace period ago: readers may be using them.
+    """Add the objects of checkpoints that were retired within the grace period.
 
-    These checkpoints are found from the parents of all that is live, and in the catalogs of that time. No live
-    checkpoint depends on them, so what is gone or cannot be read is passed over.
+    Readers may be using them. These checkpoints are found from the parents of all that is live, and in the catalogs of
+    that time. No live checkpoint depends on them, so what is gone or cannot be read is passed over.
     """
     if head.pointer is None or not head.pointer.retired:
         return

@@ -16,11 +16,12 @@ RESET_ADVICE = (
 
 
 def compare(root: str, last: Job, job: Job) -> Step:
-    """Return how `job`, the batch that Spark begins, follows `last`, the batch that the state of `root` ends with.
+    """Return how the batch that Spark begins follows the last one of the state.
 
-    "next": both are in step. "repeated": the state has the batch already, as after a crash between the commit of the
-    state and that of Spark. Raises `BatchResetError` or `BatchGapError` where Spark is further ahead or behind, is
-    another query, or read other offsets than the state was made of. They say how far each side is, and what to do.
+    `job` is the batch that Spark begins, `last` the one that the state of `root` ends with. "next": both are in step.
+    "repeated": the state has the batch already, as after a crash between the commit of the state and that of Spark.
+    Raises `BatchResetError` or `BatchGapError` where Spark is further ahead or behind, is another query, or read other
+    offsets than the state was made of. They say how far each side is, and what to do.
     """
     sides = f"{root}: its state is at batch {last.batch_id} of query {last.query_id}"
     if last.query_id != job.query_id:
@@ -63,7 +64,10 @@ def compare(root: str, last: Job, job: Job) -> Step:
 
 
 def _same_input(last: Job, job: Job, step: Step) -> bool:
-    """Return whether Spark's batch of this number ended at the offsets of the state, as far as both are known."""
+    """Return whether Spark's last batch ended at the offsets that the state has.
+
+    Offsets that are not known on both sides count as equal.
+    """
     if last.spark is None or job.spark is None:
         return True
     ends = BatchOffsets.parse(last.spark.offsets).sources
@@ -71,7 +75,7 @@ def _same_input(last: Job, job: Job, step: Step) -> bool:
 
 
 def _other_lists(last: Job, job: Job) -> str:
-    """Return the names of the entries of Spark's lists whose files are not those that the state has read."""
+    """Return the entries of Spark's lists that have other files than the state read."""
     if last.spark is None or job.spark is None:
         return ""
     there = job.spark.lists

@@ -34,7 +34,10 @@ def last_entries(sources: Iterable[str], folders: Sequence[str] = ()) -> dict[st
 
 
 def digest(text: str, entry: int) -> str | None:
-    """Return the SHA-256 of one entry: the paths and times of its files. None where `text`, a list, lacks the entry."""
+    """Return the SHA-256 of one entry: the paths and times of its files.
+
+    None where `text`, a list, lacks the entry.
+    """
     files = []
     for line in text.split("\n"):
         if f'"batchId":{entry}' not in line:
@@ -49,7 +52,7 @@ def digest(text: str, entry: int) -> str | None:
 
 
 async def check_lists(store: Store, job: Job) -> None:
-    """Raise `InvalidStateError` where Spark's lists of files are not the ones that a batch has read."""
+    """Raise `InvalidStateError` unless Spark's lists have the files that a batch read."""
     if job.spark is None:
         return
     recorded = job.spark.lists
@@ -85,7 +88,10 @@ def _newest_entries(recorded: Iterable[str]) -> dict[str, int]:
 
 
 async def _digest_of(store: Store, path: str, entry: int) -> str | None:
-    """Return the digest of an entry in a file of the list; None without one. The file may have any size."""
+    """Return the digest of an entry in a file of the list; None without one.
+
+    The file may have any size.
+    """
     try:
         data = (await store.get(path)).data
     except ObjectNotFoundError:

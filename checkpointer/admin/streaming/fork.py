@@ -138,7 +138,10 @@ async def _fork(
 
 
 def _make_job(session: Session, job: Job, files: dict[str, bytes], target_log: Store) -> Job:
-    """Return the job of the new query, with a new id. It has no driver yet: this process stands in its place."""
+    """Return the job of the new query, with a new id.
+
+    It has no driver yet: this process stands in its place.
+    """
     query_id = str(uuid.UUID(hex=session.host.token(32), version=4))
     before = files.get(f"{OFFSETS}{job.batch_id - 1}")
     sources = () if before is None else BatchOffsets.parse(before.decode()).sources
@@ -148,7 +151,10 @@ def _make_job(session: Session, job: Job, files: dict[str, bytes], target_log: S
 
 
 async def _read_spark_files(spark: Store, log: SparkLog, job: Job) -> dict[str, bytes]:
-    """Return the files that Spark needs to go on after the batch: two of offsets, and the batch's commit."""
+    """Return the files that Spark needs to go on after the batch.
+
+    They are two files of offsets, and the batch's commit.
+    """
     files = {}
     for path, recorded in (await recorded_offsets(spark, log, job, {})).items():
         data = await read_file(spark, path) if recorded is None else recorded
@@ -159,7 +165,10 @@ async def _read_spark_files(spark: Store, log: SparkLog, job: Job) -> dict[str, 
 
 
 async def _find_interrupted(target: Session, target_log: Store, manifest: Manifest) -> tuple[Job, CheckpointId] | None:
-    """Return what an earlier call committed in the target: the same content, for the same place; else None."""
+    """Return what an earlier call committed in the target; None where none did.
+
+    It has the same content, for the same place.
+    """
     head = await read_head(target.store)
     if head.committed is None or head.committed.id.sequence != 1:
         return None
@@ -172,7 +181,7 @@ async def _find_interrupted(target: Session, target_log: Store, manifest: Manife
 
 
 def _content(manifest: Manifest) -> object:
-    """Return what has to be equal for one checkpoint to be the copy of another, whatever the objects are called."""
+    """Return what is equal in a checkpoint and its copy, whatever its objects are called."""
 
     def identity(artifact: Artifact) -> tuple[object, ...]:
         return artifact.kind, artifact.offset, artifact.length, artifact.digest
@@ -248,7 +257,7 @@ async def _copy_sources(spark: Store, target_log: Store) -> None:
 
 
 async def _put(target_log: Store, path: str, data: bytes) -> None:
-    """Write a file, in the place of one that a query which was started too soon may have left there."""
+    """Write a file, in the place of one that a query left which was started too soon."""
     if not await put_new(target_log, path, data):
         await remove(target_log, path)
         if not await put_new(target_log, path, data):
@@ -258,5 +267,8 @@ async def _put(target_log: Store, path: str, data: bytes) -> None:
 
 
 async def _source_files(spark: Store) -> set[str]:
-    """Return the paths of the sources' files, without checksums and files that Spark has not finished writing."""
+    """Return the paths of the sources' files that Spark has finished writing.
+
+    Checksums are left out.
+    """
     return {e.path for e in await spark.list(SOURCES) if not re.match(r"[._]", e.path.rpartition("/")[2])}

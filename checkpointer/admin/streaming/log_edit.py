@@ -10,7 +10,10 @@ from pyspark_checkpointer.storage.base import ObjectExistsError, Store
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """Which files of a `checkpointLocation` are to be deleted and written. True where there is something to do."""
+    """Which files of a `checkpointLocation` are to be deleted and written.
+
+    True where there is something to do.
+    """
 
     cut: tuple[str, ...]
     """Paths of the files to delete, in this order."""
@@ -24,7 +27,7 @@ class LogPlan:
 
 
 async def apply_log_plan(store: Store, plan: LogPlan, kept_in: str) -> None:
-    """Copy each file that goes into the folder `kept_in`, then delete it; then write the new ones.
+    """Copy each file that goes to `kept_in`, and delete it; then write the new files.
 
     After an interruption the same call finishes the work.
     """
@@ -63,7 +66,10 @@ async def put_new(store: Store, path: str, data: bytes) -> bool:
 
 
 async def _copy_aside(store: Store, path: str, data: bytes) -> None:
-    """Write a copy under `path`, or under a numbered name where an earlier try kept other content there."""
+    """Write a copy under `path`, or under a numbered name.
+
+    An earlier try may have kept other content under `path`.
+    """
     name, number = path, 0
     while not await put_new(store, name, data):
         number += 1
@@ -71,6 +77,6 @@ async def _copy_aside(store: Store, path: str, data: bytes) -> None:
 
 
 def _checksum(path: str) -> str:
-    """Return the path of the file where Hadoop's local file system keeps the checksum of another."""
+    """Return the path where Hadoop's local file system keeps a file's checksum."""
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}.{name}.crc"

@@ -33,16 +33,17 @@ NO_WATERMARK = ("v1", {"nextBatchWatermarkMs": 0})
 
 @dataclass(frozen=True, slots=True)
 class LogBeforeRewind:
-    """Spark's progress before a rewind: the paths of its files, and the content of those that were cut so far."""
+    """Spark's progress before a rewind: all paths, and the content of cut files."""
 
     names: Collection[str]
     cut: Mapping[str, bytes]
 
 
 async def plan_log(store: Store, log: SparkLog, job: Job, before: LogBeforeRewind | None) -> LogPlan:
-    """Return the changes that take Spark to the end of a batch, or for an undo back to its state `before` a rewind.
+    """Return the changes that take Spark to the end of a batch.
 
-    Raises `InvalidStateError` where neither Spark nor the checkpoint knows the offsets any more.
+    For an undo they take Spark back to how it was `before` the rewind. Raises `InvalidStateError` where neither Spark
+    nor the checkpoint knows the offsets any more.
     """
     here = {f"{OFFSETS}{n}" for n in log.offsets} | {f"{COMMITS}{n}" for n in log.commits}
     recorded = await recorded_offsets(store, log, job, before.cut if before else {})
@@ -73,7 +74,10 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: LogBeforeRewin
 
 
 def _can_start(paths: Collection[str]) -> bool:
-    """Return whether Spark finds the offsets of the newest batch and of the one before: it does not start without."""
+    """Return whether Spark could start with these files.
+
+    It needs the offsets of the newest batch and of the one before.
+    """
     numbers = {int(path.removeprefix(OFFSETS)) for path in paths if path.startswith(OFFSETS)}
     return not numbers or max(numbers) == 0 or max(numbers) - 1 in numbers
 
@@ -81,7 +85,10 @@ def _can_start(paths: Collection[str]) -> bool:
 async def _wanted_after(
     store: Store, log: SparkLog, job: Job, recorded: Mapping[str, bytes | None]
 ) -> dict[str, bytes | None]:
-    """Return the files that Spark is to have right after a batch, by path; None for a file that stays as it is."""
+    """Return the files that Spark is to have right after a batch, by path.
+
+    None for a file that stays as it is.
+    """
     batch, wanted = job.batch_id, dict(recorded)
     # Spark reads each file of offsets as following the one before it. So where the offsets of this batch have to be
     # written anew, the other files are of another line of batches, and none of them may stay.
@@ -96,7 +103,10 @@ async def _wanted_after(
 
 
 async def _is_readable(store: Store, path: str, job: Job | None = None) -> bool:
-    """Return whether Spark can read the file: a version, a line of JSON, then a line for each source of the job."""
+    """Return whether Spark can read a file of offsets or commits.
+
+    It has a version, a line of JSON, then, with a `job`, a line for each source of it.
+    """
     wanted = BatchOffsets.parse(job.spark.offsets).sources if job is not None and job.spark is not None else ()
     try:
         found = await read_offsets(store, path)
@@ -111,15 +121,18 @@ async def _is_readable(store: Store, path: str, job: Job | None = None) -> bool:
 
 
 def _in_order(wanted: Mapping[str, bytes | None]) -> list[str]:
-    """Return the paths in the order in which Spark writes such files: offsets before commits, oldest first."""
+    """Return the paths in the order in which Spark writes such files.
+
+    Offsets come before commits, and older ones before newer ones.
+    """
     return sorted(wanted, key=lambda path: (path.startswith(COMMITS), int(path.rpartition("/")[2])))
 
 
 async def recorded_offsets(store: Store, log: SparkLog, job: Job, kept: Mapping[str, bytes]) -> dict[str, bytes | None]:
-    """Return the offsets of a batch and of the one before it, by path; None for a file that says the same already.
+    """Return the offsets of a batch and of the one before it, by path.
 
-    A file that an earlier rewind `kept` comes first, then what the checkpoint recorded, then what Spark still has.
-    Raises `InvalidStateError` where nobody knows the offsets any more.
+    None stands for a file that says the same already. A file that an earlier rewind `kept` comes first, then what the
+    checkpoint recorded, then what Spark still has. Raises `InvalidStateError` where nobody knows the offsets any more.
     """
     batch, spark = job.batch_id, job.spark
     found: dict[str, bytes | None] = {}
@@ -148,7 +161,7 @@ async def recorded_offsets(store: Store, log: SparkLog, job: Job, kept: Mapping[
 
 
 async def spark_progress_at(store: Store, job: Job, kept: Mapping[str, bytes]) -> SparkProgress | None:
-    """Return how far Spark was at a batch whose checkpoint did not record it; None where no file tells.
+    """Return how far Spark was at a batch, from files; None where no file tells.
 
     Files that an earlier rewind `kept` are taken before those that Spark has now.
     """
@@ -165,7 +178,10 @@ async def spark_progress_at(store: Store, job: Job, kept: Mapping[str, bytes]) -
 
 
 async def commit_of(store: Store, log: SparkLog, job: Job) -> bytes:
-    """Return the file of `commits/` that Spark writes once a batch is done, in the version that Spark uses there."""
+    """Return the file of `commits/` that Spark writes once a batch is done.
+
+    It is in the version that Spark uses in its newest file there.
+    """
     version, value = NO_WATERMARK
     if log.finished is not None:
         text = await read_text(store, f"{COMMITS}{log.finished}") or ""

@@ -33,7 +33,7 @@ MAX_FILE = 64 << 20
 
 
 class BatchOffsets(NamedTuple):
-    """A file of `offsets/`: the version, Spark's metadata of the batch (JSON), then a line for each source."""
+    """A file of `offsets/`: a version, metadata (JSON), and a line for each source."""
 
     version: str
     metadata: str
@@ -53,7 +53,7 @@ class BatchOffsets(NamedTuple):
 
     @property
     def watermark(self) -> int:
-        """Return the watermark of the batch in milliseconds since the epoch; 0 where there is none."""
+        """Return the watermark in milliseconds since the epoch; 0 where there is none."""
         try:
             return int(json.loads(self.metadata)["batchWatermarkMs"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -67,13 +67,16 @@ def same_offsets(some: Iterable[str], others: Iterable[str]) -> bool:
 
 
 def split_source(line: str) -> tuple[str, str]:
-    """Split the line of a source into its name and its offset. Older versions of Spark write no name: it is ""."""
+    """Split the line of a source into its name and its offset.
+
+    Older versions of Spark write no name: it is "".
+    """
     name, colon, offset = line.partition(":")
     return (name, offset) if colon and re.fullmatch(r"[A-Za-z0-9_]+", name) else ("", line)
 
 
 def _parse_source(line: str) -> Any:
-    """Return what the line of a source says, so that two ways to write the same JSON are equal."""
+    """Return the line of a source as values, which are equal for equal JSON."""
     name, offset = split_source(line)
     try:
         return name, json.loads(offset)
@@ -113,7 +116,7 @@ class SparkLog:
             )
 
     def check_stateless(self, what: str) -> None:
-        """Raise `InvalidStateError` where Spark holds state of the query that this library does not have."""
+        """Raise `InvalidStateError` where Spark holds state that this library does not."""
         if self.operators:
             raise InvalidStateError(
                 f"{self.url}: Spark itself holds state of this query ({', '.join(self.operators)}), which only goes "
@@ -154,7 +157,10 @@ async def read_file(store: Store, path: str) -> bytes | None:
 
 
 async def read_text(store: Store, path: str) -> str | None:
-    """Return a file of Spark's as text; None where there is none. Raises `InvalidStateError` where it is no text."""
+    """Return a file of Spark's as text; None where there is none.
+
+    Raises `InvalidStateError` where it is no text.
+    """
     data = await read_file(store, path)
     try:
         return None if data is None else data.decode()
@@ -163,7 +169,10 @@ async def read_text(store: Store, path: str) -> str | None:
 
 
 async def read_offsets(store: Store, path: str) -> BatchOffsets | None:
-    """Return a file of offsets; None where there is none. Raises `InvalidStateError` where it is damaged."""
+    """Return a file of offsets; None where there is none.
+
+    Raises `InvalidStateError` where it is damaged.
+    """
     text = await read_text(store, path)
     try:
         return None if text is None else BatchOffsets.parse(text)
@@ -187,7 +196,10 @@ async def _batches(store: Store, folder: str) -> tuple[int, ...]:
 
 
 async def _stateful(store: Store) -> tuple[str, ...]:
-    """Return the names of Spark's stateful operators. Their folders may hold very much and are not listed."""
+    """Return the names of Spark's stateful operators.
+
+    Their folders may hold very much and are not listed.
+    """
     folders = [folder for folder in await store.folders(STATE) if folder.split("/")[1].isdecimal()]
     return tuple(sorted(set(await asyncio.gather(*(_operator(store, folder) for folder in folders)))))
 

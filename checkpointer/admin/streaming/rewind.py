@@ -61,7 +61,7 @@ async def undo(session: Session, where: SparkCheckpointLocation, options: Rewind
 
 @asynccontextmanager
 async def _open_query(session: Session, where: SparkCheckpointLocation) -> AsyncIterator[RewoundQuery]:
-    """Open Spark's checkpoint, and yield the query: what is committed, and the rewinds that were begun."""
+    """Open Spark's checkpoint, and yield the query with the rewinds begun so far."""
     base = await session.read_base()
     if base.manifest is None or base.parent is None:
         raise CheckpointNotFoundError(f"{session.store.url}: nothing is committed")
@@ -74,7 +74,10 @@ async def _open_query(session: Session, where: SparkCheckpointLocation) -> Async
 
 
 async def _attempt_to(query: RewoundQuery, to: CheckpointId) -> RewindAttempt:
-    """Return the rewind to a checkpoint: the last one where it led there and may not have ended, else a new one."""
+    """Return the rewind to a checkpoint: the last one, or a new one.
+
+    It is the last one where that led there, since it may not have come to its end.
+    """
     ref, manifest = await _find(query, to)
     job = job_of(query.session, manifest)
     begun = next((record for record in query.records if record.leads_to(query.committed.id, to)), None)
@@ -87,7 +90,10 @@ async def _attempt_to(query: RewoundQuery, to: CheckpointId) -> RewindAttempt:
 
 
 async def _attempt_undo(query: RewoundQuery) -> RewindAttempt | None:
-    """Return the rewind that undoes the last one, or finishes that; None where the last was a finished undo."""
+    """Return the rewind that undoes the last one, or finishes that.
+
+    None where the last was a finished undo.
+    """
     for record in query.records:
         if not await _happened(query, record):
             continue  # A rewind that was not committed changed nothing, so there is nothing to undo.
@@ -114,7 +120,7 @@ async def _find(query: RewoundQuery, to: CheckpointId) -> tuple[Ref, Manifest]:
 
 
 async def _find_left(query: RewoundQuery, record: RewindRecord, savepoint: str) -> CheckpointId:
-    """Return the checkpoint that a rewind left, by its savepoint, or by its id where somebody deleted the name."""
+    """Return the checkpoint that a rewind left, by its savepoint or else by its id."""
     try:
         return await find(query.session, CheckpointSelector("savepoint", savepoint))
     except NotFoundError:

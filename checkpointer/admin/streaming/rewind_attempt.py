@@ -53,7 +53,7 @@ class RewoundQuery:
 
 @dataclass(frozen=True, slots=True)
 class RewindAttempt:
-    """One rewind of a query to one checkpoint: a new one, or one that was interrupted and is finished.
+    """One rewind of a query: a new one, or an interrupted one that is finished.
 
     `record` is set only where an earlier call committed its state; then only Spark's part is left to do. `undoes` and
     `before` are set together, where the rewind is an undo.
@@ -70,7 +70,10 @@ class RewindAttempt:
     """Spark's progress that an undo goes back to."""
 
     async def plan(self) -> LogPlan:
-        """Return what has to change in Spark's progress; raise where this is another query, or Spark holds state."""
+        """Return what has to change in Spark's progress.
+
+        Raises where this is another query, or Spark holds state.
+        """
         log = await read_log(self.query.spark)
         log.check_belongs(self.job)
         log.check_stateless("rewound")
@@ -103,9 +106,10 @@ class RewindAttempt:
         return replace(result, new=record.new, kept_in=record.folder, savepoint=record.savepoint)
 
     async def _why_damaged(self, options: RewindOptions) -> str | None:
-        """Return why the checkpoint cannot become the state again, or None. Once it is committed, nobody asks.
+        """Return why the checkpoint cannot become the state again, or None.
 
-        An error of a store that does not answer is raised: then nobody knows whether the checkpoint is intact.
+        Once it is committed, it is not read again. An error of a store that does not answer is raised: then nobody
+        knows whether the checkpoint is intact.
         """
         try:
             if self.record is None:
@@ -129,7 +133,7 @@ class RewindAttempt:
         return None
 
     async def _commit(self, moves_state: bool, plan: LogPlan) -> RewindRecord:
-        """Commit the target's content with one swap, after a record and a savepoint of what is left."""
+        """Record the rewind, keep what is left, and commit the target with one swap."""
         session, spark, committed = self.query.session, self.query.spark, self.query.committed.id
         job = await self._new_job()
         new = session.draw_id(committed.sequence)
@@ -155,7 +159,10 @@ class RewindAttempt:
         return record
 
     async def _new_job(self) -> Job:
-        """Return the job of the new commit: the target's batch, the last driver, and where Spark's files are."""
+        """Return the job of the new commit.
+
+        It has the target's batch, the last driver, and the present place of Spark's files.
+        """
         spark = self.job.spark
         if spark is None:
             spark = await spark_progress_at(self.query.spark, self.job, self.before.cut if self.before else {})

@@ -36,10 +36,12 @@ class RewindRecord:
 
     @property
     def folder(self) -> str:
+        """Return the folder of the record, and of the files that the rewind cuts."""
         return f"{REWOUND}{self.number:04d}/"
 
     @property
     def path(self) -> str:
+        """Return the path of the record."""
         return f"{self.folder}record.json"
 
     def leads_to(self, committed: CheckpointId, to: CheckpointId) -> bool:
@@ -48,7 +50,10 @@ class RewindRecord:
 
 
 async def write_record(store: Store, record: RewindRecord) -> None:
-    """Write the record as a new file. Raises `ConflictError` where another rewind took the number."""
+    """Write the record as a new file.
+
+    Raises `ConflictError` where another rewind took the number.
+    """
     ids = {key: str(getattr(record, key)) for key in ("left", "to", "new")}
     value = {"format_version": FORMAT_VERSION, **asdict(record), **ids}
     if not await put_new(store, record.path, json.dumps(value, indent=2).encode()):
@@ -62,7 +67,7 @@ async def _numbers(store: Store) -> list[int]:
 
 
 async def next_number(store: Store) -> int:
-    """Return the number for a new rewind: above those of all others, whether they happened or not."""
+    """Return the number for a new rewind, above those of all others."""
     return 1 + max(await _numbers(store), default=0)
 
 
@@ -83,6 +88,7 @@ async def read_record(store: Store, number: int) -> RewindRecord | None:
 
 
 def _decode(number: int, fields: Fields) -> RewindRecord:
+    """Return the record that a file has. Raises `MalformedError` where it has none."""
     savepoint, undoes = fields.take("savepoint"), fields.take("undoes")
     if savepoint is not None and not isinstance(savepoint, str):
         fields.fail("savepoint: expected a name or null")

@@ -15,7 +15,7 @@ from pyspark_checkpointer.storage.base import Store
 
 @dataclass(frozen=True, slots=True)
 class SparkCheckpointLocation:
-    """Where Spark's checkpoint is, as the caller gave it; by default where the query had it last."""
+    """Where Spark's checkpoint is; by default where the query had it last."""
 
     location: str | os.PathLike[str] | None
     storage_options: Mapping[str, Any] | None = field(repr=False)
@@ -25,7 +25,10 @@ class SparkCheckpointLocation:
     """The same as that of the root."""
 
     def open(self, root: str, job: Job) -> Store:
-        """Open Spark's checkpoint. Raises `IllegalArgumentError` where neither caller nor `job` says where it is."""
+        """Open Spark's checkpoint.
+
+        Raises `IllegalArgumentError` where neither caller nor `job` says where it is.
+        """
         location = self.location or (job.spark.location if job.spark else None)
         if not location:
             raise IllegalArgumentError(
@@ -35,7 +38,10 @@ class SparkCheckpointLocation:
 
 
 def job_of(session: Session, manifest: Manifest) -> Job:
-    """Return the batch that a checkpoint ended with. Raises `InvalidStateError` where no streaming query wrote it."""
+    """Return the batch that a checkpoint ended with.
+
+    Raises `InvalidStateError` where no streaming query wrote it.
+    """
     if manifest.job is None:
         raise InvalidStateError(
             f"{session.store.url}: {manifest.id} was not written by a streaming query: `rollback` goes back without one"
