@@ -4,7 +4,7 @@ The state goes first, so that until the last file is cut Spark is ahead of the s
 refused, or is in step already. What is cut is copied beside before it is deleted. The same call finishes what was
 interrupted. A rewind does these steps; behind each stands what a crash right after it leaves:
 
-    1. plan the changes of Spark's files; refuse a query      nothing
+    1. plan the changes of Spark's files; refuse a query       nothing
        that runs, is another one, or has state in Spark
     2. read and compare every object of the target            nothing
     3. write `rewound/<number>/record.json`                    a record whose commit is not live: the rewind did not
