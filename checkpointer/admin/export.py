@@ -82,6 +82,7 @@ class Copier:
         queue = UploadQueue()
         try:
             for path, artifacts in missing.items():
+                # A small object counts as a larger one, so that no more than this many are under way.
                 await queue.start(
                     self._copy_object(path, sizes[path], artifacts),
                     max(sizes[path], IN_FLIGHT // MAX_CONCURRENT_COPIES),

@@ -71,6 +71,7 @@ async def repair(
             )
         savepoints = [entry for entry in examined.savepoints if entry.name not in plan.savepoints]
         top = max(examined.top, head.sequence)
+        # The committed checkpoint needs the highest sequence, so the candidate is copied last, after the savepoints.
         ids = [session.draw_id(top + number) for number in range(len(savepoints) + 1)]
         copier = Copier(session.store, session, ids[0])
         try:
@@ -83,7 +84,7 @@ async def repair(
         catalog = await _write_catalog(session, copied.id, entries)
 
         async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
-            # How many writers there were cannot be read any more. There were at most as many as sequences.
+            # The number of takeovers may be lost with `_latest`. The epoch must not fall, so the sequence stands in.
             epoch = max(pointer.writer.epoch, copied.id.sequence)
             return replace(
                 pointer,
@@ -127,7 +128,7 @@ async def _examine(session: Session, wanted: CheckpointSelector, progress: Progr
     head, latest = await read_damaged(session.store)
     found = await scan_store(session, latest)
     to = choose_candidate(found.candidates, session.store.url, wanted)
-    # Where the history can be proven and has an intact checkpoint, a repair is only for a damaged live checkpoint.
+    # Where the history can be proven and has an intact checkpoint, only a live checkpoint that is damaged is repaired.
     intact = None
     if head.pointer is not None and not await _is_old(session, head):
         intact = await _find_intact(session)

@@ -148,6 +148,7 @@ async def scan_store(session: Session, latest: bytes, log: SparkLog | None = Non
     store = session.store
     sizes = {entry.path: entry.size for entry in await store.list("")}
     owners = {path: owner for path in sizes if (owner := object_paths.owner(path)) is not None}
+    # Interrupted writes count too: one may still end, under an id that a repair must not use again.
     unfinished = [object_paths.owner(leftover.path) for leftover in await store.leftovers()]
     sequences = [owner.sequence for owner in [*owners.values(), *unfinished] if owner is not None]
 

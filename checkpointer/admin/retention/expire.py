@@ -188,12 +188,14 @@ async def pointer_without(
     """
     assert head.pointer is not None
     old, now = head.pointer, session.host.now()
+    # The newest run of kept checkpoints stays history, and the boundary rises to the oldest of them.
     run = 0
     while run < len(live.chain) and live.chain[run] not in gone:
         run += 1
     boundary = max(old.boundary, live.chain[run - 1].id.sequence) if run < len(live.chain) else old.boundary
     entries = [entry for entry in live.entries if entry.ref not in gone]
     listed = {entry.ref for entry in entries}
+    # What is kept below the new boundary is no longer on the chain, so the catalog has to keep it.
     for ref in live.chain[run:]:
         if ref not in gone and ref not in listed:
             entries.append(CatalogEntry(ref, None, now, session.host.token(32)))

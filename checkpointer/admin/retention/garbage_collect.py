@@ -179,6 +179,7 @@ async def _check_plan(session: Session, head: Head, plan: Plan) -> tuple[LiveChe
     needed = find_protected(head, now.live, plan.retired)
     if needed is not None:
         raise StalePlanError(f"{url}: this plan retires {needed.id}, which is needed now: make a new plan")
+    # What is not live any more was retired by somebody else, or by this plan before.
     gone = tuple(ref for ref in dict.fromkeys(plan.retired) if ref in now.kept)
     if not fresh:
         going = set(gone)

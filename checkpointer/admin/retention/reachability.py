@@ -104,6 +104,7 @@ async def index_live(
     def strength(ref: Ref) -> tuple[bool, bool, CheckpointId]:
         return (ref == head.committed, ref in chain, ref.id)
 
+    # Strongest first, since an object keeps the reason of its first referrer.
     order = sorted(decision.kept, key=strength, reverse=True)
     named = [(ref, Referrer(ref.id, decision.kept[ref], KEEP)) for ref in order]
     if head.prepared is not None:

@@ -171,7 +171,7 @@ async def _find_interrupted(target: Session, target_log: Store, manifest: Manife
     """
     head = await read_head(target.store)
     if head.committed is None or head.committed.id.sequence != 1:
-        return None
+        return None  # A fork commits once: whatever is newer was written by the second query.
     copy = (await target.read_base()).manifest
     if copy is None or copy.job is None or copy.job.spark is None or _content(copy) != _content(manifest):
         return None

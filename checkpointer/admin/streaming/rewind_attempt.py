@@ -98,6 +98,7 @@ class RewindAttempt:
             return replace(result, refused=refused or (await self._why_damaged(options) if options.verify else None))
         if refused is not None:
             raise InvalidStateError(refused)
+        # With a record, the state is committed already, and only Spark's part is left to do.
         if self.record is None:
             await refuse_damaged(self.query.session, self.target, self.manifest, options.progress)
         record = self.record or await self._commit(moves_state, plan)
