@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_checkpointer import Checkpointer, runtime
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import Head, read_head
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
@@ -99,13 +99,13 @@ async def live_objects(store: Store, host: Host, head: Head) -> set[str]:
     if head.pointer is not None and head.pointer.catalog is not None:
         paths.add(head.pointer.catalog.path)
     for ref in set(history.refs().values()) | ({head.prepared} if head.prepared else set()):
-        paths |= objects.objects_of(ref, await objects.read_manifest(store, host, ref))
+        paths |= metadata.objects_of(ref, await metadata.read_manifest(store, host, ref))
     return paths
 
 
 async def read_whole(session: Session, ref: Ref) -> Contents:
     """Every byte of one checkpoint, live or not."""
-    manifest = await objects.read_manifest(session.store, session.host, ref)
+    manifest = await metadata.read_manifest(session.store, session.host, ref)
     snapshot = CheckpointReader(session, manifest, None)
     return {
         name: {partition: await snapshot.partition(name, partition) for partition in operator.chains}

@@ -10,9 +10,9 @@ import logging
 from dataclasses import replace
 
 from pyspark_checkpointer.admin.checkpoint_sizes import artifacts_of
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata, offload, upload
 from pyspark_checkpointer.checkpoint.comparison import Comparison
-from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
+from pyspark_checkpointer.checkpoint.latest import Head, find_head, read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, UploadQueue
@@ -62,12 +62,12 @@ class Copier:
             copied = replace(
                 manifest, id=checkpoint, parent=None, created=host.now(), operators=operators, cost=None, extra={}
             )
-            return objects.spill(copied, None)
+            return metadata.spill(copied, None)
 
         written, segments = await host.run(make_manifest)
         for segment in segments:
-            await objects.put(store, segment.path, segment.data)
-        return await objects.write_manifest(store, host, written), written
+            await upload.put_once(store, segment.path, segment.data)
+        return await metadata.write_manifest(store, host, written), written
 
     async def _copy_objects(self, wanted: dict[str, set[Artifact]]) -> None:
         """Copy the objects that are not copied yet.
@@ -96,8 +96,8 @@ class Copier:
         source = next(iter(artifacts)).path
         data = (await self._source.get(source, limit=size)).data
         comparison = Comparison(source, size, artifacts)
-        await objects.compute(self._target.host, lambda: comparison.compare(data), len(data) <= objects.BIG)
-        await objects.put(self._target.store, path, data)
+        await offload.compute(self._target.host, lambda: comparison.compare(data), small=len(data) <= offload.LARGE)
+        await upload.put_once(self._target.store, path, data)
         self._written.add(path)
         await self._tell(size)
 
@@ -165,7 +165,7 @@ async def refuse_used(target: Session) -> None:
     An export that was interrupted left only objects of sequence 1. They are no obstacle.
     """
     url = target.store.url
-    if (await read_head(target.store)).version is not None:
+    if (await find_head(target.store)).version is not None:
         raise InvalidStateError(f"{url}: holds a store already: export to an empty root")
     owners = (object_paths.owner(entry.path) for entry in await target.store.list(object_paths.MANIFESTS))
     if any(owner is not None and owner.sequence > 1 for owner in owners):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pyspark_checkpointer.admin.losses import OlderState
 from pyspark_checkpointer.admin.repair_candidates import StoreScan
 from pyspark_checkpointer.admin.slices import SliceChecks
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.errors import CorruptionError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
@@ -102,7 +102,7 @@ class OlderStates:
             for name, operator in manifest.operators.items():
                 alone = replace(manifest, operators={name: operator})
                 try:
-                    loaded = await objects.load_operators(self._session.store, self._session.host, alone)
+                    loaded = await metadata.load_operators(self._session.store, self._session.host, alone)
                     operators[name] = loaded.operators[name]
                 except UnsupportedFormatError:
                     raise

@@ -18,10 +18,10 @@ from pyspark_checkpointer.admin.losses import RepairPlan
 from pyspark_checkpointer.admin.repair_candidates import scan_store
 from pyspark_checkpointer.admin.salvage import Salvage, salvage
 from pyspark_checkpointer.admin.slices import extract_slices
-from pyspark_checkpointer.checkpoint import objects
-from pyspark_checkpointer.checkpoint.history import is_live, newest_above, read_history
+from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.history import is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
-from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_damaged, read_head
+from pyspark_checkpointer.checkpoint.latest import Head, find_head, newest_above, read_consistent, read_damaged
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.writer import Base, Session
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
@@ -150,7 +150,7 @@ async def _is_old(session: Session, head: Head) -> bool:
     Then manifests exist that are newer than any attempt on it can be.
     """
     newest = await newest_above(session.store, head)
-    return newest is not None and (await read_head(session.store)).version == head.version
+    return newest is not None and (await find_head(session.store)).version == head.version
 
 
 async def _find_intact(session: Session) -> Intact | None:
@@ -182,7 +182,7 @@ async def _reads_catalog(session: Session, head: Head) -> bool:
     """
     assert head.pointer is not None
     try:
-        await objects.read_catalog(session.store, head.pointer.catalog)
+        await metadata.read_catalog(session.store, head.pointer.catalog)
     except (CorruptionError, ObjectNotFoundError):
         return False
     return True
@@ -194,7 +194,7 @@ async def _copy_savepoints(
     """Copy the savepoints that are whole, and return the entries of the copies."""
     entries = []
     for entry, checkpoint in zip(savepoints, ids, strict=False):
-        manifest = await objects.read_manifest(session.store, session.host, entry.ref)
+        manifest = await metadata.read_manifest(session.store, session.host, entry.ref)
         ref, _ = await copier.copy(manifest, checkpoint)
         entries.append(replace(entry, ref=ref, nonce=session.host.token(32)))
     return entries
@@ -206,4 +206,4 @@ async def _write_catalog(
     """Write a catalog of the copied savepoints; return None without any."""
     if not entries:
         return None
-    return await objects.write_catalog(session.store, Catalog(session.draw_id(committed.sequence), tuple(entries)))
+    return await metadata.write_catalog(session.store, Catalog(session.draw_id(committed.sequence), tuple(entries)))

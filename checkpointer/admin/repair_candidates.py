@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark_checkpointer import display
 from pyspark_checkpointer.admin.streaming.offset_log import SparkLog, open_log, read_log
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.latest import read_damaged
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.display import table
@@ -245,7 +245,7 @@ async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manife
     Raises for a newer format, which a newer library has to repair.
     """
     try:
-        return await objects.find_manifest(session.store, checkpoint)
+        return await metadata.find_manifest(session.store, checkpoint)
     except UnsupportedFormatError:
         raise
     except (CorruptionError, ObjectNotFoundError) as error:
@@ -257,7 +257,7 @@ async def _read_catalogs(session: Session, paths: Sequence[str]) -> list[tuple[C
     entries = []
     for path in paths:
         try:
-            catalog = await objects.read_catalog(session.store, CatalogRef(path, object_paths.digest_of(path)))
+            catalog = await metadata.read_catalog(session.store, CatalogRef(path, object_paths.digest_of(path)))
         except UnsupportedFormatError:
             raise
         except (CorruptionError, ObjectNotFoundError):
@@ -286,7 +286,7 @@ async def _missing(session: Session, ref: Ref, manifest: Manifest, sizes: Mappin
     wanted = {segment.path: segment.size for op in manifest.operators.values() for segment in op.segments}
     problems = []
     try:
-        whole = await objects.load_operators(session.store, session.host, manifest)
+        whole = await metadata.load_operators(session.store, session.host, manifest)
     except UnsupportedFormatError:
         raise
     except ObjectNotFoundError:

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import replace
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.metering import Meter
@@ -88,7 +88,7 @@ async def _rollback(
             return replace(pointer, committed=ref, prepared=None)
 
         with session.reports.committing(meter, manifest.id, manifest.epoch):
-            ref = await objects.write_manifest(session.store, session.host, manifest)
+            ref = await metadata.write_manifest(session.store, session.host, manifest)
             head = await session.swap_pointer(base, ref, plan)
         session.rebase_on_commit(head, ref, manifest)
         logger.info("%s: rolled back to %s, as %s", session.store.url, target.id, ref.id)

@@ -30,7 +30,10 @@ class Salvage:
     older: Mapping[str, Mapping[int, Chain]] = field(default_factory=dict)
     """The chains that damaged partitions can be taken back to, by operator and partition."""
     broken: frozenset[str] = frozenset()
-    """Objects that are not what their names say. Some of their slices may be whole."""
+    """Objects of which only single slices are copied.
+
+    They are damaged, or packs of older states, whose other slices were not looked at.
+    """
 
     def content(self, *, older_partitions: bool) -> Manifest:
         """Return the checkpoint as it is to be copied, with or without older states."""
@@ -111,7 +114,7 @@ class _Search:
             kept[name] = replace(operator, chains=chains, segments=(), patches=())
         whole = sum(len(operator.chains) for operator in kept.values())
         plan = RepairPlan(ref.id, manifest.epoch, whole, tuple(losses))
-        return Salvage(plan, replace(manifest, operators=kept), older, frozenset(problems))
+        return Salvage(plan, replace(manifest, operators=kept), older, frozenset(problems) | _packs(older))
 
     async def damaged(self, savepoints: Sequence[CatalogEntry]) -> list[str]:
         """Return the names of the savepoints that are damaged."""
@@ -147,3 +150,9 @@ class _Search:
             older, state = await self._older.find_chain(name, operator, partition)
             problem = problems[damaged[0].path]
             yield partition, chain, Loss(name, partition, problem, count_records(chain), older), state
+
+
+def _packs(older: Mapping[str, Mapping[int, Chain]]) -> frozenset[str]:
+    """Return the objects that older states share with slices that are not needed."""
+    artifacts = (a for chains in older.values() for chain in chains.values() for a in chain)
+    return frozenset(artifact.path for artifact in artifacts if artifact.length != artifact.size)

@@ -8,8 +8,8 @@ import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pyspark_checkpointer.checkpoint import objects
-from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history, refuse_lost
+from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, means_two_things, resolve_live
 from pyspark_checkpointer.checkpoint.writer import Session
@@ -52,7 +52,6 @@ async def list_checkpoints(session: Session) -> list[CheckpointId]:
     """Return every live checkpoint, oldest first."""
 
     async def read(head: Head) -> list[CheckpointId]:
-        await refuse_lost(session.store, head)
         return list((await read_history(session.store, head)).refs())
 
     return await read_consistent(session.store, read)
@@ -65,7 +64,6 @@ async def savepoints(session: Session) -> list[Savepoint]:
     """
 
     async def read(head: Head) -> tuple[CatalogEntry, ...]:
-        await refuse_lost(session.store, head)
         return await read_entries(session.store, head)
 
     entries = await read_consistent(session.store, read)
@@ -135,7 +133,7 @@ async def replace_catalog(session: Session, head: Head, entries: tuple[CatalogEn
     assert head.pointer is not None
     ordered = tuple(sorted(entries, key=lambda entry: (entry.ref.id, entry.name or "")))
     ref = (
-        await objects.write_catalog(session.store, Catalog(session.draw_id(head.sequence), ordered))
+        await metadata.write_catalog(session.store, Catalog(session.draw_id(head.sequence), ordered))
         if ordered
         else None
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import offload, upload
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests import object_paths
@@ -19,7 +19,7 @@ async def read_slice(session: Session, artifact: Artifact) -> bytes:
     data = b""
     if artifact.length:
         data = await session.store.get_range(artifact.path, artifact.offset, artifact.length)
-    await objects.check(session.host, artifact.path, data, artifact.length, artifact.digest)
+    await offload.verify_bytes(session.host, artifact.path, data, artifact.length, artifact.digest)
     return data
 
 
@@ -89,5 +89,5 @@ async def _extract(
     else:
         path = object_paths.artifact(name, partition, owner, artifact.kind, artifact.digest, codec)
         made = replace(artifact, path=path, offset=0, size=artifact.length, tail=None)
-    await objects.put(session.store, made.path, data)
+    await upload.put_once(session.store, made.path, data)
     return made

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.admin.checkpoint_sizes import Spread
-from pyspark_checkpointer.checkpoint import objects
 from pyspark_checkpointer.checkpoint.listing import Overview, batched, read_overview
+from pyspark_checkpointer.checkpoint.metadata import Segments
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Operator
@@ -58,7 +58,7 @@ async def read_stats(session: Session, progress: Progress | None = None) -> Stor
     Reads and lists manifests and segments, but reads no artifact. `progress` is told checkpoints.
     """
     overview = await read_overview(session)
-    segments = objects.Segments(session.store, session.host)
+    segments = Segments(session.store, session.host)
     sizes: dict[str, int] = {}
     named: dict[str, str] = {}
     current: dict[str, Operator] = {}

@@ -5,7 +5,7 @@ import logging
 from dataclasses import replace
 
 from pyspark_checkpointer.admin.rollback import rollback
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.latest import Head, read_head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
 from pyspark_checkpointer.checkpoint.prepared import refuse_prepared
@@ -51,13 +51,13 @@ async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, 
     """Check a saved manifest and all objects that it names, then commit it with one swap."""
     async with session.lock:
         try:
-            ref, found = await objects.find_manifest(session.store, checkpoint)
+            ref, found = await metadata.find_manifest(session.store, checkpoint)
         except ObjectNotFoundError:
             raise CheckpointNotFoundError(
                 f"{session.store.url}: no manifest of {checkpoint}: save_manifest() first"
             ) from None
         try:
-            manifest = await objects.load_operators(session.store, session.host, found)
+            manifest = await metadata.load_operators(session.store, session.host, found)
             _check_attempt(session, base.parent, base.manifest, manifest)
             await _check_written(session, manifest)
         except ObjectNotFoundError as error:
@@ -95,8 +95,8 @@ def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None
             f"{session.store.url}: {manifest.id} has parent {manifest.parent and manifest.parent.id}, but "
             f"{parent and parent.id} was restored: save it again on top of that, under a new id"
         )
-    known = objects.objects_of(parent, before) if parent is not None and before is not None else set()
-    for path in objects.objects_of(Ref(manifest.id, ""), manifest) - known:
+    known = metadata.objects_of(parent, before) if parent is not None and before is not None else set()
+    for path in metadata.objects_of(Ref(manifest.id, ""), manifest) - known:
         if object_paths.owner(path) != manifest.id:
             raise IllegalArgumentError(f"{path}: neither of the parent nor written for {manifest.id}")
     for name, operator in manifest.operators.items():

@@ -8,18 +8,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pyspark_checkpointer.checkpoint.latest import Head
-from pyspark_checkpointer.checkpoint.objects import find_manifest, read_catalog, read_manifest_alone
-from pyspark_checkpointer.errors import InvalidStateError, OutcomeUnknownError
-from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.checkpoint.latest import Head, list_sizes
+from pyspark_checkpointer.checkpoint.metadata import find_manifest, read_catalog, read_manifest_alone
+from pyspark_checkpointer.errors import OutcomeUnknownError
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
 from pyspark_checkpointer.storage.base import Store
 
 NEAR = 4
 """Checkpoints so close to the committed one that walking down to them costs less than listing."""
-
-NEWEST = 10**10 - 1
-"""The highest sequence that an id can have."""
 
 TOGETHER = 256
 """Manifests that are fetched at once, and in memory at once where the caller does not keep them."""
@@ -95,17 +91,6 @@ async def walk_from(
         ref = manifest.parent
 
 
-async def list_sizes(store: Store, oldest: int, newest: int) -> list[tuple[CheckpointId, int]]:
-    """Return the ids of the manifests that are there, in order, with their sizes. Nothing says which of them count."""
-    return [
-        (owner, entry.size)
-        for entry in await store.list(object_paths.manifests(oldest, newest))
-        if (owner := object_paths.owner(entry.path)) is not None
-        and entry.path == object_paths.manifest(owner)
-        and oldest <= owner.sequence <= newest
-    ]
-
-
 async def list_manifests(store: Store, oldest: int, newest: int) -> dict[Ref, Manifest]:
     """Return the manifests that are there and readable. The chain decides which of them count."""
     return await read_found(store, await list_sizes(store, oldest, newest))
@@ -115,25 +100,6 @@ async def read_found(store: Store, listed: Sequence[tuple[CheckpointId, int]]) -
     found = await asyncio.gather(*(find_manifest(store, *one) for one in listed), return_exceptions=True)
     # What could not be read matters only if the chain leads there; reading it again then says what is wrong.
     return dict(pair for pair in found if not isinstance(pair, BaseException))
-
-
-async def newest_above(store: Store, head: Head) -> CheckpointId | None:
-    """The newest manifest of a sequence that no attempt has on this version: `_latest` was lost, or is an old copy.
-
-    Attempts that came to no end stand at the sequence after the committed one, 1 where there is none.
-    """
-    above = await list_sizes(store, head.sequence + 2, NEWEST)
-    return above[-1][0] if above else None
-
-
-async def refuse_lost(store: Store, head: Head) -> None:
-    """`InvalidStateError` where there is no `_latest`, though commits were made: an empty root would bury them."""
-    if head.version is None and (newest := await newest_above(store, head)):
-        raise InvalidStateError(
-            f"{store.url}: has no {object_paths.LATEST}, though manifests up to {newest} are there: it was lost. "
-            "repair_candidates(), or `checkpointer repair`, lists what it can be repaired to; to begin anew, choose an "
-            "empty root"
-        )
 
 
 async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | None:

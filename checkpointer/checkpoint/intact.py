@@ -6,7 +6,7 @@ counts as a whole or not at all: nothing is ever put together from two.
 
 from dataclasses import dataclass, replace
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.latest import Head, read_head
 from pyspark_checkpointer.checkpoint.verify import Check, Finding
 from pyspark_checkpointer.checkpoint.writer import Session
@@ -79,7 +79,7 @@ class _Search:
         """The newest first."""
         if catalog is not None:
             with self._check.noting(catalog.path):
-                found = await objects.read_catalog(self._store, catalog)
+                found = await metadata.read_catalog(self._store, catalog)
                 entries = found.entries if found is not None else ()
                 return sorted({entry.ref for entry in entries}, key=lambda ref: ref.id, reverse=True)
         return []

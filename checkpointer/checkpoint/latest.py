@@ -11,12 +11,13 @@ from typing import TypeVar
 from pyspark_checkpointer.errors import (
     ConflictError,
     CorruptionError,
+    InvalidStateError,
     OutcomeUnknownError,
     UnsupportedFormatError,
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import decode_pointer, encode_pointer
-from pyspark_checkpointer.manifests.model import Pointer, Ref, Writer
+from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref, Writer
 from pyspark_checkpointer.storage.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
 from pyspark_checkpointer.storage.compare_and_swap import NOT_TOLD, UndecidedError, decide, find
 
@@ -60,8 +61,55 @@ Called again, on the new version, whenever the old one is gone; it checks everyt
 """
 
 
+NEWEST = 10**10 - 1
+"""The highest sequence that an id can have."""
+
+
 async def read_head(store: Store) -> Head:
+    """Return what `_latest` says; an empty head where nothing was committed yet.
+
+    Raises `InvalidStateError` where `_latest` is missing though commits were made. Who took such a root for an empty
+    one would begin a new history at sequence 1, and the next cleanup would delete the old one.
+    """
+    head = await find_head(store)
+    if head.version is None and (newest := await newest_above(store, head)):
+        head = await find_head(store)  # several commits may have been made between the two requests
+        if head.version is None:
+            raise InvalidStateError(
+                f"{store.url}: has no {object_paths.LATEST}, though manifests up to {newest} are there: it was lost. "
+                "repair_candidates(), or `checkpointer repair`, lists what it can be repaired to; to begin anew, "
+                "choose an empty root"
+            )
+    return head
+
+
+async def find_head(store: Store) -> Head:
+    """Return what `_latest` says; an empty head where it is missing, whatever else there is.
+
+    For those who look after a damaged root, and for those who have proven that a root is new.
+    """
     return _decode(await find(store, object_paths.LATEST, SWAP_LIMIT))
+
+
+async def newest_above(store: Store, head: Head) -> CheckpointId | None:
+    """Return the newest manifest of a sequence that no attempt has on this version, or None.
+
+    One that is there proves that `_latest` was lost, or that an old copy of it was put back: attempts that came to no
+    end stand at the sequence after the committed one, 1 where there is none.
+    """
+    above = await list_sizes(store, head.sequence + 2, NEWEST)
+    return above[-1][0] if above else None
+
+
+async def list_sizes(store: Store, oldest: int, newest: int) -> list[tuple[CheckpointId, int]]:
+    """Return the ids of the manifests that are there, in order, with their sizes. Nothing says which of them count."""
+    return [
+        (owner, entry.size)
+        for entry in await store.list(object_paths.manifests(oldest, newest))
+        if (owner := object_paths.owner(entry.path)) is not None
+        and entry.path == object_paths.manifest(owner)
+        and oldest <= owner.sequence <= newest
+    ]
 
 
 async def read_damaged(store: Store) -> tuple[Head, bytes]:
@@ -120,6 +168,8 @@ async def cas_loop(store: Store, head: Head, step: Step) -> Head:
         head = await _swap(store, head, planned)
         if head.pointer is not None and head.pointer.nonce == planned.nonce:
             return head
+        if head.version is None:  # somebody removed `_latest` since it was read
+            head = await read_head(store)
     raise ConflictError(f"{store.url}: others moved _latest {ROUNDS} times in a row: try again later")
 
 

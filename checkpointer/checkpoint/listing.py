@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import History, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, resolve
@@ -44,7 +44,7 @@ async def read_overview(session: Session, *, chains: bool = False) -> Overview:
         overview = await _overview(session, head)
         if not chains:
             return overview
-        segments = objects.Segments(session.store, session.host)
+        segments = metadata.Segments(session.store, session.host)
         checkpoints: list[Listed] = []
         for batch in batched(overview.checkpoints):
             manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in batch))
@@ -66,7 +66,9 @@ async def _overview(session: Session, head: Head) -> Overview:
     refs = {**history.refs(), **({head.prepared.id: head.prepared} if head.prepared else {})}
     others = [ref for ref in refs.values() if ref not in known]
     known.update(
-        zip(others, await asyncio.gather(*(objects.read_manifest_alone(session.store, r) for r in others)), strict=True)
+        zip(
+            others, await asyncio.gather(*(metadata.read_manifest_alone(session.store, r) for r in others)), strict=True
+        )
     )
     names = _names(history)
     listed = (Listed(r, known[r], state_of(head, r), names.get(r, ())) for _, r in sorted(refs.items()))
@@ -94,8 +96,8 @@ async def read_listed(session: Session, wanted: CheckpointSelector) -> Listed:
 
     async def read(head: Head) -> Listed:
         ref = await resolve(session, head, wanted)
-        catalog = await objects.read_catalog(session.store, None if head.pointer is None else head.pointer.catalog)
-        manifest = await objects.read_manifest(session.store, session.host, ref)
+        catalog = await metadata.read_catalog(session.store, None if head.pointer is None else head.pointer.catalog)
+        manifest = await metadata.read_manifest(session.store, session.host, ref)
         return Listed(ref, manifest, state_of(head, ref), _names(History((), catalog)).get(ref, ()))
 
     return await read_consistent(session.store, read)

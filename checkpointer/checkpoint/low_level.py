@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata, upload
 from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob, Uploader
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
@@ -29,7 +29,7 @@ async def save_manifest(session: Session, manifest: Manifest) -> None:
     base = await session.base()
     parent = base.manifest if base.parent == manifest.parent else None
     complete = replace(manifest, created=manifest.created or session.host.now())
-    written, segments = await session.host.run(lambda: objects.spill(complete, parent))
+    written, segments = await session.host.run(lambda: metadata.spill(complete, parent))
     for segment in segments:
-        await objects.put(session.store, segment.path, segment.data)
-    await objects.write_manifest(session.store, session.host, written)
+        await upload.put_once(session.store, segment.path, segment.data)
+    await metadata.write_manifest(session.store, session.host, written)

@@ -92,6 +92,11 @@ class Prepared:
         self._decided("committed", self.manifest)
 
     def _check_undecided(self) -> None:
+        if not self._session.is_of_this_process:
+            raise InvalidStateError(
+                f"{self._session.store.url}: {self.id} was prepared before this process was forked: restore().prepared "
+                "is the same here"
+            )
         if self.outcome is not None:
             raise InvalidStateError(f"{self._session.store.url}: {self.id} was {self.outcome} already: see rollback()")
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Literal, Self
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.writer import Session
@@ -37,7 +37,7 @@ PREPARED: Kind = "prepared"
 FORMS = "latest, an id or the beginning of one, epoch=41, savepoint=NAME or the bare name, or at=2024-01-02T06:00Z"
 """The grammar in one line, for errors."""
 
-_EPOCH = re.compile(r"-?[0-9]{1,18}")
+_EPOCH = re.compile(r"-?[0-9]{1,19}")  # more is no epoch: those of `begin` have 64 bits
 _BEGINNING = re.compile(r"0[0-9]{9}|[0-9]{1,10}-[0-9a-f]{0,8}")  # ten digits without a zero may be a time as an epoch
 _ID = re.compile(r"[0-9]{10}-[0-9a-f]{8}")
 
@@ -150,9 +150,15 @@ def _to_time(text: str) -> datetime:
 
 
 def means_two_things(name: str) -> bool:
-    """Say whether the name of a savepoint would be read as something else."""
+    """Say whether the name of a savepoint would be read as something else, by the library or by people.
+
+    `Latest` and ` latest` are not the word of the grammar, but nobody who types them means a savepoint; what begins
+    with a hyphen is an option of the command line, or the root that the environment names.
+    """
+    if name.startswith("-"):
+        return True
     try:
-        return CheckpointSelector.parse(name).kind != "name"
+        return CheckpointSelector.parse(name.strip().casefold()).kind != "name"
     except IllegalArgumentError:
         return True
 
@@ -173,7 +179,7 @@ async def find(session: Session, wanted: CheckpointSelector) -> CheckpointId:
 async def read_live(session: Session, head: Head, wanted: CheckpointSelector) -> tuple[Ref, Manifest]:
     """Read the live checkpoint that is meant, with all its chains."""
     ref = await resolve_live(session, head, wanted)
-    return ref, await objects.read_manifest(session.store, session.host, ref)
+    return ref, await metadata.read_manifest(session.store, session.host, ref)
 
 
 async def resolve_live(session: Session, head: Head, wanted: CheckpointSelector) -> Ref:
@@ -275,6 +281,6 @@ async def _newest(session: Session, head: Head, fits: Callable[[Manifest], bool]
             return ref, []
     on_chain = {ref for ref, _ in history.chain}
     kept = sorted({e.ref for e in history.entries} - on_chain, key=lambda ref: ref.id, reverse=True)
-    manifests = await asyncio.gather(*(objects.read_manifest_alone(session.store, ref) for ref in kept))
+    manifests = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref in kept))
     found = next((ref for ref, manifest in zip(kept, manifests, strict=True) if fits(manifest)), None)
     return found, [*(manifest for _, manifest in history.chain), *manifests]

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import download, metadata
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.intact import find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
@@ -97,7 +97,7 @@ class CheckpointReader:
         store, host = self.store, self.session.host
 
         async def load() -> dict[int, list[bytes]]:
-            found = await objects.read_all(store, host, (artifact for chain in chains.values() for artifact in chain))
+            found = await download.read_all(store, host, (artifact for chain in chains.values() for artifact in chain))
             return {partition: [bytes(found[artifact]) for artifact in chain] for partition, chain in chains.items()}
 
         return await self._explaining(load)
@@ -116,7 +116,7 @@ class CheckpointReader:
         decoded: dict[Artifact, dict[object, bytes | None]] = {}
 
         async def load() -> None:
-            groups = objects.by_object(a for chain in operator.chains.values() for a in chain)
+            groups = download.by_object(a for chain in operator.chains.values() for a in chain)
             await asyncio.gather(*(self._decode(group, decoded) for group in groups))
 
         await self._explaining(load)
@@ -142,7 +142,7 @@ class CheckpointReader:
 
     async def _decode(self, group: list[Artifact], decoded: dict[Artifact, dict[object, bytes | None]]) -> None:
         host = self.session.host
-        slices = await objects.read_slices(self.store, host, group)
+        slices = await download.read_slices(self.store, host, group)
         for artifact, data in zip(group, slices, strict=True):
             decoded[artifact] = await host.run(
                 lambda a=artifact, d=data: codecs.MSGPACK.decode(a.path, d, a.raw_size, a.records)  # type: ignore[misc]
@@ -245,7 +245,7 @@ async def _restore(
 async def _restore_latest(session: Session) -> tuple[Base, CheckpointReader | None]:
     async def read(head: Head) -> tuple[Base, Manifest | None]:
         ref = head.prepared
-        prepared = None if ref is None else await objects.read_manifest(session.store, session.host, ref)
+        prepared = None if ref is None else await metadata.read_manifest(session.store, session.host, ref)
         return await session.base_in(head), prepared
 
     return _go_on(session, *await read_consistent(session.store, read))
@@ -277,23 +277,23 @@ def shown(session: Session, base: Base) -> CheckpointReader | None:
 async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
     """Return the verified stored bytes of an artifact, or of a whole object by a path that holds its digest."""
     if isinstance(artifact, Artifact):
-        return await objects.read_artifact(session.store, session.host, artifact)
+        return await download.read_artifact(session.store, session.host, artifact)
     if not isinstance(artifact, str):
         raise IllegalArgumentError(f"expected an Artifact or its path, got {type(artifact).__name__}")
     try:
         object_paths.parse_artifact(artifact)
     except CorruptionError as error:
         raise IllegalArgumentError(str(error)) from None
-    return await objects.read_by_path(session.store, session.host, artifact)
+    return await download.read_by_path(session.store, session.host, artifact)
 
 
 async def load_manifest(session: Session, checkpoint: CheckpointId) -> Manifest:
     """Return a manifest by its id, with all its chains. It may be one that nobody committed."""
     try:
-        _, manifest = await objects.find_manifest(session.store, checkpoint)
+        _, manifest = await metadata.find_manifest(session.store, checkpoint)
     except ObjectNotFoundError:
         raise CheckpointNotFoundError(f"{session.store.url}: no manifest of {checkpoint}") from None
-    return await objects.load_operators(session.store, session.host, manifest)
+    return await metadata.load_operators(session.store, session.host, manifest)
 
 
 async def read_latest(session: Session) -> CheckpointId | None:

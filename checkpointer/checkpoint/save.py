@@ -10,7 +10,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 
-from pyspark_checkpointer.checkpoint import objects, placement
+from pyspark_checkpointer.checkpoint import download, metadata, offload, placement
 from pyspark_checkpointer.checkpoint.chains import ChainPlan, OperatorChange, split_for_fold
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
@@ -291,7 +291,12 @@ class CheckpointWriter:
             return self._prepared
 
     async def abort(self) -> None:
-        """Leave nothing visible. Objects already written are garbage that cleanup knows by this attempt's id."""
+        """Leave nothing visible. Objects already written are garbage that cleanup knows by this attempt's id.
+
+        Does nothing in a child process, which leaves its parent's attempt alone.
+        """
+        if not self._session.is_of_this_process:
+            return
         if self._prepared is not None:
             if self._prepared.outcome is None:
                 await self._prepared.abort()
@@ -325,15 +330,17 @@ class CheckpointWriter:
             self.freeze()
             await self._flight.land()
             last = await self._last_packs()
-            few = objects.are_few(self._operators) and sum(len(c.plans) for c in self._changes.values()) <= objects.FEW
-            manifest, segments = await objects.compute(self._session.host, self._manifest, few)
+            few = (
+                metadata.are_few(self._operators) and sum(len(c.plans) for c in self._changes.values()) <= metadata.FEW
+            )
+            manifest, segments = await offload.compute(self._session.host, self._manifest, small=few)
             last += [PendingPut(segment.path, segment.data) for segment in segments]
             last += self._still_named(manifest)
             manifest = replace(manifest, cost=self.meter.cost(unsent=len(last)))
-            encoded = await objects.encode_manifest(self._session.host, manifest)
+            encoded = await metadata.encode_manifest(self._session.host, manifest)
             for path, data in last:
                 await self._flight.start(self._uploads.put(path, data), len(data))
-            ref = await objects.put_manifest(self._session.store, self.id, encoded)
+            ref = await metadata.put_manifest(self._session.store, self.id, encoded)
             await self._flight.land()
         except BaseException as error:
             self._ended = "failed"
@@ -357,7 +364,7 @@ class CheckpointWriter:
         """Return what a migration made and the attempt did not replace: written last, since much of it may be."""
         if not self._made:
             return []
-        named = objects.objects_of(Ref(self.id, ""), manifest)
+        named = metadata.objects_of(Ref(self.id, ""), manifest)
         return [PendingPut(path, data) for path, data in self._made.items() if path in named]
 
     async def write_tables(self) -> None:
@@ -398,11 +405,16 @@ class CheckpointWriter:
             watermark=watermark,
             properties=properties,
         )
-        manifest, segments = objects.spill(manifest, parent, touched)
+        manifest, segments = metadata.spill(manifest, parent, touched)
         self.meter.operators = written(manifest, parent, touched)
         return manifest, segments
 
     def _check_open(self) -> None:
+        if not self._session.is_of_this_process:  # the parent would commit without what is added here
+            raise InvalidStateError(
+                f"{self.id}: this attempt was begun before this process was forked, and belongs to its parent: write "
+                "here with save_snapshot(id, …) or save_delta(id, …), and attach() in the parent what they return"
+            )
         if self._ended is not None:
             raise InvalidStateError(f"{self.id}: this attempt {self._ended}: begin another")
 
@@ -436,7 +448,7 @@ class CheckpointWriter:
             raise IllegalArgumentError(f"operator {operator!r}: has no partition {partition!r:.20}")
 
     async def _write_folded(self, piece: ChainSlot, older: Chain, newest: EncodedBlob | None) -> None:
-        found = await objects.read_all(self._session.store, self._session.host, older)
+        found = await download.read_all(self._session.store, self._session.host, older)
         # Equal deltas of one attempt can be one artifact, which the chain then names more than once.
         slices = [EncodedBlob(DELTA, bytes(found[artifact]), artifact.length, 1) for artifact in older]
         await self._uploads.write_together(piece, slices if newest is None else [*slices, newest])
@@ -454,7 +466,7 @@ class CheckpointWriter:
             return slices
 
         small = sum(part.size for _, part, _ in batch) <= ENCODE_AT_ONCE
-        stored_parts = await objects.compute(self._session.host, encode, small)
+        stored_parts = await offload.compute(self._session.host, encode, small=small)
         for (piece, _, known), stored in zip(batch, stored_parts, strict=True):
             await self._uploads.write(piece, stored, known)
 

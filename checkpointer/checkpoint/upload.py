@@ -5,12 +5,12 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pyspark_checkpointer.checkpoint.objects import hash_of, put
+from pyspark_checkpointer.checkpoint.offload import hash_of
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId, Kind
 from pyspark_checkpointer.runtime.host import Host
-from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.storage.base import ObjectExistsError, Store
 
 SMALL = 256 << 10
 """Stored bytes up to which a piece waits for others to share an object with."""
@@ -153,7 +153,7 @@ class Uploader:
     async def put(self, path: str, data: Bytes) -> None:
         """Write an object that carries this attempt's id."""
         self.paths.append(path)
-        await put(self._store, path, data)
+        await put_once(self._store, path, data)
 
     async def flush(self, operator: str, codec: str) -> None:
         """Write what waits of an operator, if anything does."""
@@ -189,3 +189,11 @@ class Uploader:
             )
             offset += length
         return PendingPut(path, whole), artifacts
+
+
+async def put_once(store: Store, path: str, data: Bytes) -> None:
+    """Write an object whose path holds its own digest: whatever is there already has the same content."""
+    try:
+        await store.put(path, data)
+    except ObjectExistsError:
+        return

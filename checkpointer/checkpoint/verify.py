@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata, offload
 from pyspark_checkpointer.checkpoint.comparison import Comparison
-from pyspark_checkpointer.checkpoint.history import list_manifests, newest_above, read_history
-from pyspark_checkpointer.checkpoint.latest import Head, read_head
+from pyspark_checkpointer.checkpoint.history import list_manifests, read_history
+from pyspark_checkpointer.checkpoint.latest import Head, find_head, newest_above
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.display import count, cut, note, size, some, table
@@ -50,17 +50,25 @@ class Finding:
     """Whether all older ones of the history are out of reach too, but for savepoints."""
 
     def __repr__(self) -> str:
-        return f"Finding({'missing' if self.missing else 'damaged'}: {cut(self.problem, 300)}; hurts {self._hurt})"
+        return f"Finding({'missing' if self.missing else 'damaged'}: {cut(self.problem, 300)}; hurts {self._few_hurt})"
 
     @property
-    def _hurt(self) -> str:
-        """Whom it hurts, the newest first, in few words."""
-        older = " and all older ones but savepoints" if self.and_older else ""
-        return f"{some(reversed(self.checkpoints), 3) or 'no checkpoint'}{older}"
+    def hurt(self) -> str:
+        """The checkpoints that it hurts, as text, oldest first."""
+        return self._and_more(", ".join(map(str, self.checkpoints)))
+
+    @property
+    def _few_hurt(self) -> str:
+        """The newest checkpoints that it hurts, as text, and how many more."""
+        return self._and_more(some(reversed(self.checkpoints), 3))
+
+    def _and_more(self, hurt: str) -> str:
+        if self.path == object_paths.LATEST:
+            return "every checkpoint: none can be found without it"
+        return f"{hurt or 'no checkpoint'}{' and all older ones but savepoints' if self.and_older else ''}"
 
     def __str__(self) -> str:
-        hurt = ", ".join(map(str, self.checkpoints)) or "no checkpoint"
-        return f"{self.problem}; hurts {hurt}{' and all older ones but savepoints' if self.and_older else ''}"
+        return f"{self.problem}; hurts {self.hurt}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ class Verification:
     def _repr_html_(self) -> str:
         if not self.findings:
             return note(self._summary)
-        rows = [("missing" if f.missing else "damaged", f.path, f.problem, f._hurt) for f in self.findings[:_ROWS]]
+        rows = [("missing" if f.missing else "damaged", f.path, f.problem, f._few_hurt) for f in self.findings[:_ROWS]]
         more = f"; the first {_ROWS}" if len(self.findings) > _ROWS else ""
         return table(f"{self._summary}{more}", ("finding", "object", "problem", "hurts"), rows)
 
@@ -126,7 +134,7 @@ async def verify_store(
     check = Check(session, operator, share, progress)
     head = None
     with check.noting(object_paths.LATEST):
-        head = await read_head(session.store)
+        head = await find_head(session.store)
     if head is not None and head.pointer is not None:
         check.objects += 1
         await check.run(head, checkpoint)
@@ -152,7 +160,7 @@ class Check:
         self._operator = operator
         self.share = share
         self._seed = session.host.token(16).encode()
-        self._shared = objects.Segments(self._store, self._host)
+        self._shared = metadata.Segments(self._store, self._host)
         self._loaded: dict[tuple[str, ...], Operator] = {}
         self._segments: dict[str, bool] = {}
         self._looked_at: set[Artifact] = set()
@@ -229,11 +237,11 @@ class Check:
         """
         path = object_paths.manifest(ref.id)
         with self.noting(path, ref.id):
-            manifest = await objects.read_manifest_alone(self._store, ref)
+            manifest = await metadata.read_manifest_alone(self._store, ref)
             self.manifests = {ref: manifest}
             self.manifests[ref] = await self.with_chains(ref, manifest)
             await self.read_objects()
-            needed = objects.objects_of(ref, manifest) | objects.objects_of(ref, self.manifests[ref])
+            needed = metadata.objects_of(ref, manifest) | metadata.objects_of(ref, self.manifests[ref])
             return self.manifests[ref], needed & {finding.path for finding in self.findings}
         return None, {path}
 
@@ -246,7 +254,7 @@ class Check:
             manifest = listed.get(ref)
             if manifest is None:
                 with self.noting(object_paths.manifest(ref.id), ref.id, and_older=ref.id.sequence > boundary):
-                    manifest = await objects.read_manifest_alone(self._store, ref)
+                    manifest = await metadata.read_manifest_alone(self._store, ref)
             if manifest is None:
                 break
             self._add(ref, manifest)
@@ -254,7 +262,7 @@ class Check:
         others = [] if head.prepared is None else [head.prepared]
         catalog = head.pointer.catalog
         with self.noting("" if catalog is None else catalog.path):
-            self.catalog = await objects.read_catalog(self._store, catalog)
+            self.catalog = await metadata.read_catalog(self._store, catalog)
         if self.catalog is not None:
             self.objects += 1
             others += [entry.ref for entry in self.catalog.entries]
@@ -262,7 +270,7 @@ class Check:
         for ref in dict.fromkeys(others):
             if ref not in self.manifests and object_paths.manifest(ref.id) not in damaged:
                 with self.noting(object_paths.manifest(ref.id), ref.id):
-                    self._add(ref, await objects.read_manifest_alone(self._store, ref))
+                    self._add(ref, await metadata.read_manifest_alone(self._store, ref))
 
     def _add(self, ref: Ref, manifest: Manifest) -> None:
         self.manifests[ref] = manifest
@@ -292,7 +300,7 @@ class Check:
             self._segments[path] = False
             with self.noting(path):
                 data = (await self._store.get(path, limit=segment.size)).data
-                await objects.check(self._host, path, data, segment.size, object_paths.digest_of(path))
+                await offload.verify_bytes(self._host, path, data, segment.size, object_paths.digest_of(path))
                 self._segments[path] = True
                 self.objects += 1
                 self.bytes += segment.size
@@ -301,7 +309,7 @@ class Check:
     def _naming(self, path: str) -> Iterator[CheckpointId]:
         """Yield the checkpoints that need an object."""
         for ref, manifest in self.manifests.items():
-            if path in objects.objects_of(ref, manifest):
+            if path in metadata.objects_of(ref, manifest):
                 yield ref.id
 
     async def read_objects(self) -> None:
@@ -345,7 +353,7 @@ class Check:
     async def look_above(self, head: Head) -> None:
         """Find manifests of sequences that no attempt has on this version."""
         newest = await newest_above(self._store, head)
-        if newest is None or (await read_head(self._store)).version != head.version:
+        if newest is None or (await find_head(self._store)).version != head.version:
             return
         problem = f"{object_paths.LATEST}: expected an object, found none, though {newest} was written: it was lost"
         if head.pointer is not None:
@@ -360,7 +368,7 @@ class Check:
         """Leave out what is missing because it was deleted meanwhile, together with the checkpoints that needed it."""
         if not any(finding.missing for finding in (*self.findings, *self.elsewhere)):
             return
-        now = await read_head(self._store)
+        now = await find_head(self._store)
         if now.version == head.version:
             return
         try:

@@ -5,13 +5,14 @@ A session belongs to one process and lives on the library's event loop. It does 
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.checkpoint import history, objects
+from pyspark_checkpointer.checkpoint import history, metadata
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head, successor
 from pyspark_checkpointer.checkpoint.liveness import show_driver
 from pyspark_checkpointer.checkpoint.metering import Reports
@@ -65,10 +66,16 @@ class Session:
         self._invalid: str | None = None
         self._viewed: CheckpointId | None = None
         self._instance = host.token(32)
+        self._process = os.getpid()
         self._forks = runtime.forks()
         self._fenced: FencedError | None = None
         self._probed = False
         self._background: asyncio.Task[object] | None = None
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether no fork came between: a child process has a copy of the session, whose event loop it has not."""
+        return self._process == os.getpid()
 
     # ---- what the session stands on ----------------------------------------------------------------------------
 
@@ -102,9 +109,8 @@ class Session:
 
     async def base_in(self, head: Head) -> Base:
         """Return the committed checkpoint of one version of `_latest`."""
-        await history.refuse_lost(self.store, head)
         ref = head.committed
-        return Base(head, None if ref is None else await objects.read_manifest(self.store, self.host, ref))
+        return Base(head, None if ref is None else await metadata.read_manifest(self.store, self.host, ref))
 
     def rebase(self, base: Base) -> None:
         self._base, self._invalid, self._viewed = base, None, None
@@ -242,7 +248,7 @@ class Session:
         if self._owns(head) and (self._base is None or self._base.parent != head.committed):
             return ConflictError(
                 f"{self.store.url}: {now} was committed after all, by an attempt whose outcome was unknown: "
-                f"{attempt.id} was not committed; {objects.GO_ON}"
+                f"{attempt.id} was not committed; {metadata.GO_ON}"
             )
         if self._owns(head):
             return InvalidStateError(
@@ -252,7 +258,7 @@ class Session:
             return ConflictError(
                 f"{self.store.url}: {base.parent.id if base.parent else None} was restored, but another writer took "
                 f"over since, {await self._describe(base, head, attempt)}, and {now} is committed: {attempt.id} was "
-                f"not; {objects.GO_ON}"
+                f"not; {metadata.GO_ON}"
             )
         return FencedError(
             f"{self.store.url}: another writer has taken over, {await self._describe(base, head, attempt)}, and {now} "
@@ -266,7 +272,7 @@ class Session:
             if ref is None or ref in (base.head.committed, base.head.prepared, attempt):
                 continue
             with suppress(CheckpointError):  # the news is that somebody else writes; this is no more than a help
-                manifest = await objects.read_manifest_alone(self.store, ref)
+                manifest = await metadata.read_manifest_alone(self.store, ref)
                 who += _show(manifest, None if self._is_by_hand(manifest.job, base) else manifest.job)
                 break
         if runtime.forks() > self._forks:

@@ -3,8 +3,9 @@
 import click
 
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
-from pyspark_checkpointer.checkpoint.verify import Finding, Verification
+from pyspark_checkpointer.checkpoint.verify import Verification
 from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import complain, print_json, print_line, print_table, progress
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
@@ -18,6 +19,7 @@ _COLUMNS = (Column("FINDING"), Column("PROBLEM", prose=True), Column("HURTS", pr
     "verify /data/orders",
     "verify s3://bucket/jobs/orders latest --operator totals",
     "verify s3://bucket/jobs/orders --share 0.05 --json",
+    lost=True,
     note="Exit status: 0 where all is well, 1 where something is damaged or missing.",
 )
 @click.argument("checkpoint", type=CHECKPOINT, required=False)
@@ -33,6 +35,8 @@ def command(store: Opened, checkpoint: CheckpointSelector | None, operator: str 
     wanted = None if checkpoint is None else store.read(lambda session: find(session, checkpoint))
     with progress("verifying", "bytes") as told:
         found = store.ck.verify(wanted, operator=operator, share=share, progress=told)
+    if not found.checkpoints and not found.findings:
+        store.read(lambda session: require_store(session.store, store.options))
     if store.json:
         print_json(documents.verification(found))
     else:
@@ -47,11 +51,6 @@ def _print(found: Verification) -> None:
     left = f", {count(found.skipped, 'object')} left out" if found.skipped else ""
     print_line(f"{seen}{left}: {count(len(found.findings), 'finding') if found.findings else 'all is well'}")
     if found.findings:
-        print_table(_COLUMNS, [("missing" if f.missing else "damaged", f.problem, _hurt(f)) for f in found.findings])
+        print_table(_COLUMNS, [("missing" if f.missing else "damaged", f.problem, f.hurt) for f in found.findings])
     for finding in found.elsewhere:
-        complain("checkpointer verify", f"warning, elsewhere: {finding.problem}; hurts {_hurt(finding)}")
-
-
-def _hurt(finding: Finding) -> str:
-    hurt = ", ".join(map(str, finding.checkpoints)) or "no checkpoint"
-    return f"{hurt}{' and all older ones but savepoints' if finding.and_older else ''}"
+        complain("checkpointer verify", f"warning, elsewhere: {finding}")

@@ -87,7 +87,6 @@ class Client:
 
     def _open_session(self) -> Session:
         self._current = self._connect(self._config.root, self._config.storage_options, self._config.fencing)
-        self._pid = os.getpid()
         self._url = self._current.store.url
         return self._current
 
@@ -111,7 +110,7 @@ class Client:
 
     @property
     def _session(self) -> Session:
-        return self._current if self._pid == os.getpid() else self._open_session()
+        return self._current if self._current.is_of_this_process else self._open_session()
 
     async def _settled(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a verb once the commit in the background has ended; what that one raised is raised here, once."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import download
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.manifests.digest import sha256, verify
@@ -213,7 +213,7 @@ class Reader:
             return self._schema.arrow().empty_table()
         if keys is not None and artifact.tail is not None:
             return await self._lookup(artifact, keys)
-        data = await objects.read_artifact(self._store, self._host, artifact)
+        data = await download.read_artifact(self._store, self._host, artifact)
         self.bytes_read += len(data)
 
         def decode() -> pa.Table:
@@ -284,7 +284,7 @@ class Reader:
             if 2 * size <= artifact.size:  # else one request for all of it is better
                 found = await self._fetch(artifact, groups, some)
                 return lambda: groups.read_changes(found, names)
-        data = await objects.read_artifact(self._store, self._host, artifact)
+        data = await download.read_artifact(self._store, self._host, artifact)
         self.bytes_read += len(data)
         return lambda: parquet.decode_pack(artifact.path, data, self._schema, names, wanted)
 

@@ -222,6 +222,26 @@ def test_one_slice_of_a_pack_does_not_take_the_others_with_it(world: World) -> N
     assert restored.operator("pack").partition(19) == [b"partition 19"]
 
 
+def test_an_older_state_is_taken_from_an_object_that_is_damaged_elsewhere(world: World) -> None:
+    client = world.actor()
+    for epoch in (1, 2):
+        with client.begin(epoch=epoch) as cp:
+            for partition in (0, 1):
+                cp.snapshot("pack", partition, b"partition %d of epoch %d" % (partition, epoch))
+    store = Store.of(world)
+    (older,) = store.manifests[store.ids[0]].operators["pack"].chains[0]
+    (newer,) = store.manifests[store.ids[1]].operators["pack"].chains[0]
+    data = stored(world)[older.path]
+    world.delete(older.path, newer.path)
+    runtime.run_sync(world.store.put(older.path, data[:-3]))  # its second partition is hurt, its first is whole
+    plan = repair(store, store.ids[1], older=True)
+    assert [(loss.partition, loss.older is not None) for loss in plan.losses] == [(0, True), (1, False)]
+    restored = world.actor().restore()
+    assert restored is not None
+    assert restored.operator("pack").partitions == [0]
+    assert restored.operator("pack").partition(0) == [b"partition 0 of epoch 1"]
+
+
 def test_it_says_how_much_is_lost_and_what_older_state_there_is(world: World, caplog: pytest.LogCaptureFixture) -> None:
     client = world.actor()
     state = KeyedState({"a": 1, "b": 2}, partitions=1)
@@ -376,6 +396,9 @@ PLANTED = (
         "",
     ),
     Planted(
+        "a pack of an older state is copied as a whole", salvage._packs, "artifact.length != artifact.size", "False"
+    ),
+    Planted(
         "an older state is not looked at",
         older_states.OlderStates.find_chain,
         "await self._slices.are_intact(previous)",
@@ -389,5 +412,6 @@ def test_a_salvage_without_one_of_its_rules_is_found(planted: Planted) -> None:
     with planted(), pytest.raises((AssertionError, CheckpointError, IndexError)):
         test_what_was_rolled_back_from_is_no_older_state(World())
         test_one_slice_of_a_pack_does_not_take_the_others_with_it(World())
+        test_an_older_state_is_taken_from_an_object_that_is_damaged_elsewhere(World())
         for seed in range(1, 12):
             salvaged(seed, older=True)

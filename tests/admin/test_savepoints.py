@@ -3,7 +3,7 @@
 import pytest
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.checkpoint.objects import read_catalog
+from pyspark_checkpointer.checkpoint.metadata import read_catalog
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, RetiredError, SavepointNotFoundError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Catalog

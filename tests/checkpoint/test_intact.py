@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, runtime
-from pyspark_checkpointer.checkpoint.objects import objects_of
+from pyspark_checkpointer.checkpoint.metadata import objects_of
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,

@@ -18,7 +18,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId
 from tests.cli.conftest import Run, run
-from tests.world import World, line
+from tests.world import World, line, put
 
 __all__ = ["run"]
 
@@ -40,7 +40,7 @@ def test_a_savepoint_whose_name_would_mean_two_things_is_not_made(world: World, 
         assert ck.savepoints() == []
 
 
-@pytest.mark.parametrize("name", ["v5", "5 a", "2026-01-31", "latest-good", "Latest", "epoch 5", "-5", "V"])
+@pytest.mark.parametrize("name", ["v5", "5 a", "2026-01-31", "latest-good", "epoch 5", "V"])
 def test_other_names_of_savepoints_mean_one_thing(world: World, name: str) -> None:
     with world.actor() as ck:
         (first,) = line(ck, 1)
@@ -62,6 +62,16 @@ def test_a_savepoint_that_has_such_a_name_from_before_is_kept(world: World, monk
         for name in ("latest", "2"):
             ck.delete_savepoint(name)
         assert ck.savepoints() == []
+
+
+@pytest.mark.parametrize("epoch", [1795446116680452841, 2**63 - 1, -(2**63) + 1])
+def test_every_epoch_that_begin_takes_can_be_named(world: World, epoch: int) -> None:
+    with world.actor() as ck:
+        made = put(ck, b"x", epoch=epoch)
+        assert meant(ck, f"epoch={epoch}") == made
+        assert ck.restore(f"epoch={epoch}").id == ck.restore(epoch=epoch).id == made  # type: ignore[union-attr]
+        with pytest.raises(IllegalArgumentError, match="expected a number"):
+            meant(ck, "epoch=" + "1" * 20)
 
 
 def test_a_savepoint_whose_name_is_a_number_is_no_guess(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,6 +365,17 @@ def test_the_keywords_of_restore_are_the_same_forms(told: Checkpointer) -> None:
     for wrong in ({"id": "good", "epoch": 1}, {"epoch": 1, "savepoint": "good"}):
         with pytest.raises(IllegalArgumentError, match="restore by one of id, epoch and savepoint, not by several"):
             told.restore(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["latest", "LATEST", " latest", "Prepared", "epoch=4", "Epoch=4", "7", "-", "--json"])
+def test_a_savepoint_is_not_named_like_something_else(world: World, name: str) -> None:
+    with world.actor() as ck:
+        put(ck, b"x")
+        with pytest.raises(IllegalArgumentError, match="would mean two things: choose another name"):
+            ck.savepoint(name)
+        for good in ("Latest-of-May", "epoch", "v-1", " Before v2"):
+            ck.savepoint(good)
+            assert meant(ck, good) == ck.read_latest()
 
 
 def test_a_selector_says_what_was_typed() -> None:

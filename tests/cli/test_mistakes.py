@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer, runtime
-from pyspark_checkpointer.checkpoint import latest, objects
+from pyspark_checkpointer.checkpoint import latest, metadata
 from pyspark_checkpointer.cli import lists
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError
 from tests.cli.conftest import Result, Run
@@ -246,13 +246,13 @@ def test_a_swap_without_an_answer_names_the_verb(root: Path, run: Run, monkeypat
 
 def test_another_writer_in_between_names_what_to_do_here(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with Checkpointer(root) as ck:
-        plain = objects.write_manifest
+        plain = metadata.write_manifest
 
         async def beside(*args: Any) -> Any:
-            monkeypatch.setattr(objects, "write_manifest", plain)
+            monkeypatch.setattr(metadata, "write_manifest", plain)
             ref = await plain(*args)
             await runtime.in_thread(put, ck, b"beside")
             return ref
 
-        monkeypatch.setattr(objects, "write_manifest", beside)
+        monkeypatch.setattr(metadata, "write_manifest", beside)
         names_its_own(run("rollback", root, "0000000001", "--yes"), "on the command line give the same command again")

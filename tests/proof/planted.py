@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark_checkpointer.admin import rollback, savepoints
 from pyspark_checkpointer.admin.retention import classifier, delete, expire, garbage_collect, policy, reachability
-from pyspark_checkpointer.checkpoint import history, latest, objects, prepared, restore, save, upload, writer
+from pyspark_checkpointer.checkpoint import history, latest, metadata, prepared, restore, save, upload, writer
 from pyspark_checkpointer.storage import compare_and_swap
 from pyspark_checkpointer.storage.memory import store as memory
 
@@ -266,7 +266,7 @@ PLANTED = (
     ),
     Planted(
         "a missing catalog taken as empty",
-        objects.read_catalog,
+        metadata.read_catalog,
         "data = (await store.get(ref.path, limit=MAX_CATALOG)).data",
         "from pyspark_checkpointer.storage.base import ObjectNotFoundError\n"
         "    try:\n"

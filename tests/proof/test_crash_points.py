@@ -15,7 +15,7 @@ import pytest
 
 from pyspark_checkpointer.admin import export as copies
 from pyspark_checkpointer.admin.retention import classifier
-from pyspark_checkpointer.checkpoint import objects, restore, save
+from pyspark_checkpointer.checkpoint import metadata, restore, save
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests import object_paths, segments
 from pyspark_checkpointer.manifests.manifest_json import encode_pointer
@@ -105,7 +105,7 @@ ALWAYS = [
     (
         Planted(
             "a manifest that nobody waits for",
-            objects.put_manifest,
+            metadata.put_manifest,
             "await store.put(path, data)",
             "asyncio.get_running_loop().call_later(0.01, asyncio.ensure_future, store.put(path, data))",
         ),
@@ -123,7 +123,7 @@ ALWAYS = [
     (
         Planted(
             "segments that are swept",
-            objects.objects_of,
+            metadata.objects_of,
             "paths.update(segment.path for segment in operator.segments)",
             "pass",
         ),

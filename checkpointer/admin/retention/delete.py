@@ -8,7 +8,7 @@ from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier
 from pyspark_checkpointer.admin.retention.expire import LiveCheckpoints, decide, pointer_without
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, index_live
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
@@ -71,7 +71,7 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
     Where the manifest of `ref` cannot be read, the chain ends with `ref`.
     """
     assert head.pointer is not None
-    catalog = await objects.read_catalog(session.store, head.pointer.catalog)
+    catalog = await metadata.read_catalog(session.store, head.pointer.catalog)
     chain: list[Ref] = []
     following: Ref | None = None
     try:
@@ -92,7 +92,7 @@ async def _sweep_deleted(session: Session, gone: Ref) -> None:
     Those of checkpoints retired lately stay.
     """
     try:
-        manifest = await objects.read_manifest(session.store, session.host, gone)
+        manifest = await metadata.read_manifest(session.store, session.host, gone)
     except ObjectNotFoundError:
         return  # Somebody else swept it meanwhile.
 
@@ -105,7 +105,7 @@ async def _sweep_deleted(session: Session, gone: Ref) -> None:
         ), leads_to_retired
 
     classify, leads_to_retired = await read_consistent(session.store, classifier)
-    paths = objects.objects_of(gone, manifest)
+    paths = metadata.objects_of(gone, manifest)
     # Checkpoints that were retired lately are found by going from parent to parent, so this manifest has to stay.
     if leads_to_retired:
         paths.discard(object_paths.manifest(gone.id))

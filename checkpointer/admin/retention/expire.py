@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.savepoints import replace_catalog
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_head
 from pyspark_checkpointer.checkpoint.writer import Session
@@ -72,7 +72,7 @@ async def decide(
     """
     known = {} if known is None else known
     assert head.pointer is not None
-    catalog = await objects.read_catalog(session.store, head.pointer.catalog)
+    catalog = await metadata.read_catalog(session.store, head.pointer.catalog)
     light: dict[Ref, Manifest] = {}
     async for ref, manifest in walk(session.store, head, head.pointer.boundary, known):
         # Only `keep_if` can look at the content. Without it, a long history must not fill the memory.
@@ -82,7 +82,7 @@ async def decide(
     kept_apart = [ref for ref in dict.fromkeys(entry.ref for entry in live.entries) if ref not in light]
     light |= {ref: known[ref] for ref in kept_apart if ref in known}
     others = [ref for ref in kept_apart if ref not in known]
-    read = await asyncio.gather(*(objects.read_manifest_alone(session.store, ref) for ref in others))
+    read = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref in others))
     light |= dict(zip(others, read, strict=True))
     known |= light
     newest_first = sorted(light, key=lambda ref: ref.id, reverse=True)

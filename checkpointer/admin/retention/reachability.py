@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Literal
 
 from pyspark_checkpointer.admin.retention.expire import RetentionDecision, is_in_grace
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import walk_from
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.writer import Session
@@ -111,18 +111,18 @@ async def index_live(
         named.append((head.prepared, Referrer(head.prepared.id, "prepared", KEEP)))
     action = LATER if grace else DELETE
     named += [(ref, Referrer(ref.id, "retired by this plan", action)) for ref in decision.retired]
-    segments = objects.Segments(session.store, session.host)
+    segments = metadata.Segments(session.store, session.host)
     parents: set[Ref] = set()
     for start in range(0, len(named), MAX_MANIFESTS_IN_MEMORY):
         some = named[start : start + MAX_MANIFESTS_IN_MEMORY]
-        found = await asyncio.gather(*(objects.read_manifest_alone(session.store, ref) for ref, _ in some))
+        found = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref, _ in some))
         whole = await asyncio.gather(*map(segments.load, found))
         segments.forget_but(found)
         parents |= {manifest.parent for manifest in found if manifest.parent is not None}
 
         def add(some: list[tuple[Ref, Referrer]] = some, whole: list[Manifest] = whole) -> None:
             for (ref, referrer), manifest in zip(some, whole, strict=True):
-                index.add(referrer, objects.objects_of(ref, manifest))
+                index.add(referrer, metadata.objects_of(ref, manifest))
 
         await session.host.run(add)
     known = {ref for ref, _ in named}
@@ -150,10 +150,10 @@ async def _add_retired(
         if old.catalog is not None:
             index.add(Referrer(None, _reason(old), LATER), [old.catalog.path])
             with suppress(ObjectNotFoundError, CorruptionError):
-                catalog = await objects.read_catalog(session.store, old.catalog)
+                catalog = await metadata.read_catalog(session.store, old.catalog)
                 starts |= {entry.ref for entry in catalog.entries} if catalog else set()
     lowest = min((old.boundary for old in young), default=0)
-    segments = objects.Segments(session.store, session.host)
+    segments = metadata.Segments(session.store, session.host)
     for start in sorted(starts - known, key=lambda ref: ref.id, reverse=True) if young else ():
         with suppress(ObjectNotFoundError, CorruptionError):
             async for ref, manifest in walk_from(session.store, start, min(lowest, start.id.sequence)):
@@ -163,7 +163,7 @@ async def _add_retired(
                 newest = max(
                     (old for old in young if old.boundary <= ref.id.sequence), default=young[-1], key=_retired_at
                 )
-                paths = objects.objects_of(ref, await segments.load(manifest))
+                paths = metadata.objects_of(ref, await segments.load(manifest))
                 segments.forget_but([manifest])
                 index.add(Referrer(ref.id, _reason(newest), LATER), paths)
 

@@ -30,7 +30,7 @@ from pyspark_checkpointer.admin.streaming.offset_log import (
 )
 from pyspark_checkpointer.admin.streaming.rewind_record import read_records
 from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation, job_of
-from pyspark_checkpointer.checkpoint.latest import read_consistent, read_head
+from pyspark_checkpointer.checkpoint.latest import find_head, read_consistent
 from pyspark_checkpointer.checkpoint.liveness import this_copier
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
 from pyspark_checkpointer.checkpoint.writer import Session
@@ -169,7 +169,7 @@ async def _find_interrupted(target: Session, target_log: Store, manifest: Manife
 
     It has the same content, for the same place.
     """
-    head = await read_head(target.store)
+    head = await find_head(target.store)
     if head.committed is None or head.committed.id.sequence != 1:
         return None  # A fork commits once: whatever is newer was written by the second query.
     copy = (await target.read_base()).manifest
@@ -196,7 +196,7 @@ def _content(manifest: Manifest) -> object:
 
 async def _refuse_used_root(target: Session) -> None:
     """Raise `InvalidStateError` unless the new root is empty."""
-    if (await read_head(target.store)).version is not None:
+    if (await find_head(target.store)).version is not None:
         raise InvalidStateError(
             f"{target.store.url}: holds a store already: give an empty root; a fork that was interrupted is "
             "finished by naming the very checkpoint that it was made of, by id"

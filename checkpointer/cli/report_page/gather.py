@@ -11,7 +11,7 @@ from pyspark_checkpointer.admin.checkpoint_sizes import Spread
 from pyspark_checkpointer.admin.repair_candidates import Candidate, candidates
 from pyspark_checkpointer.admin.retention.garbage_collect import plan_retire_and_sweep
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
-from pyspark_checkpointer.checkpoint.latest import Head, read_head
+from pyspark_checkpointer.checkpoint.latest import Head, find_head
 from pyspark_checkpointer.checkpoint.listing import State, state_of
 from pyspark_checkpointer.checkpoint.verify import Check, Verification, check_share
 from pyspark_checkpointer.checkpoint.writer import Session
@@ -64,7 +64,7 @@ async def gather(
     check = Check(session, None, 0.0, progress)
     head = Head()
     with check.noting(object_paths.LATEST):
-        head = await read_head(session.store)
+        head = await find_head(session.store)
     alone: dict[Ref, Manifest] = {}
     left_out = 0
     if head.pointer is not None:

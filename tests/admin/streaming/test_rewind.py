@@ -14,7 +14,7 @@ from pyspark_checkpointer import AsyncCheckpointer, Checkpointer
 from pyspark_checkpointer.admin.streaming import log_edit, rewind_attempt
 from pyspark_checkpointer.admin.streaming.log_edit import put_new
 from pyspark_checkpointer.admin.streaming.offset_log import open_log, read_log
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import upload
 from pyspark_checkpointer.errors import (
     CheckpointError,
     IllegalArgumentError,
@@ -377,7 +377,7 @@ def test_a_query_moves_from_one_store_to_another(
     assert moved.read == read
     assert moved.run() == LAST + 1
     other = open_log(f"{place}/spark", azure_server.storage_options)
-    run_sync(objects.put(other, "offsets/9", b"v1\n{}\n1"))
+    run_sync(upload.put_once(other, "offsets/9", b"v1\n{}\n1"))
     assert not run_sync(put_new(other, "offsets/9", b"v1\n{}\n2"))
     ck.rewind(to="latest")
     assert ck.rewind(to="latest").cut == ()

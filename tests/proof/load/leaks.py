@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pyspark_checkpointer.admin.retention import garbage_collect, plan
-from pyspark_checkpointer.checkpoint import objects, upload
+from pyspark_checkpointer.checkpoint import metadata, upload
 from pyspark_checkpointer.storage.local import files
 
 _kept: list[Any] = []
@@ -15,7 +15,7 @@ _kept: list[Any] = []
 
 def keep_manifests() -> None:
     """Every manifest that was written stays in a list."""
-    _after(objects, "encode_manifest", lambda _host, manifest: _kept.append(manifest))
+    _after(metadata, "encode_manifest", lambda _host, manifest: _kept.append(manifest))
 
 
 def keep_bytes() -> None:
@@ -42,7 +42,7 @@ def leave_spools() -> None:
 
 def leave_tasks() -> None:
     """A task waits for something that never comes."""
-    _after(objects, "put_manifest", lambda *_: _kept.append(asyncio.ensure_future(asyncio.Event().wait())))
+    _after(metadata, "put_manifest", lambda *_: _kept.append(asyncio.ensure_future(asyncio.Event().wait())))
 
 
 def leave_threads() -> None:

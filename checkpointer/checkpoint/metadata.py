@@ -1,17 +1,20 @@
-"""Reading and writing the objects of the format on a store: always verified, never changed once written."""
+"""Manifests, their segments and catalogs: written once, and verified whenever they are read.
+
+Reading and writing stand side by side here; `latest.py` does the same for the pointer.
+"""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TypeVar
 
+from pyspark_checkpointer.checkpoint.offload import compute
+from pyspark_checkpointer.checkpoint.upload import put_once
 from pyspark_checkpointer.compaction import segment_fold_start
-from pyspark_checkpointer.errors import ConflictError, CorruptionError, MalformedError
+from pyspark_checkpointer.errors import ConflictError, MalformedError
 from pyspark_checkpointer.manifests import manifest_json, object_paths, segments
-from pyspark_checkpointer.manifests.digest import Bytes, sha256, verify
+from pyspark_checkpointer.manifests.digest import sha256, verify
 from pyspark_checkpointer.manifests.model import (
-    Artifact,
     Catalog,
     CatalogRef,
     CheckpointId,
@@ -26,100 +29,11 @@ from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import ObjectExistsError, Store
 from pyspark_checkpointer.storage.compare_and_swap import find
 
-T = TypeVar("T")
-
 MAX_MANIFEST = 256 << 20
 MAX_CATALOG = 64 << 20
 
 GO_ON = "call restore() and go on from there; on the command line give the same command again"
 """What to do where another writer was faster, as errors say it."""
-
-BIG = 256 << 10
-"""Bytes from which on hashing is worth a thread of its own."""
-
-
-FEW = 64
-"""Partitions up to which a manifest is made faster than a thread is woken."""
-
-
-async def hash_of(host: Host, data: Bytes) -> str:
-    return await host.run(lambda: sha256(data)) if len(data) > BIG else sha256(data)
-
-
-async def compute(host: Host, work: Callable[[], T], small: bool) -> T:
-    """The result of `work`, in a thread of its own unless it is done sooner than that would answer."""
-    return work() if small else await host.run(work)
-
-
-def are_few(operators: Mapping[str, Operator]) -> bool:
-    """Return whether a manifest of these is small work."""
-    return sum(len(operator.chains) for operator in operators.values()) <= FEW
-
-
-async def check(host: Host, name: str, data: Bytes, size: int, digest: str) -> None:
-    if len(data) > BIG:
-        await host.run(lambda: verify(name, data, size=size, digest=digest))
-    else:
-        verify(name, data, size=size, digest=digest)
-
-
-async def put(store: Store, path: str, data: Bytes) -> None:
-    """Write an object whose path holds its own digest: whatever is there already has the same content."""
-    try:
-        await store.put(path, data)
-    except ObjectExistsError:
-        return
-
-
-async def read_artifact(store: Store, host: Host, artifact: Artifact) -> bytes:
-    """Return the stored bytes of one artifact, verified."""
-    if artifact.length == 0:
-        data = b""
-    elif artifact.length == artifact.size:
-        data = (await store.get(artifact.path, limit=artifact.size)).data
-    else:
-        data = await store.get_range(artifact.path, artifact.offset, artifact.length)
-    await check(host, artifact.path, data, artifact.length, artifact.digest)
-    return data
-
-
-async def read_by_path(store: Store, host: Host, path: str) -> bytes:
-    """Return a whole object by a path that holds its digest, verified."""
-    digest = object_paths.digest_of(path)
-    data = (await store.get(path)).data
-    await check(host, path, data, len(data), digest)
-    return data
-
-
-async def read_slices(store: Store, host: Host, artifacts: Sequence[Artifact]) -> list[Bytes]:
-    """Return the stored bytes of several artifacts of one object, with one request, each verified."""
-    first = artifacts[0]
-    if len(artifacts) == 1:
-        return [await read_artifact(store, host, first)]
-    whole = memoryview((await store.get(first.path, limit=first.size)).data)
-    if len(whole) != first.size:
-        raise CorruptionError(f"{first.path}: expected {first.size} bytes, found {len(whole)}")
-    slices: list[Bytes] = []
-    for artifact in artifacts:
-        part = whole[artifact.offset : artifact.offset + artifact.length]
-        await check(host, artifact.path, part, artifact.length, artifact.digest)
-        slices.append(part)
-    return slices
-
-
-async def read_all(store: Store, host: Host, artifacts: Iterable[Artifact]) -> dict[Artifact, Bytes]:
-    """Return the stored bytes of each, verified, with one request for each object that they stand in."""
-    groups = by_object(artifacts)
-    data = await asyncio.gather(*(read_slices(store, host, group) for group in groups))
-    return {a: part for group, parts in zip(groups, data, strict=True) for a, part in zip(group, parts, strict=True)}
-
-
-def by_object(artifacts: Iterable[Artifact]) -> list[list[Artifact]]:
-    """Return the artifacts, grouped by the object they stand in: one request for each group."""
-    groups: dict[str, list[Artifact]] = {}
-    for artifact in dict.fromkeys(artifacts):
-        groups.setdefault(artifact.path, []).append(artifact)
-    return list(groups.values())
 
 
 async def read_manifest(store: Store, host: Host, ref: Ref) -> Manifest:
@@ -206,8 +120,17 @@ def spill(
     return replace(manifest, operators=operators), stored
 
 
+FEW = 64
+"""Partitions up to which a manifest is made faster than a thread is woken."""
+
+
+def are_few(operators: Mapping[str, Operator]) -> bool:
+    """Return whether a manifest of these is small work."""
+    return sum(len(operator.chains) for operator in operators.values()) <= FEW
+
+
 async def encode_manifest(host: Host, manifest: Manifest) -> bytes:
-    return await compute(host, lambda: manifest_json.encode_manifest(manifest), are_few(manifest.operators))
+    return await compute(host, lambda: manifest_json.encode_manifest(manifest), small=are_few(manifest.operators))
 
 
 async def write_manifest(store: Store, host: Host, manifest: Manifest) -> Ref:
@@ -236,7 +159,7 @@ async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> R
 async def write_catalog(store: Store, catalog: Catalog) -> CatalogRef:
     data = manifest_json.encode_catalog(catalog)
     ref = CatalogRef(object_paths.catalog(catalog.id, sha256(data)), sha256(data))
-    await put(store, ref.path, data)
+    await put_once(store, ref.path, data)
     return ref
 
 

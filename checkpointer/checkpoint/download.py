@@ -1,0 +1,66 @@
+"""Stored bytes on their way back: fetched with one request for each object, verified before anybody sees them.
+
+`upload.py` is the mirror image.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from pyspark_checkpointer.checkpoint.offload import verify_bytes
+from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.manifests.model import Artifact
+from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.storage.base import Store
+
+
+async def read_artifact(store: Store, host: Host, artifact: Artifact) -> bytes:
+    """Return the stored bytes of one artifact, verified."""
+    if artifact.length == 0:
+        data = b""
+    elif artifact.length == artifact.size:
+        data = (await store.get(artifact.path, limit=artifact.size)).data
+    else:
+        data = await store.get_range(artifact.path, artifact.offset, artifact.length)
+    await verify_bytes(host, artifact.path, data, artifact.length, artifact.digest)
+    return data
+
+
+async def read_by_path(store: Store, host: Host, path: str) -> bytes:
+    """Return a whole object by a path that holds its digest, verified."""
+    digest = object_paths.digest_of(path)
+    data = (await store.get(path)).data
+    await verify_bytes(host, path, data, len(data), digest)
+    return data
+
+
+async def read_slices(store: Store, host: Host, artifacts: Sequence[Artifact]) -> list[Bytes]:
+    """Return the stored bytes of several artifacts of one object, with one request, each verified."""
+    first = artifacts[0]
+    if len(artifacts) == 1:
+        return [await read_artifact(store, host, first)]
+    whole = memoryview((await store.get(first.path, limit=first.size)).data)
+    if len(whole) != first.size:
+        raise CorruptionError(f"{first.path}: expected {first.size} bytes, found {len(whole)}")
+    slices: list[Bytes] = []
+    for artifact in artifacts:
+        part = whole[artifact.offset : artifact.offset + artifact.length]
+        await verify_bytes(host, artifact.path, part, artifact.length, artifact.digest)
+        slices.append(part)
+    return slices
+
+
+async def read_all(store: Store, host: Host, artifacts: Iterable[Artifact]) -> dict[Artifact, Bytes]:
+    """Return the stored bytes of each, verified, with one request for each object that they stand in."""
+    groups = by_object(artifacts)
+    data = await asyncio.gather(*(read_slices(store, host, group) for group in groups))
+    return {a: part for group, parts in zip(groups, data, strict=True) for a, part in zip(group, parts, strict=True)}
+
+
+def by_object(artifacts: Iterable[Artifact]) -> list[list[Artifact]]:
+    """Return the artifacts, grouped by the object they stand in: one request for each group."""
+    groups: dict[str, list[Artifact]] = {}
+    for artifact in dict.fromkeys(artifacts):
+        groups.setdefault(artifact.path, []).append(artifact)
+    return list(groups.values())
