@@ -17,7 +17,7 @@ from tests.world import World, attempt, got, latest, line, put
 
 @pytest.fixture
 def abandoned(world: World) -> CheckpointId:
-    """An attempt whose manifest stands at a good sequence and which was never committed: 1, 2, (this), 3."""
+    """Write an attempt that was never committed, between the commits 2 and 3."""
     writer, other = world.actor(), world.actor()
     line(writer, 1)
     running = attempt(writer, b"abandoned")

@@ -18,7 +18,7 @@ from tests.world import Actor, World, attempt, latest, line, put
 
 
 def saved(client: Actor, **changes: object) -> CheckpointId:
-    """A manifest on top of what was restored, saved and not committed."""
+    """Save a manifest on top of what was restored, without committing it."""
     checkpoint = client.new_id()
     fields = {"parent": client._session._base.parent, **changes}
     client.save_manifest(Manifest(checkpoint, **fields))

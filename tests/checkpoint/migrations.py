@@ -35,7 +35,7 @@ def table(rows: dict[int, int], schema: TableSchema = SCHEMA) -> pa.Table:
 
 
 def write_rows(client: Checkpointer, cp: Checkpoint, rows: dict[int, int], name: str = "rows") -> None:
-    """Rows on top of a table of four partitions, as changes."""
+    """Write rows on top of a table of four partitions, as changes."""
     session, known = client._session, cp._draft.operator(name)
     writer = Writer(session.store, session.host, cp.id, name, SCHEMA)
     chains: dict[int, Chain] = dict(known.chains) if known else {}
@@ -48,7 +48,7 @@ def write_rows(client: Checkpointer, cp: Checkpoint, rows: dict[int, int], name:
 
 
 def old_job(world: World) -> Actor:
-    """The old job's last two checkpoints: a map, opaque bytes, a table and something that nobody needs any more."""
+    """Write the old job's last two checkpoints: a map, opaque bytes, a table, and old data."""
     client = world.actor(retries=False)
     state = KeyedState(MAP)
     with client._begin(6, JOB) as cp:
@@ -94,7 +94,7 @@ def rows_of(found: Restored, name: str) -> dict[int, int]:
 
 
 def check_migrated(found: Restored) -> None:
-    """All of `CHANGES`, on what the fixture wrote."""
+    """Check that all of `CHANGES` were made to what `old_job` wrote."""
     assert found.operators == ["model", "totals", "users"]
     assert found.keyed("users").to_dict() == {key: value["n"] for key, value in MAP.items()}
     assert found.keyed("users").partitions == 8

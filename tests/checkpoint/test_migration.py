@@ -80,7 +80,7 @@ def test_a_name_that_is_dropped_can_be_taken(world: World, client: Actor) -> Non
 def test_long_lists_of_partitions_move_with_their_operator(
     world: World, monkeypatch: pytest.MonkeyPatch, client: Actor
 ) -> None:
-    """Segments say whose they are."""
+    """Segments name their operator, so they have to be written anew."""
     monkeypatch.setattr(segments, "INLINE", 2)
     restored(client)
     with client.begin() as cp:
@@ -96,7 +96,7 @@ def test_long_lists_of_partitions_move_with_their_operator(
 
 
 def test_large_results_are_written_too(world: World, client: Actor) -> None:
-    """Each as an object of its own, beside small ones in a pack."""
+    """Each large result is an object of its own, beside small ones in a pack."""
     restored(client, transform={"model": lambda partition, chain: bytes(300_000 * partition + 1)})
     with client.begin():
         pass
@@ -159,7 +159,7 @@ def test_renamed_operators_are_counted_cleaned_and_copied_as_what_they_are(world
 
 
 def test_a_saved_manifest_takes_no_new_object_of_another_operator(world: World, client: Actor) -> None:
-    """An older one may have been written under another name; nobody writes a new one so."""
+    """An older object may have been written under another name, but a new one may not."""
     found = restored(client)
     assert found.manifest is not None
     wrong, head = client.new_id(), world.pointer().committed

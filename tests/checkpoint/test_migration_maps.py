@@ -13,7 +13,7 @@ def client(world: World) -> Actor:
 
 @pytest.mark.parametrize("early", [True, False])
 def test_a_map_that_was_renamed_is_saved_on_as_deltas(world: World, client: Actor, early: bool) -> None:
-    """Whether it was restored before or after, and the table beside it too."""
+    """It does not matter whether the map was restored before or after; nor for the table beside it."""
     state = restored(client).keyed("seen")
     migrated = restored(client, rename={"seen": "users", "rows": "totals"})
     state = state if early else migrated.keyed("users")

@@ -22,7 +22,7 @@ def client(world: World) -> Actor:
 
 
 def test_a_table_that_was_transformed_can_be_extended_in_the_same_checkpoint(world: World, client: Actor) -> None:
-    """Tasks read it by themselves, so it is in the store before the callback runs."""
+    """Tasks read the table by themselves, so it is in the store before the callback runs."""
     restored(client, **CHANGES)
     with client.begin() as cp:
         operator = cp._draft.operator("totals")
@@ -86,7 +86,7 @@ def _with_field(rows: pa.Table, field: pa.Field) -> pa.Table:
 
 
 def test_small_partitions_share_an_object(world: World, client: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those that a job writes do; large ones have one of their own."""
+    """Small ones do, as in a job; large ones have an object of their own."""
     before = world.objects("artifacts/rows/")
     restored(client, transform={"rows": double})
     with client.begin():

@@ -31,7 +31,10 @@ def with_clock(client: Actor) -> Clock:
 
 
 def garbage(world: World) -> set[str]:
-    """What the store holds beyond what is live now, up to the committed sequence; a replaced catalog goes next time."""
+    """Return the objects up to the committed sequence that are not live.
+
+    Replaced catalogs are left out: they go with a later cleanup.
+    """
     head = runtime.run_sync(read_head(world.store))
     live = runtime.run_sync(live_objects(world.store, SystemHost(), head))
     owners = {path: object_paths.owner(path) for path in world.objects() - live if not path.startswith("catalog/")}
@@ -39,7 +42,7 @@ def garbage(world: World) -> set[str]:
 
 
 def mixed(client: Checkpointer, length: int) -> list[CheckpointId]:
-    """A history with chains, packs, objects that many checkpoints share, and some that only one needs."""
+    """Write a history with chains, packs, shared objects, and objects of one checkpoint."""
     ids = []
     for number in range(1, length + 1):
         with client.begin(number) as cp:

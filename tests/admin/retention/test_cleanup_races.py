@@ -29,7 +29,7 @@ def test_a_plan_is_outrun_even_in_the_middle_of_its_swap(world: World) -> None:
 
 
 def test_a_job_that_commits_faster_than_its_history_can_be_read_does_not_keep_cleanup_waiting(world: World) -> None:
-    """What was read for one version of `_latest` is not read again for the next."""
+    """Manifests that were read for one version of `_latest` are not read again for the next."""
     job, janitor = world.actor(), world.actor()
     ids = mixed(job, 40)
     job.savepoint("early", ids[3])
@@ -194,7 +194,7 @@ def test_a_restore_under_way_starts_over_when_its_checkpoint_goes(world: World) 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_histories_lose_nothing(seed: int) -> None:
-    """Writers, savepoints, rollbacks, deletions and cleanups of every kind, some of which fail or die midway."""
+    """Play writers, savepoints, rollbacks, deletions and cleanups; some fail or die midway."""
     rng = random.Random(seed)
     world = World()
     known: dict[CheckpointId, Contents] = {}

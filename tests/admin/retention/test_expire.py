@@ -137,7 +137,7 @@ def test_a_later_retirement_does_not_shorten_the_grace_of_an_earlier_one(world: 
 
 
 def test_a_boundary_that_moves_often_does_not_keep_everything(world: World) -> None:
-    """Each entry of `retired` has a time of its own, and retiring is done every eighth of the grace period at most."""
+    """Each entry of `retired` has a time of its own, and at most eight are made in a grace period."""
     client = world.actor()
     clock = with_clock(client)
     policy = RetentionPolicy(keep_last=1, grace=timedelta(minutes=40))

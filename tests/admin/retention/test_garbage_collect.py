@@ -1,4 +1,4 @@
-"""Apply a plan, or clean: what is dead goes, in bulk; a plan that was outrun does nothing."""
+"""Apply a plan, or clean: dead objects go, in batches; a plan that was outrun does nothing."""
 
 import re
 from collections.abc import Callable
@@ -99,7 +99,7 @@ def test_a_plan_is_for_one_store(world: World) -> None:
 
 @pytest.mark.parametrize("retired_before", [False, True])
 def test_a_plan_for_a_store_that_went_back_in_time_is_refused(world: World, retired_before: bool) -> None:
-    """A backup was put back: what was dead is live again, and what was written since looks as if in the making."""
+    """A backup was put back: dead objects are live again, and newer ones look like an attempt."""
     client = world.actor()
     line(client, 3)
     backup = world.latest(), world.objects(), {path: world.read(path) for path in world.objects()}

@@ -1,4 +1,4 @@
-"""Random histories of a query's state and Spark's files end with every record counted once, or with a way there."""
+"""Random histories of a query end with every record counted once, or with a way there."""
 
 import shutil
 import tempfile
@@ -20,7 +20,7 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """For Spark's files: in memory where the machine can, as there are thousands of them."""
+    """Return a folder for Spark's thousands of files, in memory where the machine has one."""
     if not MEMORY.is_dir():
         yield tmp_path
         return
