@@ -48,7 +48,7 @@ def objects(client: Checkpointer, live: int) -> Iterator[tuple[CheckpointId, dic
                 wrong = hashlib.sha256(data + b"%d" % copy).hexdigest()
                 dead.append(f"artifacts/op/{partition}/{checkpoint.sequence:010d}-0badcafe.snapshot.{wrong}.raw")
         yield checkpoint, found, dead
-        base = client._session._base
+        base = client.session._base
         operators = {"op": Operator(PARTITIONS, "explicit", "raw", chains)}
         client.save_manifest(Manifest(checkpoint, parent=base.parent if base else None, operators=operators))
         client.update_latest(checkpoint)
@@ -65,7 +65,7 @@ def fill_folder(root: Path, live: int) -> Checkpointer:
 
 
 def fill_store(client: Checkpointer, live: int) -> list[str]:
-    store, all_dead = client._session.store, []
+    store, all_dead = client.session.store, []
 
     async def put(some: dict[str, bytes]) -> None:
         await asyncio.gather(*(store.put(path, data) for path, data in some.items()))
@@ -126,7 +126,7 @@ def on_s3(live: int) -> list[Target]:
         other = Checkpointer(f"{server.url}/b", server.storage_options, concurrency=32)
         dead = fill_store(other, max(PARTITIONS, live // 10))
         began = time.perf_counter()
-        run_sync(_by_hand(other._session.store, dead))
+        run_sync(_by_hand(other.session.store, dead))
         hand = (time.perf_counter() - began) * done.deleted.objects / len(dead)
         allowed = done.deleted.objects / BULKS
         client.close()
@@ -160,7 +160,7 @@ def plan_made_up(total: int) -> None:
     """Plan on a folder whose listing is made up, so that a million objects need not be written. Prints peak memory."""
     with folder() as path:
         client = fill_folder(path, PARTITIONS)
-        store: Any = client._session.store
+        store: Any = client.session.store
         real = store.list_page
 
         async def list_page(prefix: str, more: Any = None) -> Page:

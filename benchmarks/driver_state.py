@@ -65,7 +65,7 @@ def longest_stall(client: Checkpointer, state: KeyedState) -> float:
     """The longest time for which a thread that saves in the background, and is busy otherwise, did not go on."""
     longest, last = 0.0, time.perf_counter()
     commit(client, state, background=True)
-    session = client._session
+    session = client.session
     while session._background is not None and not session._background.done():
         now = time.perf_counter()
         longest, last = max(longest, now - last), now

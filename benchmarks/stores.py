@@ -105,4 +105,4 @@ def move_away(client: Client, seconds: float) -> None:
 
 
 def _turns(client: Client) -> Any:
-    return client._session.store._inner  # type: ignore[attr-defined]  # RetryingStore, then LimitedStore
+    return client.session.store._inner  # type: ignore[attr-defined]  # RetryingStore, then LimitedStore

@@ -124,5 +124,5 @@ def test_a_wheel_installs_one_package_that_nobody_else_has(tmp_path: Path) -> No
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"pyspark_checkpointer"}
-    for module in ("manifests/model.py", "checkpoint/writer.py", "py.typed"):
+    for module in ("manifests/model.py", "checkpoint/session.py", "py.typed"):
         assert f"pyspark_checkpointer/{module}" in names

@@ -10,7 +10,7 @@ from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import Head, read_head
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref
 from pyspark_checkpointer.runtime.host import Host
@@ -87,7 +87,7 @@ class World:
         return runtime.run_sync(self._contents())
 
     async def _contents(self) -> dict[CheckpointId, Contents]:
-        session = self.actor(retries=False)._session
+        session = self.actor(retries=False).session
         history = await read_history(self.store, await read_head(self.store))
         return {ref.id: await read_whole(session, ref) for ref in history.refs().values()}
 

@@ -15,8 +15,9 @@ from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
 from pyspark_checkpointer.checkpoint.restore import explaining
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, UploadQueue
-from pyspark_checkpointer.checkpoint.writer import Base, Session
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
@@ -83,11 +84,11 @@ class Copier:
         try:
             for path, artifacts in missing.items():
                 # A small object counts as a larger one, so that no more than this many are under way.
-                await queue.start(
+                await queue.submit(
                     self._copy_object(path, sizes[path], artifacts),
                     max(sizes[path], IN_FLIGHT // MAX_CONCURRENT_COPIES),
                 )
-            await queue.land()
+            await queue.join()
         finally:
             await queue.cancel()
 

@@ -12,7 +12,7 @@ from pyspark_checkpointer.admin.losses import OlderState
 from pyspark_checkpointer.admin.repair_candidates import StoreScan
 from pyspark_checkpointer.admin.slices import SliceChecks
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Manifest, Operator, Ref

@@ -15,7 +15,7 @@ from pyspark_checkpointer import display
 from pyspark_checkpointer.admin.streaming.offset_log import SparkLog, open_log, read_log
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.latest import read_damaged
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import table
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths

@@ -12,8 +12,8 @@ from pyspark_checkpointer.admin.losses import MAX_NAMED_LOSSES, Loss, RepairPlan
 from pyspark_checkpointer.admin.older_states import OlderStates, count_records
 from pyspark_checkpointer.admin.repair_candidates import StoreScan
 from pyspark_checkpointer.admin.slices import SliceChecks
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verify import Check
-from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.errors import CheckpointNotFoundError, CorruptionError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CatalogEntry, Chain, CheckpointId, Manifest, Operator, Ref

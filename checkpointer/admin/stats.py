@@ -8,7 +8,7 @@ from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.admin.checkpoint_sizes import Spread
 from pyspark_checkpointer.checkpoint.listing import Overview, batched, read_overview
 from pyspark_checkpointer.checkpoint.metadata import Segments
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Operator
 from pyspark_checkpointer.runtime.host import Progress, tell

@@ -10,7 +10,8 @@ from pyspark_checkpointer.checkpoint.latest import Head, read_head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
 from pyspark_checkpointer.checkpoint.prepared import refuse_prepared
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
-from pyspark_checkpointer.checkpoint.writer import Base, Session
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     ConflictError,

@@ -19,7 +19,7 @@ MAX_RAW_DELTAS = 1000
 
 @dataclass(slots=True)
 class ChainPlan:
-    """A partition's next chain: what is kept of the old one, and the pieces that come on top."""
+    """A partition's next chain: what is kept of the old one, and the slots that come on top."""
 
     kept: Chain
     added: list[ChainSlot] = field(default_factory=list)
@@ -40,12 +40,12 @@ class OperatorChange:
         return not self.plans and self.operator.codec == codecs.RAW.name
 
     def chains(self) -> dict[int, Chain]:
-        """Return the operator's chains once every piece is written."""
+        """Return the operator's chains once every slot is written."""
         chains = dict(self.old)
         for partition, plan in self.plans.items():
-            if not all(piece.artifacts for piece in plan.added):
+            if not all(slot.artifacts for slot in plan.added):
                 raise InvalidStateError(f"partition {partition}: a save of it was interrupted: begin another attempt")
-            chain = plan.kept + tuple(a for piece in plan.added for a in piece.artifacts)
+            chain = plan.kept + tuple(a for slot in plan.added for a in slot.artifacts)
             if chain:
                 chains[partition] = chain
             else:
@@ -64,7 +64,7 @@ class OperatorChange:
             raise IllegalArgumentError(
                 f"operator {name!r}, partition {partition}: a delta needs a snapshot below it: save that first"
             )
-        if len(plan.kept) + sum(piece.count for piece in plan.added) > MAX_RAW_DELTAS:
+        if len(plan.kept) + sum(slot.count for slot in plan.added) > MAX_RAW_DELTAS:
             raise IllegalArgumentError(
                 f"operator {name!r}, partition {partition}: {MAX_RAW_DELTAS} deltas above one snapshot, which only the "
                 "caller can merge: save a snapshot"

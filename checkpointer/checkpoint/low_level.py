@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from pyspark_checkpointer.checkpoint import metadata, upload
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob, Uploader
-from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Kind, Manifest
@@ -14,12 +14,12 @@ async def save_artifact(
     session: Session, checkpoint: CheckpointId, operator: str, partition: int, kind: Kind, data: bytes
 ) -> Artifact:
     """Write opaque bytes as an object of their own, under the attempt's id. Needs no session state: tasks call it."""
-    piece = ChainSlot(operator, object_paths.check_partition(partition), codecs.RAW.name)
+    slot = ChainSlot(operator, object_paths.check_partition(partition), codecs.RAW.name)
     object_paths.encode_name("operator", operator)
-    uploads = Uploader(session.store, session.host, checkpoint)
-    await uploads.write(piece, EncodedBlob(kind, data, len(data), 1), None)
-    await uploads.flush(operator, piece.codec)
-    return piece.artifacts[0]
+    uploader = Uploader(session.store, session.host, checkpoint)
+    await uploader.write(slot, EncodedBlob(kind, data, len(data), 1), None)
+    await uploader.flush(operator, slot.codec)
+    return slot.artifacts[0]
 
 
 async def save_manifest(session: Session, manifest: Manifest) -> None:

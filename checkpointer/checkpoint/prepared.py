@@ -6,7 +6,8 @@ from typing import Literal
 
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
-from pyspark_checkpointer.checkpoint.writer import Base, Session
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.errors import ConflictError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
 

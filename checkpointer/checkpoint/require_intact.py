@@ -2,8 +2,8 @@
 
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.latest import read_consistent
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verify import Check
-from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.errors import CorruptionError, RetiredError
 from pyspark_checkpointer.manifests.model import Manifest, Ref
 from pyspark_checkpointer.runtime.host import Progress

@@ -12,15 +12,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-from pyspark_checkpointer.checkpoint import download, metadata
+from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.decode import Records, decode, merge, read_decoded
+from pyspark_checkpointer.checkpoint.download import by_object, read_all, read_artifact, read_by_path
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.intact import find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.migrated import Migrated
 from pyspark_checkpointer.checkpoint.prepared import Prepared, refuse_prepared
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, read_live
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.checkpoint.verify import Finding
-from pyspark_checkpointer.checkpoint.writer import Base, Session
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -30,7 +33,6 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.keyed.state import MOST_PARTITIONS, KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
-from pyspark_checkpointer.manifests.equal_keys import may_meet, now_equal, overlay
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
@@ -97,7 +99,7 @@ class CheckpointReader:
         store, host = self.store, self.session.host
 
         async def load() -> dict[int, list[bytes]]:
-            found = await download.read_all(store, host, (artifact for chain in chains.values() for artifact in chain))
+            found = await read_all(store, host, (artifact for chain in chains.values() for artifact in chain))
             return {partition: [bytes(found[artifact]) for artifact in chain] for partition, chain in chains.items()}
 
         return await self._explaining(load)
@@ -113,17 +115,18 @@ class CheckpointReader:
             )
         if not 1 <= operator.partitions <= MOST_PARTITIONS:
             raise CorruptionError(f"operator {name!r}: {operator.partitions} partitions of keyed state")
-        decoded: dict[Artifact, dict[object, bytes | None]] = {}
+        decoded: dict[Artifact, Records] = {}
 
         async def load() -> None:
-            groups = download.by_object(a for chain in operator.chains.values() for a in chain)
-            await asyncio.gather(*(self._decode(group, decoded) for group in groups))
+            groups = by_object(artifact for chain in operator.chains.values() for artifact in chain)
+            for found in await asyncio.gather(*(read_decoded(self.store, self.session.host, g) for g in groups)):
+                decoded.update(found)
 
         await self._explaining(load)
 
         def build() -> KeyedState:
             chains = [operator.chains.get(p, ()) for p in range(operator.partitions)]
-            state = KeyedState._restored([(chain, *_merge(chain, decoded)) for chain in chains])
+            state = KeyedState._restored([(chain, *merge(chain, decoded)) for chain in chains])
             return state if partitions in (None, state.partitions) else state._repartitioned(partitions)
 
         return await self.session.host.run(build)
@@ -133,20 +136,12 @@ class CheckpointReader:
         stored = await self.partition(name, partition)
         chain = self.operator(name).chains[partition]
 
-        def merge() -> dict[object, bytes]:
-            pairs = zip(chain, stored, strict=True)
-            decoded = {a: codecs.MSGPACK.decode(a.path, data, a.raw_size, a.records) for a, data in pairs}
-            return _merge(chain, decoded)[0]
+        def merged() -> dict[object, bytes]:
+            return merge(
+                chain, {artifact: decode(artifact, data) for artifact, data in zip(chain, stored, strict=True)}
+            )[0]
 
-        return await self.session.host.run(merge)
-
-    async def _decode(self, group: list[Artifact], decoded: dict[Artifact, dict[object, bytes | None]]) -> None:
-        host = self.session.host
-        slices = await download.read_slices(self.store, host, group)
-        for artifact, data in zip(group, slices, strict=True):
-            decoded[artifact] = await host.run(
-                lambda a=artifact, d=data: codecs.MSGPACK.decode(a.path, d, a.raw_size, a.records)  # type: ignore[misc]
-            )
+        return await self.session.host.run(merged)
 
     async def _explaining(self, load: Callable[[], Awaitable[T]]) -> T:
         assert self.manifest is not None
@@ -168,31 +163,6 @@ async def explaining(session: Session, checkpoint: CheckpointId | None, load: Ca
         ):
             raise RetiredError(f"{url}: {checkpoint} was retired meanwhile: restore again") from None
         raise CorruptionError(f"{url}: {checkpoint} names an object that is not there: {missing}") from None
-
-
-def _merge(
-    chain: Chain, decoded: dict[Artifact, dict[object, bytes | None]]
-) -> tuple[dict[object, bytes], list[dict[object, bytes | None]]]:
-    """Return a partition's packed values, and what each of its deltas holds."""
-    if not chain:
-        return {}, []
-    data = decoded[chain[0]]
-    if None in data.values():
-        raise CorruptionError(f"{chain[0].path}: a snapshot holds a deletion")
-    deltas = [decoded[artifact] for artifact in chain[1:]]
-    differ = any(deltas) and may_meet((data, *deltas))
-    for delta in deltas:
-        if not differ:
-            data.update(delta)
-            continue
-        for replaced in overlay(data, delta):
-            if replaced.value is not None:  # a writer deletes the one before it adds the other
-                raise now_equal(replaced.old, replaced.new)
-    deleted = {key for delta in deltas if None in delta.values() for key, value in delta.items() if value is None}
-    for key in deleted:
-        if data[key] is None:
-            del data[key]
-    return data, deltas  # type: ignore[return-value]  # the deletions are out
 
 
 async def restore(
@@ -277,14 +247,14 @@ def shown(session: Session, base: Base) -> CheckpointReader | None:
 async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
     """Return the verified stored bytes of an artifact, or of a whole object by a path that holds its digest."""
     if isinstance(artifact, Artifact):
-        return await download.read_artifact(session.store, session.host, artifact)
+        return await read_artifact(session.store, session.host, artifact)
     if not isinstance(artifact, str):
         raise IllegalArgumentError(f"expected an Artifact or its path, got {type(artifact).__name__}")
     try:
         object_paths.parse_artifact(artifact)
     except CorruptionError as error:
         raise IllegalArgumentError(str(error)) from None
-    return await download.read_by_path(session.store, session.host, artifact)
+    return await read_by_path(session.store, session.host, artifact)
 
 
 async def load_manifest(session: Session, checkpoint: CheckpointId) -> Manifest:

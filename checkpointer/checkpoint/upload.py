@@ -13,7 +13,7 @@ from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import ObjectExistsError, Store
 
 SMALL = 256 << 10
-"""Stored bytes up to which a piece waits for others to share an object with."""
+"""Stored bytes up to which a slot waits for others to share an object with."""
 
 PACK = 16 << 20
 """Stored bytes at which a pack is sent without waiting for more."""
@@ -52,9 +52,9 @@ class PendingPut(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _OpenPack:
     size: int = 0
-    pieces: list[tuple[ChainSlot, EncodedBlob, str]] = field(default_factory=list)
+    slots: list[tuple[ChainSlot, EncodedBlob, str]] = field(default_factory=list)
 
 
 class UploadQueue:
@@ -65,7 +65,7 @@ class UploadQueue:
         self.failure: BaseException | None = None
         """Why nothing can be started or landed any more."""
 
-    async def start(self, write: Coroutine[Any, Any, None], size: int) -> None:
+    async def submit(self, write: Coroutine[Any, Any, None], size: int) -> None:
         """Begin a write of about `size` bytes. Raises what an earlier one met, now and ever after: what one lost write
         leaves behind can only be given up."""
         if self.failure is not None:
@@ -78,7 +78,7 @@ class UploadQueue:
                 return
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
-    async def land(self) -> None:
+    async def join(self) -> None:
         """Wait until every write is done, or raise what the first failed one met."""
         while self._tasks:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -111,7 +111,7 @@ class UploadQueue:
 
 
 class Uploader:
-    """Writes the pieces of one attempt. All its coroutines run on one event loop."""
+    """Writes the slots of one attempt. All its coroutines run on one event loop."""
 
     def __init__(self, store: Store, host: Host, owner: CheckpointId) -> None:
         self._store = store
@@ -119,9 +119,9 @@ class Uploader:
         self._owner = owner
         self.paths: list[str] = []
         """What was written, or begun to be."""
-        self._waiting: dict[tuple[str, str], _Waiting] = {}
+        self._waiting: dict[tuple[str, str], _OpenPack] = {}
 
-    async def write(self, piece: ChainSlot, stored: EncodedBlob, known: Artifact | None) -> None:
+    async def write(self, slot: ChainSlot, stored: EncodedBlob, known: Artifact | None) -> None:
         """Write one slice, or reuse `known`, an artifact of the parent, where it is the same."""
         digest = await hash_of(self._host, stored.data)
         if known is not None and (known.kind, known.length, known.digest) == (
@@ -129,21 +129,21 @@ class Uploader:
             len(stored.data),
             digest,
         ):
-            piece.artifacts = (known,)
+            slot.artifacts = (known,)
         elif len(stored.data) > SMALL:
-            await self.put(*self._alone(piece, stored, digest))
+            await self.put(*self._alone(slot, stored, digest))
         else:
-            group = self._waiting.setdefault((piece.operator, piece.codec), _Waiting())
-            group.pieces.append((piece, stored, digest))
+            group = self._waiting.setdefault((slot.operator, slot.codec), _OpenPack())
+            group.slots.append((slot, stored, digest))
             group.size += len(stored.data)
             if group.size >= PACK:
-                await self.flush(piece.operator, piece.codec)
+                await self.flush(slot.operator, slot.codec)
 
-    async def write_together(self, piece: ChainSlot, slices: list[EncodedBlob]) -> None:
-        """Write several slices of one partition as one object of their own."""
-        digests = [await hash_of(self._host, stored.data) for stored in slices]
-        pack, artifacts = await self._pack(piece.operator, piece.codec, list(zip(slices, digests, strict=True)))
-        piece.artifacts = tuple(artifacts)
+    async def write_together(self, slot: ChainSlot, blobs: list[EncodedBlob]) -> None:
+        """Write several blobs of one partition as one object of their own."""
+        digests = [await hash_of(self._host, stored.data) for stored in blobs]
+        pack, artifacts = await self._pack(slot.operator, slot.codec, list(zip(blobs, digests, strict=True)))
+        slot.artifacts = tuple(artifacts)
         await self.put(*pack)
 
     def waiting(self) -> list[tuple[str, str, int]]:
@@ -162,27 +162,27 @@ class Uploader:
 
     async def close_pack(self, operator: str, codec: str) -> PendingPut:
         """What waits of an operator, as the object to write: its artifacts are known, and it is still to be put."""
-        pieces = self._waiting.pop((operator, codec)).pieces
-        if len(pieces) == 1:
-            return self._alone(*pieces[0])
-        pack, artifacts = await self._pack(operator, codec, [(stored, digest) for _, stored, digest in pieces])
-        for (piece, _, _), artifact in zip(pieces, artifacts, strict=True):
-            piece.artifacts = (artifact,)
+        slots = self._waiting.pop((operator, codec)).slots
+        if len(slots) == 1:
+            return self._alone(*slots[0])
+        pack, artifacts = await self._pack(operator, codec, [(stored, digest) for _, stored, digest in slots])
+        for (slot, _, _), artifact in zip(slots, artifacts, strict=True):
+            slot.artifacts = (artifact,)
         return pack
 
-    def _alone(self, piece: ChainSlot, stored: EncodedBlob, digest: str) -> PendingPut:
-        path = object_paths.artifact(piece.operator, piece.partition, self._owner, stored.kind, digest, piece.codec)
+    def _alone(self, slot: ChainSlot, stored: EncodedBlob, digest: str) -> PendingPut:
+        path = object_paths.artifact(slot.operator, slot.partition, self._owner, stored.kind, digest, slot.codec)
         size = len(stored.data)
-        piece.artifacts = (Artifact(path, stored.kind, 0, size, size, stored.raw_size, stored.records, digest),)
+        slot.artifacts = (Artifact(path, stored.kind, 0, size, size, stored.raw_size, stored.records, digest),)
         return PendingPut(path, stored.data)
 
     async def _pack(
-        self, operator: str, codec: str, slices: list[tuple[EncodedBlob, str]]
+        self, operator: str, codec: str, blobs: list[tuple[EncodedBlob, str]]
     ) -> tuple[PendingPut, list[Artifact]]:
-        whole = b"".join(stored.data for stored, _ in slices)
+        whole = b"".join(stored.data for stored, _ in blobs)
         path = object_paths.pack(operator, self._owner, await hash_of(self._host, whole), codec)
         artifacts, offset = [], 0
-        for stored, digest in slices:
+        for stored, digest in blobs:
             length = len(stored.data)
             artifacts.append(
                 Artifact(path, stored.kind, offset, length, len(whole), stored.raw_size, stored.records, digest)

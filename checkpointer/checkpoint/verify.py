@@ -15,7 +15,7 @@ from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.history import list_manifests, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, newest_above
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import count, cut, note, size, some, table
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,

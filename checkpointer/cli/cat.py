@@ -61,7 +61,7 @@ def command(
         raise click.UsageError("give one of --id, --savepoint and --epoch, not several")
     wanted = CheckpointSelector.choose(checkpoint, epoch, savepoint) or CheckpointSelector(LATEST)
     listed = store.read(lambda session: read_listed(session, wanted))
-    reader = CheckpointReader(store.ck._session, listed.manifest, None)
+    reader = CheckpointReader(store.ck.session, listed.manifest, None)
     numbers = _partitions(reader, operator, partition)
     if output is not None:
         _write(store, reader, operator, numbers, limit, output)

@@ -10,7 +10,7 @@ import click
 from pyspark_checkpointer.admin import savepoints
 from pyspark_checkpointer.checkpoint.listing import read_listed, read_overview
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.runtime import run_sync
 
@@ -42,7 +42,7 @@ def _read(context: click.Context, names: Names) -> list[str]:
     # Behind an option that lacks its value, click does not come to sort the arguments.
     root = context.params.get("root") or next(iter(context.args), None)
     with suppress(Exception), Checkpointer(root or "", context.params.get("storage_options"), fencing="none") as ck:
-        return run_sync(asyncio.wait_for(names(ck._session), PATIENCE))
+        return run_sync(asyncio.wait_for(names(ck.session), PATIENCE))
     return []
 
 

@@ -9,7 +9,7 @@ from pyspark_checkpointer.admin.diff import Difference, OperatorDifference, Valu
 from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.cli import keys, nouns
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
@@ -47,7 +47,7 @@ def command(
     """
     old, new = store.read(lambda session: _read_both(session, before, after))
     if operator is not None:
-        session = store.ck._session
+        session = store.ck.session
         before_reader, after_reader = (CheckpointReader(session, side.manifest, None) for side in (old, new))
         _show_keys(keys.compare(before_reader, after_reader, operator, limit), store.json)
         return

@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.cli import completion
 from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import visible
@@ -122,11 +122,11 @@ class Opened:
 
     def read(self, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
         """Return what a function of the core makes of the store."""
-        return run_sync(work(self.ck._session))
+        return run_sync(work(self.ck.session))
 
     @property
     def now(self) -> datetime:
-        return self.ck._session.host.now()
+        return self.ck.session.host.now()
 
     def check_can_ask(self, yes: bool) -> None:
         """Refuse what needs a yes where nobody said so, and nobody can be asked."""

@@ -88,39 +88,39 @@ class AsyncCheckpointer(AsyncFace):
         the committed one it is only a view. Another `restore()` or a `rollback()` gives up what was not committed.
         """
         wanted, migrate = CheckpointSelector.choose(id, epoch, savepoint), as_migration(rename, drop, transform)
-        found = restore.restore(self._session, wanted, on_corruption, migrate)
+        found = restore.restore(self.session, wanted, on_corruption, migrate)
         snapshot = await self._restoring(found)
         return None if snapshot is None else AsyncRestored(snapshot)
 
     async def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
         """Keep the committed checkpoint, or another live one as in `restore`, under a name that can be used once."""
-        return await self._run(savepoints.savepoint(self._session, name, as_selector(id)))
+        return await self._run(savepoints.savepoint(self.session, name, as_selector(id)))
 
     async def savepoints(self) -> list[Savepoint]:
         """Every savepoint, oldest first."""
-        return await self._run(savepoints.savepoints(self._session))
+        return await self._run(savepoints.savepoints(self.session))
 
     async def delete_savepoint(self, name: str) -> None:
         """Take a savepoint's name away."""
-        await self._run(savepoints.delete_savepoint(self._session, name))
+        await self._run(savepoints.delete_savepoint(self.session, name))
 
     async def plan(self, policy: RetentionPolicy | None = None) -> Plan:
         """Return what cleanup would do: every object of the store, with its size, who names it, and what becomes of it.
 
         Without a policy nothing is retired. Only reads.
         """
-        return await self._run(garbage_collect.plan_retire_and_sweep(self._session, policy))
+        return await self._run(garbage_collect.plan_retire_and_sweep(self.session, policy))
 
     async def apply(self, plan: Plan, *, progress: Progress | None = None) -> Cleaned:
         """Do what a plan says; or raise `StalePlanError`, having done nothing, where that came to be needed since."""
-        return await self._run(garbage_collect.apply_plan(self._session, plan, progress))
+        return await self._run(garbage_collect.apply_plan(self.session, plan, progress))
 
     async def clean(self, policy: RetentionPolicy | None = None, *, progress: Progress | None = None) -> Cleaned:
         """Retire what the policy does not keep, and delete what nothing needs: `plan` and `apply` in one.
 
         Safe beside a running job, readers, and other cleanups; fences nobody. Without a policy it only deletes garbage.
         """
-        return await self._run(garbage_collect.retire_and_sweep(self._session, policy, progress))
+        return await self._run(garbage_collect.retire_and_sweep(self.session, policy, progress))
 
     async def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
         """Commit an older checkpoint's content on top of the history. Returns the new id. `to` is as in `restore`.
@@ -128,7 +128,7 @@ class AsyncCheckpointer(AsyncFace):
         Every object of that checkpoint is read and compared first, one request for each. Where one is damaged,
         `CorruptionError` names it and nothing is changed. `progress` is told bytes.
         """
-        return await self._run(rollback.rollback(self._session, CheckpointSelector.parse(to), progress=progress))
+        return await self._run(rollback.rollback(self.session, CheckpointSelector.parse(to), progress=progress))
 
     async def export(
         self,
@@ -151,7 +151,7 @@ class AsyncCheckpointer(AsyncFace):
         """
         target = self._connect(to_root, to_storage_options, fencing)
         wanted = as_selector(what)
-        return await self._run(export.export(self._session, wanted, target, progress))
+        return await self._run(export.export(self.session, wanted, target, progress))
 
     async def export_parquet(
         self,
@@ -181,7 +181,7 @@ class AsyncCheckpointer(AsyncFace):
 
         target = open_files(to_folder, to_storage_options, fencing)
         wanted = as_selector(what)
-        return await self._run(export_parquet(self._session, wanted, target, operators, progress))
+        return await self._run(export_parquet(self.session, wanted, target, operators, progress))
 
     async def rewind(
         self,
@@ -216,7 +216,7 @@ class AsyncCheckpointer(AsyncFace):
         """
         wanted, where = CheckpointSelector.parse(to), self._where(spark_checkpoint, spark_storage_options)
         return await self._run(
-            rewind.rewind(self._session, wanted, where, RewindOptions(stopped, dry_run, progress=progress))
+            rewind.rewind(self.session, wanted, where, RewindOptions(stopped, dry_run, progress=progress))
         )
 
     async def undo_rewind(
@@ -234,7 +234,7 @@ class AsyncCheckpointer(AsyncFace):
         finished; if there is nothing to finish, nothing is done. See `rewind`.
         """
         where = self._where(spark_checkpoint, spark_storage_options)
-        return await self._run(rewind.undo(self._session, where, RewindOptions(stopped, dry_run, progress=progress)))
+        return await self._run(rewind.undo(self.session, where, RewindOptions(stopped, dry_run, progress=progress)))
 
     async def fork(
         self,
@@ -268,7 +268,7 @@ class AsyncCheckpointer(AsyncFace):
         target = self._connect(to_root, to_storage_options, fencing)
         options = options_near(to_spark_checkpoint, target.store.url, to_storage_options)
         log = open_files(to_spark_checkpoint, options, fencing)
-        return await self._run(fork.fork(self._session, wanted, target, where, log, progress))
+        return await self._run(fork.fork(self.session, wanted, target, where, log, progress))
 
     async def repair_candidates(
         self,
@@ -282,7 +282,7 @@ class AsyncCheckpointer(AsyncFace):
             spark_storage_options: Those of `spark_checkpoint`.
         """
         return await self._run(
-            repair_candidates.candidates(self._session, fixed(spark_checkpoint), spark_storage_options)
+            repair_candidates.candidates(self.session, fixed(spark_checkpoint), spark_storage_options)
         )
 
     async def repair_plan(self, to: CheckpointId | str, *, progress: Progress | None = None) -> RepairPlan:
@@ -291,7 +291,7 @@ class AsyncCheckpointer(AsyncFace):
         It names each partition that is damaged, how many records it held, and what older state of it there is.
         `to` is as in `repair`. `progress` is told bytes.
         """
-        return await self._run(repair.plan_repair(self._session, CheckpointSelector.parse(to), progress))
+        return await self._run(repair.plan_repair(self.session, CheckpointSelector.parse(to), progress))
 
     async def repair(
         self,
@@ -315,7 +315,7 @@ class AsyncCheckpointer(AsyncFace):
         """
         return await self._run(
             repair.repair(
-                self._session,
+                self.session,
                 CheckpointSelector.parse(to),
                 accept_loss=accept_loss,
                 older_partitions=older_partitions,
@@ -325,7 +325,7 @@ class AsyncCheckpointer(AsyncFace):
 
     async def close(self) -> None:
         """Wait for a commit in the background, raise what became of it, and release connections."""
-        await self._tell(self._session.close())
+        await self._tell(self.session.close())
 
     async def __aenter__(self) -> Self:
         return self
@@ -337,15 +337,15 @@ class AsyncCheckpointer(AsyncFace):
 
     async def new_id(self) -> CheckpointId:
         """The id of the next attempt on top of what was restored. Each call draws another."""
-        return await self._run(self._session.new_id())
+        return await self._run(self.session.new_id())
 
     async def save_manifest(self, manifest: Manifest) -> None:
         """Write a manifest once. It becomes a checkpoint by `update_latest`."""
-        await self._run(low_level.save_manifest(self._session, manifest))
+        await self._run(low_level.save_manifest(self.session, manifest))
 
     async def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
         """Return a manifest by id, whether it was committed or not."""
-        return await self._run(restore.load_manifest(self._session, as_id(id)))
+        return await self._run(restore.load_manifest(self.session, as_id(id)))
 
     async def save_snapshot(
         self,
@@ -368,22 +368,22 @@ class AsyncCheckpointer(AsyncFace):
         return await self._save(DELTA, as_id(id), operator, partition, data)
 
     async def _save(self, kind: Kind, id: CheckpointId, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
-        return await bridge(low_level.save_artifact(self._session, id, operator, partition, kind, as_bytes(data)))
+        return await bridge(low_level.save_artifact(self.session, id, operator, partition, kind, as_bytes(data)))
 
     async def load_artifact(self, artifact: Artifact | str) -> bytes:
         """Return the stored bytes of an artifact, or of the object at a path, verified."""
-        return await bridge(restore.load_artifact(self._session, artifact))
+        return await bridge(restore.load_artifact(self.session, artifact))
 
     async def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
         """Commit a saved manifest; an older live id is a rollback. Returns the id that is committed now.
 
         Asks for each object that was written under this id: all that a manifest names must be there before.
         """
-        return await self._run(update_latest(self._session, as_id(id)))
+        return await self._run(update_latest(self.session, as_id(id)))
 
     async def read_latest(self) -> CheckpointId | None:
         """Return the committed checkpoint's id, as it is now."""
-        return await self._run(restore.read_latest(self._session))
+        return await self._run(restore.read_latest(self.session))
 
     async def verify(
         self,
@@ -399,12 +399,12 @@ class AsyncCheckpointer(AsyncFace):
         object, or a random `share` of them. Only reads. `progress` is told bytes: those compared, and those to compare.
         """
         wanted = None if id is None else CheckpointSelector.parse(id)
-        return await self._run(verify_store(self._session, wanted, operator, share, progress))
+        return await self._run(verify_store(self.session, wanted, operator, share, progress))
 
     async def list_checkpoints(self) -> list[CheckpointId]:
         """Return every live checkpoint, oldest first."""
-        return await self._run(savepoints.list_checkpoints(self._session))
+        return await self._run(savepoints.list_checkpoints(self.session))
 
     async def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
         """Delete a checkpoint, as in `restore`, and every object that nothing else names."""
-        await self._run(delete_checkpoint(self._session, CheckpointSelector.parse(id)))
+        await self._run(delete_checkpoint(self.session, CheckpointSelector.parse(id)))

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pyspark_checkpointer.checkpoint import prepared, restore, save
+from pyspark_checkpointer.checkpoint import commit, prepared, restore, save
+from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView
-from pyspark_checkpointer.client.seam import AsyncFace, AsyncStart
+from pyspark_checkpointer.client.seam import AsyncFace, AsyncStart, async_blocking
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json
@@ -34,17 +35,22 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         self._begun: save.CheckpointWriter | None = None
 
     async def _begin(self) -> Self:
-        session = self._client._session
+        session = self._client.session
         meter = session.reports.meter()
         with meter.blocking():
-            self._begun = await self._client._run(save.begin(session, self._epoch, self._job, meter))
+            self._begun = await self._client._run(commit.begin(session, self._epoch, self._job, meter))
         return self
 
     @property
-    def _draft(self) -> save.CheckpointWriter:
+    def writer(self) -> save.CheckpointWriter:
+        """The layer below, for other packages of this library."""
         if self._begun is None:
             raise InvalidStateError("this checkpoint was not begun: use `async with`, or await begin(…)")
         return self._begun
+
+    @property
+    def _meter(self) -> Meter:
+        return self.writer.meter
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._begun.id if self._begun else 'not begun'}, epoch {self.epoch})"
@@ -52,7 +58,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     @property
     def id(self) -> CheckpointId:
         """The id of this attempt, which every object it writes carries."""
-        return self._draft.id
+        return self.writer.id
 
     @property
     def epoch(self) -> int | None:
@@ -62,70 +68,70 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     @property
     def parent(self) -> "AsyncRestored | None":
         """The checkpoint that this one goes on top of; None for the first."""
-        snapshot = restore.shown(self._client._session, self._draft.base)
+        snapshot = restore.shown(self._client.session, self.writer.base)
         return None if snapshot is None else AsyncRestored(snapshot)
 
     @property
     def positions(self) -> dict[str, Json]:
         """Source positions, those of the parent to begin with. JSON values."""
-        return self._draft.positions
+        return self.writer.positions
 
     @property
     def properties(self) -> dict[str, Json]:
         """User properties, those of the parent to begin with. JSON values."""
-        return self._draft.properties
+        return self.writer.properties
 
     @property
     def watermark(self) -> Json:
         """The job's watermark, that of the parent to begin with. A JSON value."""
-        return self._draft.watermark
+        return self.writer.watermark
 
     @watermark.setter
     def watermark(self, value: Json) -> None:
-        self._draft.watermark = value
+        self.writer.watermark = value
 
+    @async_blocking
     async def snapshot(self, operator: str, partition: int, data: bytes) -> None:
         """The whole state of a partition, as bytes of the caller's own format."""
-        with self._draft.meter.blocking():
-            await bridge(self._draft.add(operator, partition, SNAPSHOT, as_bytes(data)))
+        await bridge(self.writer.add(operator, partition, SNAPSHOT, as_bytes(data)))
 
+    @async_blocking
     async def delta(self, operator: str, partition: int, data: bytes) -> None:
         """A change on top of the partition's chain, as bytes of the caller's own format."""
-        with self._draft.meter.blocking():
-            await bridge(self._draft.add(operator, partition, DELTA, as_bytes(data)))
+        await bridge(self.writer.add(operator, partition, DELTA, as_bytes(data)))
 
+    @async_blocking
     async def save(self, operator: str, state: KeyedState) -> None:
         """What changed in a keyed state. All of it is captured at once, and written meanwhile."""
-        with self._draft.meter.blocking():
-            await bridge(self._draft.save(operator, self._draft.capture(operator, state)))
+        await bridge(self.writer.save(operator, self.writer.capture(operator, state)))
 
+    @async_blocking
     async def attach(self, artifact: Artifact) -> None:
         """An artifact that `save_snapshot` or `save_delta` wrote under this checkpoint's id, on any machine."""
-        with self._draft.meter.blocking():
-            await bridge(self._draft.attach(artifact))
+        await bridge(self.writer.attach(artifact))
 
     def keep(self, operator: str, partition: int | None = None) -> None:
         """Say aloud that an operator, or one partition, stays as it was; refused where there is none."""
-        self._draft.keep(operator, partition)
+        self.writer.keep(operator, partition)
 
     def drop(self, operator: str, partition: int | None = None) -> None:
         """Leave an operator, or one partition, out from now on."""
-        self._draft.drop(operator, partition)
+        self.writer.drop(operator, partition)
 
+    @async_blocking
     async def prepare(self) -> "AsyncPrepared":
         """The first of two phases: durable and protected, not yet committed."""
-        with self._draft.meter.blocking():
-            return AsyncPrepared(await bridge(self._draft.prepare()))
+        return AsyncPrepared(await bridge(commit.prepare(self.writer)))
 
+    @async_blocking
     async def commit(self) -> CheckpointId:
         """Commit now, for callers without an `async with` block."""
-        with self._draft.meter.blocking():
-            await bridge(self._draft.commit())
+        await bridge(commit.commit(self.writer))
         return self.id
 
     async def abort(self) -> None:
         """Give up, leaving nothing visible. Once a commit is at its swap this does nothing."""
-        await bridge(self._draft.abort())
+        await bridge(commit.abort(self.writer))
 
     async def __aenter__(self) -> Self:
         return self if self._begun is not None else await self._begin()
@@ -135,17 +141,17 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     ) -> None:
         if error is not None:
             await self._give_up(error)
-        elif self._draft.open:
+        elif self.writer.state is save.AttemptState.OPEN:
             try:
                 if self._background:
-                    with self._draft.meter.blocking():
-                        self._draft.freeze()
-                        work = self._draft.commit()
-                        await self._client._tell(self._client._session.in_background(work, f"the commit of {self.id}"))
+                    with self.writer.meter.blocking():
+                        self.writer.freeze()
+                        work = commit.commit(self.writer)
+                        await self._client._tell(self._client.session.in_background(work, f"the commit of {self.id}"))
                 else:
                     await self.commit()
             except BaseException as failed:
-                if self._draft.open:  # it did not even begin
+                if self.writer.state is save.AttemptState.OPEN:  # it did not even begin
                     await self._give_up(failed)
                 raise
 
@@ -165,6 +171,10 @@ class AsyncPrepared(NotPicklable):
         self._core = core
 
     @property
+    def _meter(self) -> Meter:
+        return self._core.meter
+
+    @property
     def id(self) -> CheckpointId:
         return self._core.id
 
@@ -172,10 +182,10 @@ class AsyncPrepared(NotPicklable):
     def epoch(self) -> int | None:
         return self._core.manifest.epoch
 
+    @async_blocking
     async def commit(self) -> None:
         """Make it the committed checkpoint. Calling again is no error."""
-        with self._core.meter.blocking():
-            await bridge(self._core.commit())
+        await bridge(self._core.commit())
 
     async def abort(self) -> None:
         """Drop it."""
@@ -191,14 +201,14 @@ class AsyncRestored(RestoredView):
     @property
     def prepared(self) -> AsyncPrepared | None:
         """A checkpoint that was prepared and awaits its second phase, or None."""
-        return None if self._snapshot.prepared is None else AsyncPrepared(self._snapshot.prepared)
+        return None if self.reader.prepared is None else AsyncPrepared(self.reader.prepared)
 
     def operator(self, name: str) -> "AsyncRestoredOperator":
-        return AsyncRestoredOperator(self._snapshot, name)
+        return AsyncRestoredOperator(self.reader, name)
 
     async def keyed(self, name: str, partitions: int | None = None) -> KeyedState:
         """A keyed state, in the partitions it was saved in or in another number of them."""
-        return await bridge(self._snapshot.keyed(name, partitions))
+        return await bridge(self.reader.keyed(name, partitions))
 
     async def table(
         self, name: str, columns: Sequence[str] | None = None, *, keys: "Sequence[Mapping[str, Any]] | None" = None
@@ -206,14 +216,14 @@ class AsyncRestored(RestoredView):
         """The rows of a table that Spark wrote, without Spark; with `keys`, only those with one of these keys."""
         from pyspark_checkpointer.table import opening  # pyarrow, only for those who use tables
 
-        return await bridge(opening.read(self._snapshot, name, columns, keys))
+        return await bridge(opening.read(self.reader, name, columns, keys))
 
 
 class AsyncRestoredOperator(OperatorView):
     async def partition(self, partition: int) -> list[bytes]:
         """Return the partition's snapshot, then its deltas, verified."""
-        return await bridge(self._snapshot.partition(self.name, partition))
+        return await bridge(self.reader.partition(self.name, partition))
 
     async def read(self, partitions: Iterable[int] | None = None) -> dict[int, list[bytes]]:
         """Return several partitions, or all, by number; all at once, and an object that they share only once."""
-        return await bridge(self._snapshot.read(self.name, partitions))
+        return await bridge(self.reader.read(self.name, partitions))

@@ -86,39 +86,39 @@ class Checkpointer(SyncFace):
         the committed one it is only a view. Another `restore()` or a `rollback()` gives up what was not committed.
         """
         wanted, migrate = CheckpointSelector.choose(id, epoch, savepoint), as_migration(rename, drop, transform)
-        found = restore.restore(self._session, wanted, on_corruption, migrate)
+        found = restore.restore(self.session, wanted, on_corruption, migrate)
         snapshot = self._restoring(found)
         return None if snapshot is None else Restored(snapshot)
 
     def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
         """Keep the committed checkpoint, or another live one as in `restore`, under a name that can be used once."""
-        return self._run(savepoints.savepoint(self._session, name, as_selector(id)))
+        return self._run(savepoints.savepoint(self.session, name, as_selector(id)))
 
     def savepoints(self) -> list[Savepoint]:
         """Every savepoint, oldest first."""
-        return self._run(savepoints.savepoints(self._session))
+        return self._run(savepoints.savepoints(self.session))
 
     def delete_savepoint(self, name: str) -> None:
         """Take a savepoint's name away."""
-        self._run(savepoints.delete_savepoint(self._session, name))
+        self._run(savepoints.delete_savepoint(self.session, name))
 
     def plan(self, policy: RetentionPolicy | None = None) -> Plan:
         """Return what cleanup would do: every object of the store, with its size, who names it, and what becomes of it.
 
         Without a policy nothing is retired. Only reads.
         """
-        return self._run(garbage_collect.plan_retire_and_sweep(self._session, policy))
+        return self._run(garbage_collect.plan_retire_and_sweep(self.session, policy))
 
     def apply(self, plan: Plan, *, progress: Progress | None = None) -> Cleaned:
         """Do what a plan says; or raise `StalePlanError`, having done nothing, where that came to be needed since."""
-        return self._run(garbage_collect.apply_plan(self._session, plan, progress))
+        return self._run(garbage_collect.apply_plan(self.session, plan, progress))
 
     def clean(self, policy: RetentionPolicy | None = None, *, progress: Progress | None = None) -> Cleaned:
         """Retire what the policy does not keep, and delete what nothing needs: `plan` and `apply` in one.
 
         Safe beside a running job, readers, and other cleanups; fences nobody. Without a policy it only deletes garbage.
         """
-        return self._run(garbage_collect.retire_and_sweep(self._session, policy, progress))
+        return self._run(garbage_collect.retire_and_sweep(self.session, policy, progress))
 
     def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
         """Commit an older checkpoint's content on top of the history. Returns the new id. `to` is as in `restore`.
@@ -126,7 +126,7 @@ class Checkpointer(SyncFace):
         Every object of that checkpoint is read and compared first, one request for each. Where one is damaged,
         `CorruptionError` names it and nothing is changed. `progress` is told bytes.
         """
-        return self._run(rollback.rollback(self._session, CheckpointSelector.parse(to), progress=progress))
+        return self._run(rollback.rollback(self.session, CheckpointSelector.parse(to), progress=progress))
 
     def export(
         self,
@@ -149,7 +149,7 @@ class Checkpointer(SyncFace):
         """
         target = self._connect(to_root, to_storage_options, fencing)
         wanted = as_selector(what)
-        return self._run(export.export(self._session, wanted, target, progress))
+        return self._run(export.export(self.session, wanted, target, progress))
 
     def export_parquet(
         self,
@@ -179,7 +179,7 @@ class Checkpointer(SyncFace):
 
         target = open_files(to_folder, to_storage_options, fencing)
         wanted = as_selector(what)
-        return self._run(export_parquet(self._session, wanted, target, operators, progress))
+        return self._run(export_parquet(self.session, wanted, target, operators, progress))
 
     def rewind(
         self,
@@ -213,9 +213,7 @@ class Checkpointer(SyncFace):
             CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
         """
         wanted, where = CheckpointSelector.parse(to), self._where(spark_checkpoint, spark_storage_options)
-        return self._run(
-            rewind.rewind(self._session, wanted, where, RewindOptions(stopped, dry_run, progress=progress))
-        )
+        return self._run(rewind.rewind(self.session, wanted, where, RewindOptions(stopped, dry_run, progress=progress)))
 
     def undo_rewind(
         self,
@@ -232,7 +230,7 @@ class Checkpointer(SyncFace):
         finished; if there is nothing to finish, nothing is done. See `rewind`.
         """
         where = self._where(spark_checkpoint, spark_storage_options)
-        return self._run(rewind.undo(self._session, where, RewindOptions(stopped, dry_run, progress=progress)))
+        return self._run(rewind.undo(self.session, where, RewindOptions(stopped, dry_run, progress=progress)))
 
     def fork(
         self,
@@ -266,7 +264,7 @@ class Checkpointer(SyncFace):
         target = self._connect(to_root, to_storage_options, fencing)
         options = options_near(to_spark_checkpoint, target.store.url, to_storage_options)
         log = open_files(to_spark_checkpoint, options, fencing)
-        return self._run(fork.fork(self._session, wanted, target, where, log, progress))
+        return self._run(fork.fork(self.session, wanted, target, where, log, progress))
 
     def repair_candidates(
         self,
@@ -279,7 +277,7 @@ class Checkpointer(SyncFace):
             spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
             spark_storage_options: Those of `spark_checkpoint`.
         """
-        return self._run(repair_candidates.candidates(self._session, fixed(spark_checkpoint), spark_storage_options))
+        return self._run(repair_candidates.candidates(self.session, fixed(spark_checkpoint), spark_storage_options))
 
     def repair_plan(self, to: CheckpointId | str, *, progress: Progress | None = None) -> RepairPlan:
         """Say what `repair` would keep of one of `repair_candidates()`, and what would be missing. Only reads.
@@ -287,7 +285,7 @@ class Checkpointer(SyncFace):
         It names each partition that is damaged, how many records it held, and what older state of it there is.
         `to` is as in `repair`. `progress` is told bytes.
         """
-        return self._run(repair.plan_repair(self._session, CheckpointSelector.parse(to), progress))
+        return self._run(repair.plan_repair(self.session, CheckpointSelector.parse(to), progress))
 
     def repair(
         self,
@@ -311,7 +309,7 @@ class Checkpointer(SyncFace):
         """
         return self._run(
             repair.repair(
-                self._session,
+                self.session,
                 CheckpointSelector.parse(to),
                 accept_loss=accept_loss,
                 older_partitions=older_partitions,
@@ -321,7 +319,7 @@ class Checkpointer(SyncFace):
 
     def close(self) -> None:
         """Wait for a commit in the background, raise what became of it, and release connections."""
-        self._tell(self._session.close())
+        self._tell(self.session.close())
 
     def __enter__(self) -> Self:
         return self
@@ -333,15 +331,15 @@ class Checkpointer(SyncFace):
 
     def new_id(self) -> CheckpointId:
         """The id of the next attempt on top of what was restored. Each call draws another."""
-        return self._run(self._session.new_id())
+        return self._run(self.session.new_id())
 
     def save_manifest(self, manifest: Manifest) -> None:
         """Write a manifest once. It becomes a checkpoint by `update_latest`."""
-        self._run(low_level.save_manifest(self._session, manifest))
+        self._run(low_level.save_manifest(self.session, manifest))
 
     def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
         """Return a manifest by id, whether it was committed or not."""
-        return self._run(restore.load_manifest(self._session, as_id(id)))
+        return self._run(restore.load_manifest(self.session, as_id(id)))
 
     def save_snapshot(
         self,
@@ -364,22 +362,22 @@ class Checkpointer(SyncFace):
         return self._save(DELTA, as_id(id), operator, partition, data)
 
     def _save(self, kind: Kind, id: CheckpointId, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
-        return run_sync(low_level.save_artifact(self._session, id, operator, partition, kind, as_bytes(data)))
+        return run_sync(low_level.save_artifact(self.session, id, operator, partition, kind, as_bytes(data)))
 
     def load_artifact(self, artifact: Artifact | str) -> bytes:
         """Return the stored bytes of an artifact, or of the object at a path, verified."""
-        return run_sync(restore.load_artifact(self._session, artifact))
+        return run_sync(restore.load_artifact(self.session, artifact))
 
     def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
         """Commit a saved manifest; an older live id is a rollback. Returns the id that is committed now.
 
         Asks for each object that was written under this id: all that a manifest names must be there before.
         """
-        return self._run(update_latest(self._session, as_id(id)))
+        return self._run(update_latest(self.session, as_id(id)))
 
     def read_latest(self) -> CheckpointId | None:
         """Return the committed checkpoint's id, as it is now."""
-        return self._run(restore.read_latest(self._session))
+        return self._run(restore.read_latest(self.session))
 
     def verify(
         self,
@@ -395,12 +393,12 @@ class Checkpointer(SyncFace):
         object, or a random `share` of them. Only reads. `progress` is told bytes: those compared, and those to compare.
         """
         wanted = None if id is None else CheckpointSelector.parse(id)
-        return self._run(verify_store(self._session, wanted, operator, share, progress))
+        return self._run(verify_store(self.session, wanted, operator, share, progress))
 
     def list_checkpoints(self) -> list[CheckpointId]:
         """Return every live checkpoint, oldest first."""
-        return self._run(savepoints.list_checkpoints(self._session))
+        return self._run(savepoints.list_checkpoints(self.session))
 
     def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
         """Delete a checkpoint, as in `restore`, and every object that nothing else names."""
-        self._run(delete_checkpoint(self._session, CheckpointSelector.parse(id)))
+        self._run(delete_checkpoint(self.session, CheckpointSelector.parse(id)))

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pyspark_checkpointer.checkpoint import prepared, restore, save
+from pyspark_checkpointer.checkpoint import commit, prepared, restore, save
+from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView
-from pyspark_checkpointer.client.seam import SyncFace, SyncStart
+from pyspark_checkpointer.client.seam import SyncFace, SyncStart, sync_blocking
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json
@@ -35,17 +36,22 @@ class Checkpoint(SyncStart, NotPicklable):
         self._begun: save.CheckpointWriter | None = None
 
     def _begin(self) -> Self:
-        session = self._client._session
+        session = self._client.session
         meter = session.reports.meter()
         with meter.blocking():
-            self._begun = self._client._run(save.begin(session, self._epoch, self._job, meter))
+            self._begun = self._client._run(commit.begin(session, self._epoch, self._job, meter))
         return self
 
     @property
-    def _draft(self) -> save.CheckpointWriter:
+    def writer(self) -> save.CheckpointWriter:
+        """The layer below, for other packages of this library."""
         if self._begun is None:
             raise InvalidStateError("this checkpoint was not begun: use `with`, or begin(…)")
         return self._begun
+
+    @property
+    def _meter(self) -> Meter:
+        return self.writer.meter
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._begun.id if self._begun else 'not begun'}, epoch {self.epoch})"
@@ -53,7 +59,7 @@ class Checkpoint(SyncStart, NotPicklable):
     @property
     def id(self) -> CheckpointId:
         """The id of this attempt, which every object it writes carries."""
-        return self._draft.id
+        return self.writer.id
 
     @property
     def epoch(self) -> int | None:
@@ -63,70 +69,70 @@ class Checkpoint(SyncStart, NotPicklable):
     @property
     def parent(self) -> "Restored | None":
         """The checkpoint that this one goes on top of; None for the first."""
-        snapshot = restore.shown(self._client._session, self._draft.base)
+        snapshot = restore.shown(self._client.session, self.writer.base)
         return None if snapshot is None else Restored(snapshot)
 
     @property
     def positions(self) -> dict[str, Json]:
         """Source positions, those of the parent to begin with. JSON values."""
-        return self._draft.positions
+        return self.writer.positions
 
     @property
     def properties(self) -> dict[str, Json]:
         """User properties, those of the parent to begin with. JSON values."""
-        return self._draft.properties
+        return self.writer.properties
 
     @property
     def watermark(self) -> Json:
         """The job's watermark, that of the parent to begin with. A JSON value."""
-        return self._draft.watermark
+        return self.writer.watermark
 
     @watermark.setter
     def watermark(self, value: Json) -> None:
-        self._draft.watermark = value
+        self.writer.watermark = value
 
+    @sync_blocking
     def snapshot(self, operator: str, partition: int, data: bytes) -> None:
         """The whole state of a partition, as bytes of the caller's own format."""
-        with self._draft.meter.blocking():
-            run_sync(self._draft.add(operator, partition, SNAPSHOT, as_bytes(data)))
+        run_sync(self.writer.add(operator, partition, SNAPSHOT, as_bytes(data)))
 
+    @sync_blocking
     def delta(self, operator: str, partition: int, data: bytes) -> None:
         """A change on top of the partition's chain, as bytes of the caller's own format."""
-        with self._draft.meter.blocking():
-            run_sync(self._draft.add(operator, partition, DELTA, as_bytes(data)))
+        run_sync(self.writer.add(operator, partition, DELTA, as_bytes(data)))
 
+    @sync_blocking
     def save(self, operator: str, state: KeyedState) -> None:
         """What changed in a keyed state. All of it is captured at once, and written meanwhile."""
-        with self._draft.meter.blocking():
-            run_sync(self._draft.save(operator, self._draft.capture(operator, state)))
+        run_sync(self.writer.save(operator, self.writer.capture(operator, state)))
 
+    @sync_blocking
     def attach(self, artifact: Artifact) -> None:
         """An artifact that `save_snapshot` or `save_delta` wrote under this checkpoint's id, on any machine."""
-        with self._draft.meter.blocking():
-            run_sync(self._draft.attach(artifact))
+        run_sync(self.writer.attach(artifact))
 
     def keep(self, operator: str, partition: int | None = None) -> None:
         """Say aloud that an operator, or one partition, stays as it was; refused where there is none."""
-        self._draft.keep(operator, partition)
+        self.writer.keep(operator, partition)
 
     def drop(self, operator: str, partition: int | None = None) -> None:
         """Leave an operator, or one partition, out from now on."""
-        self._draft.drop(operator, partition)
+        self.writer.drop(operator, partition)
 
+    @sync_blocking
     def prepare(self) -> "Prepared":
         """The first of two phases: durable and protected, not yet committed."""
-        with self._draft.meter.blocking():
-            return Prepared(run_sync(self._draft.prepare()))
+        return Prepared(run_sync(commit.prepare(self.writer)))
 
+    @sync_blocking
     def commit(self) -> CheckpointId:
         """Commit now, for callers without a `with` block."""
-        with self._draft.meter.blocking():
-            run_sync(self._draft.commit())
+        run_sync(commit.commit(self.writer))
         return self.id
 
     def abort(self) -> None:
         """Give up, leaving nothing visible. Once a commit is at its swap this does nothing."""
-        run_sync(self._draft.abort())
+        run_sync(commit.abort(self.writer))
 
     def __enter__(self) -> Self:
         return self if self._begun is not None else self._begin()
@@ -136,17 +142,17 @@ class Checkpoint(SyncStart, NotPicklable):
     ) -> None:
         if error is not None:
             self._give_up(error)
-        elif self._draft.open:
+        elif self.writer.state is save.AttemptState.OPEN:
             try:
                 if self._background:
-                    with self._draft.meter.blocking():
-                        self._draft.freeze()
-                        work = self._draft.commit()
-                        self._client._tell(self._client._session.in_background(work, f"the commit of {self.id}"))
+                    with self.writer.meter.blocking():
+                        self.writer.freeze()
+                        work = commit.commit(self.writer)
+                        self._client._tell(self._client.session.in_background(work, f"the commit of {self.id}"))
                 else:
                     self.commit()
             except BaseException as failed:
-                if self._draft.open:  # it did not even begin
+                if self.writer.state is save.AttemptState.OPEN:  # it did not even begin
                     self._give_up(failed)
                 raise
 
@@ -166,6 +172,10 @@ class Prepared(NotPicklable):
         self._core = core
 
     @property
+    def _meter(self) -> Meter:
+        return self._core.meter
+
+    @property
     def id(self) -> CheckpointId:
         return self._core.id
 
@@ -173,10 +183,10 @@ class Prepared(NotPicklable):
     def epoch(self) -> int | None:
         return self._core.manifest.epoch
 
+    @sync_blocking
     def commit(self) -> None:
         """Make it the committed checkpoint. Calling again is no error."""
-        with self._core.meter.blocking():
-            run_sync(self._core.commit())
+        run_sync(self._core.commit())
 
     def abort(self) -> None:
         """Drop it."""
@@ -192,14 +202,14 @@ class Restored(RestoredView):
     @property
     def prepared(self) -> Prepared | None:
         """A checkpoint that was prepared and awaits its second phase, or None."""
-        return None if self._snapshot.prepared is None else Prepared(self._snapshot.prepared)
+        return None if self.reader.prepared is None else Prepared(self.reader.prepared)
 
     def operator(self, name: str) -> "RestoredOperator":
-        return RestoredOperator(self._snapshot, name)
+        return RestoredOperator(self.reader, name)
 
     def keyed(self, name: str, partitions: int | None = None) -> KeyedState:
         """A keyed state, in the partitions it was saved in or in another number of them."""
-        return run_sync(self._snapshot.keyed(name, partitions))
+        return run_sync(self.reader.keyed(name, partitions))
 
     def table(
         self, name: str, columns: Sequence[str] | None = None, *, keys: "Sequence[Mapping[str, Any]] | None" = None
@@ -207,14 +217,14 @@ class Restored(RestoredView):
         """The rows of a table that Spark wrote, without Spark; with `keys`, only those with one of these keys."""
         from pyspark_checkpointer.table import opening  # pyarrow, only for those who use tables
 
-        return run_sync(opening.read(self._snapshot, name, columns, keys))
+        return run_sync(opening.read(self.reader, name, columns, keys))
 
 
 class RestoredOperator(OperatorView):
     def partition(self, partition: int) -> list[bytes]:
         """Return the partition's snapshot, then its deltas, verified."""
-        return run_sync(self._snapshot.partition(self.name, partition))
+        return run_sync(self.reader.partition(self.name, partition))
 
     def read(self, partitions: Iterable[int] | None = None) -> dict[int, list[bytes]]:
         """Return several partitions, or all, by number; all at once, and an object that they share only once."""
-        return run_sync(self._snapshot.read(self.name, partitions))
+        return run_sync(self.reader.read(self.name, partitions))

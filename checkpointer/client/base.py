@@ -11,7 +11,7 @@ from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
 from pyspark_checkpointer.checkpoint.migration import Migration, Transform
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import Migrate
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import CheckpointId, Operator
 from pyspark_checkpointer.runtime.host import SystemHost
@@ -109,13 +109,14 @@ class Client:
         return SparkCheckpointLocation(fixed(location), options, self._config.storage_options, self._config.fencing)
 
     @property
-    def _session(self) -> Session:
+    def session(self) -> Session:
+        """The layer below, for other packages of this library. In a forked child it is a session of the child's own."""
         return self._current if self._current.is_of_this_process else self._open_session()
 
     async def _settled(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a verb once the commit in the background has ended; what that one raised is raised here, once."""
         try:
-            await self._session.settle()
+            await self.session.settle()
         except BaseException:
             work.close()
             raise

@@ -5,7 +5,7 @@ import asyncio
 from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.admin.checkpoint_sizes import checkpoint_bytes
 from pyspark_checkpointer.checkpoint.listing import read_overview
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import age, moment, note, size, table
 from pyspark_checkpointer.manifests.model import Manifest
 from pyspark_checkpointer.runtime import run_sync

@@ -23,51 +23,52 @@ class RestoredView(NotPicklable):
         "restore(id=…) there"
     )
 
-    def __init__(self, snapshot: CheckpointReader) -> None:
-        self._snapshot = snapshot
+    def __init__(self, reader: CheckpointReader) -> None:
+        self.reader = reader
+        """The layer below, for other packages of this library."""
 
     @property
     def id(self) -> CheckpointId | None:
         """None where nothing is committed yet and only a prepared checkpoint was found."""
-        return self._snapshot.manifest.id if self._snapshot.manifest else None
+        return self.reader.manifest.id if self.reader.manifest else None
 
     @property
     def manifest(self) -> Manifest | None:
-        return self._snapshot.manifest
+        return self.reader.manifest
 
     @property
     def epoch(self) -> int | None:
-        return self._snapshot.manifest.epoch if self._snapshot.manifest else None
+        return self.reader.manifest.epoch if self.reader.manifest else None
 
     @property
     def created(self) -> datetime | None:
-        return self._snapshot.manifest.created if self._snapshot.manifest else None
+        return self.reader.manifest.created if self.reader.manifest else None
 
     @property
     def job(self) -> Job | None:
-        return self._snapshot.manifest.job if self._snapshot.manifest else None
+        return self.reader.manifest.job if self.reader.manifest else None
 
     @property
     def positions(self) -> dict[str, Json]:
-        return deepcopy(dict(self._snapshot.manifest.positions)) if self._snapshot.manifest else {}
+        return deepcopy(dict(self.reader.manifest.positions)) if self.reader.manifest else {}
 
     @property
     def properties(self) -> dict[str, Json]:
-        return deepcopy(dict(self._snapshot.manifest.properties)) if self._snapshot.manifest else {}
+        return deepcopy(dict(self.reader.manifest.properties)) if self.reader.manifest else {}
 
     @property
     def watermark(self) -> Json:
-        return deepcopy(self._snapshot.manifest.watermark) if self._snapshot.manifest else None
+        return deepcopy(self.reader.manifest.watermark) if self.reader.manifest else None
 
     @property
     def skipped(self) -> tuple[Finding, ...]:
         """Why `on_corruption="previous"` gave an older checkpoint: the damage found, and whom it hurts."""
-        return self._snapshot.skipped
+        return self.reader.skipped
 
     @property
     def operators(self) -> list[str]:
         """The names of the operators that have state."""
-        return sorted(self._snapshot.manifest.operators) if self._snapshot.manifest else []
+        return sorted(self.reader.manifest.operators) if self.reader.manifest else []
 
     def __repr__(self) -> str:
         if self.manifest is None:
@@ -77,7 +78,7 @@ class RestoredView(NotPicklable):
     @property
     def _more(self) -> str:
         """What a restored checkpoint has to tell before it is used."""
-        said = f"; {self._snapshot.prepared.id} is prepared" if self._snapshot.prepared else ""
+        said = f"; {self.reader.prepared.id} is prepared" if self.reader.prepared else ""
         damage = count(len(self.skipped), "finding")
         return said + (f"; newer ones were skipped: {damage}" if self.skipped else "")
 
@@ -93,7 +94,7 @@ class OperatorView(NotPicklable):
     _instead = RestoredView._instead
 
     def __init__(self, snapshot: CheckpointReader, name: str) -> None:
-        self._snapshot = snapshot
+        self.reader = snapshot
         self._operator = snapshot.operator(name)
         self.name = name
 

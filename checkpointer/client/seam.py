@@ -3,15 +3,18 @@
 It replaces `Async` by `Sync` in the names of this module, so each class here has its counterpart.
 """
 
-from collections.abc import Coroutine, Generator
-from typing import Any, Self, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
+from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.client.html import checkpoints_html
 from pyspark_checkpointer.display import note
 from pyspark_checkpointer.runtime import bridge, run_sync
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -27,12 +30,12 @@ class AsyncFace(Client):
         try:
             return await bridge(work, shield=shield)
         except BaseException as error:
-            self._session.told(error)
+            self.session.told(error)
             raise
 
     async def _restoring(self, work: Coroutine[Any, Any, CheckpointReader | None]) -> CheckpointReader | None:
         """Await a restore, and cancel it with its caller: ending later, it would change what `begin` builds on."""
-        return await self._tell(self._session.reports.restoring(self._settled(work)), shield=False)
+        return await self._tell(self.session.reports.restoring(self._settled(work)), shield=False)
 
     def _repr_html_(self) -> str:
         """Name the call to make. Reading here would make the event loop of the notebook stand still."""
@@ -49,15 +52,49 @@ class SyncFace(Client):
         try:
             return run_sync(work)
         except BaseException as error:
-            self._session.told(error)
+            self.session.told(error)
             raise
 
     def _restoring(self, work: Coroutine[Any, Any, CheckpointReader | None]) -> CheckpointReader | None:
-        return self._tell(self._session.reports.restoring(self._settled(work)))
+        return self._tell(self.session.reports.restoring(self._settled(work)))
 
     def _repr_html_(self) -> str:
         """Show the newest checkpoints in a notebook, or why they cannot be read. Leaves what was restored alone."""
-        return checkpoints_html(self._session, repr(self))
+        return checkpoints_html(self.session, repr(self))
+
+
+class Metered(Protocol):
+    """What a method belongs to whose calls hold up their caller."""
+
+    @property
+    def _meter(self) -> Meter: ...
+
+
+M = TypeVar("M", bound=Metered)
+
+
+def async_blocking(
+    method: Callable[Concatenate[M, P], Awaitable[T]],
+) -> Callable[Concatenate[M, P], Coroutine[Any, Any, T]]:
+    """Count the time that a method takes as time for which the commit held up the job."""
+
+    @wraps(method)
+    async def timed(self: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._meter.blocking():
+            return await method(self, *args, **kwargs)
+
+    return timed
+
+
+def sync_blocking(method: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[M, P], T]:
+    """Count the time that a method takes as time for which the commit held up the job."""
+
+    @wraps(method)
+    def timed(self: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._meter.blocking():
+            return method(self, *args, **kwargs)
+
+    return timed
 
 
 class AsyncStart:

@@ -68,7 +68,7 @@ def plan_cleanup(
     """
     check_session("plan_cleanup", spark)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
-        _, judge = run_sync(begin_plan(client._session, check_policy(policy)))
+        _, judge = run_sync(begin_plan(client.session, check_policy(policy)))
         return _over_objects(spark, client, judge, lambda _, rows: _as_batch(rows), _ROW)
 
 
@@ -90,7 +90,7 @@ def clean(
     check_session("clean", spark)
     policy = check_policy(policy)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
-        session = client._session
+        session = client.session
         before = Total()
         try:
             retired, note = run_sync(retire(session, policy))
@@ -105,7 +105,7 @@ def clean(
 
 def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -> tuple[Total, Total, str | None]:
     """Return what was deleted, what has to wait, and what there is to say about it."""
-    session = client._session
+    session = client.session
     plan, judge = run_sync(begin_plan(session, RetentionPolicy(grace=policy.grace)))
     totals = {DELETE: Total(), LATER: Total()}
     for action, objects, size in _over_objects(spark, client, judge, _delete, _COUNT).collect():
@@ -131,7 +131,7 @@ def _over_objects(
     sent = spark.sparkContext.broadcast(judge)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        store = root.open()._session.store
+        store = root.open().session.store
         for batch in batches:
             for prefix in batch.column("prefix").to_pylist():
                 yield from work(store, _rows(store, prefix, sent.value))
@@ -184,7 +184,7 @@ def _delete(store: Store, rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
 
 async def _shares(client: Client, sequence: int) -> Sequence[str]:
     """Prefixes that cover, each once, all that the format puts into folders and all other folders of the root."""
-    store = client._session.store
+    store = client.session.store
     ids = _ids(sequence + 1)  # what is being written now has the next sequence
     shares: list[str] = []
     for folder in await store.folders(""):

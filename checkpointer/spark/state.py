@@ -133,7 +133,7 @@ class State(NotPicklable):
             raise IllegalArgumentError(f"map {name!r}: a table of this job has that name")
         self._used.add(name)
         state = self._line.maps.get(name)
-        known = self._checkpoint._draft.operator(name)
+        known = self._checkpoint.writer.operator(name)
         if state is None and known is not None and known.codec == codecs.PARQUET.name:
             raise IllegalArgumentError(
                 f"map {name!r}: the state has a table of that name: state.table({name!r}, key=…)"
@@ -178,7 +178,7 @@ class State(NotPicklable):
         if name in self._tables:
             raise IllegalArgumentError(f"table {name!r}: was opened in this batch already: use what that returned")
         self._used.add(name)
-        draft = self._checkpoint._draft
+        draft = self._checkpoint.writer
         found = TableState(
             self._spark,
             self._line.client,
@@ -197,7 +197,7 @@ class State(NotPicklable):
     @contextmanager
     def _table_operation(self, name: str, check: Callable[[], None]) -> Iterator[None]:
         """Be around an operation of an open table. The batch waits for it, so its time counts as blocked."""
-        with self._checkpoint._draft.meter.blocking(), self._operations.one(name, check):
+        with self._checkpoint.writer.meter.blocking(), self._operations.one(name, check):
             yield
 
     @_operation
@@ -219,7 +219,7 @@ class State(NotPicklable):
         """
         object_paths.encode_name("operator", name)
         self._used.add(name)
-        draft = self._checkpoint._draft
+        draft = self._checkpoint.writer
         draft.declare(name, partitioning(name, key, num_partitions))
         with draft.meter.blocking():
             wrote = write_partitions(self._line.client, self.id, name, frame, write, key, num_partitions)
@@ -268,7 +268,7 @@ class State(NotPicklable):
         self._line.rest()  # what a thread that outlives the callback changes from now on would miss this checkpoint
         for name, state in self._line.maps.items():
             self._checkpoint.save(name, state)
-        with self._checkpoint._draft.meter.blocking():
+        with self._checkpoint.writer.meter.blocking():
             for table in self._tables.values():
                 table._finish()
         self._checkpoint.commit()

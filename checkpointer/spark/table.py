@@ -175,7 +175,7 @@ class TableState(NotPicklable):
             return
         if self._version.partitions != self._partitions:
             self._rescale(self._version.schema)
-        max_chain = self._client._session.max_chain
+        max_chain = self._client.session.max_chain
         turn = math.ceil(self._version.partitions / max_chain)
         self._rewrite(table_rewrites(self._version.chains, max_chain, turn))
         if self._changed:
@@ -265,7 +265,7 @@ class TableState(NotPicklable):
         here, there = _near(version.chains, keep, DRIVER_BYTES)
         chains = dict(version.chains)
         if here:
-            session = self._client._session
+            session = self._client.session
             reader = Reader(session.store, session.host, version.only(here))
             nearby = {partition: keep[partition] for partition in here}
             with self._draft.meter.blocking():
@@ -291,7 +291,7 @@ class TableState(NotPicklable):
             self._version, self._changed = replace(version, partitions=self._partitions), True
 
     def _writer(self, schema: TableSchema) -> Writer:
-        session = self._client._session
+        session = self._client.session
         return Writer(session.store, session.host, self._draft.id, self._name, schema)
 
     @property

@@ -97,7 +97,7 @@ class WriteTask:
         assert context is not None
         if rows.nbytes <= self.inline // (context.partitionId() + 1):
             return Written(rows=_stream(rows))
-        session = self.root.open()._session
+        session = self.root.open().session
         writer = Writer(session.store, session.host, self.owner, self.table, self.schema)
         written, small = Written(place=self.root.place), [rows]
         if self.whole:
@@ -143,7 +143,7 @@ class CompactTask:
                 yield _tell(partial(self._compact, self.groups[group]))
 
     def _compact(self, partitions: list[int]) -> Written:
-        session, version = self.root.open()._session, self.version.only(partitions)
+        session, version = self.root.open().session, self.version.only(partitions)
         reader = Reader(session.store, session.host, version)
         writer = Writer(session.store, session.host, self.owner, version.name, version.schema)
         keep = {partition: self.keep[partition] for partition in partitions}

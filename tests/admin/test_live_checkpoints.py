@@ -90,7 +90,7 @@ def test_a_manifest_is_created_only_if_absent(world: World) -> None:
     writer = world.actor()
     writer.restore()
     checkpoint = writer.new_id()
-    manifest = Manifest(checkpoint, properties={"n": 1}, created=writer._session.host.now())
+    manifest = Manifest(checkpoint, properties={"n": 1}, created=writer.session.host.now())
     writer.save_manifest(manifest)
     writer.save_manifest(manifest)  # the same bytes are no error
     with pytest.raises(MalformedError, match="used before"):

@@ -12,6 +12,7 @@ import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, runtime
 from pyspark_checkpointer.admin.repair_candidates import Candidate
+from pyspark_checkpointer.checkpoint import commit
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -78,7 +79,7 @@ def test_every_manifest_is_a_candidate_with_its_evidence(world: World, loss: Cal
     client.savepoint("first", ids[0])
     whole = client.load_manifest(ids[1])
     abandoned = attempt(world.actor(), b"never committed")
-    runtime.run_sync(abandoned._draft._write())
+    runtime.run_sync(commit._write(abandoned.writer))
     loss(world)
     found = world.actor().repair_candidates()
     assert {candidate.id for candidate in found} == {*ids, abandoned.id}
@@ -102,7 +103,7 @@ def test_of_equals_the_proven_one_comes_first(world: World) -> None:
     line(world.actor(), 1)
     attempts = [attempt(world.actor(), b"%d" % number) for number in range(6)]
     for one in attempts:
-        runtime.run_sync(one._draft._write())
+        runtime.run_sync(commit._write(one.writer))
     committed = put(world.actor(), b"2")
     world.actor().savepoint("s")
     missing(world)
@@ -247,7 +248,7 @@ def test_on_every_kind_of_store(any_root: Root) -> None:
     with Checkpointer(any_root.url, any_root.storage_options or None) as ck:
         put(ck, b"1")
         put(ck, b"2")
-        store = ck._session.store
+        store = ck.session.store
         runtime.run_sync(store.delete([object_paths.LATEST]))
         runtime.run_sync(store.put(object_paths.LATEST, b"damaged"))
         (newest, _) = ck.repair_candidates()

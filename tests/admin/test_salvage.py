@@ -42,7 +42,7 @@ Values = dict[tuple[str, int], Any]
 
 def values(client: Checkpointer, manifest: Manifest) -> Values:
     """Return what each partition of a checkpoint holds: entries, rows, or bytes."""
-    snapshot = CheckpointReader(client._session, manifest, None)
+    snapshot = CheckpointReader(client.session, manifest, None)
     found: Values = {}
     for name, operator in manifest.operators.items():
         for partition in operator.chains:

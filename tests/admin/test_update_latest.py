@@ -20,7 +20,7 @@ from tests.world import Actor, World, attempt, latest, line, put
 def saved(client: Actor, **changes: object) -> CheckpointId:
     """Save a manifest on top of what was restored, without committing it."""
     checkpoint = client.new_id()
-    fields = {"parent": client._session._base.parent, **changes}
+    fields = {"parent": client.session.restored.parent, **changes}
     client.save_manifest(Manifest(checkpoint, **fields))
     return checkpoint
 
@@ -59,7 +59,7 @@ def test_update_latest_refuses_a_jump_in_the_sequence(world: World) -> None:
     writer = world.actor()
     line(writer, 1)
     far = CheckpointId(5, "00000000")
-    writer.save_manifest(Manifest(far, parent=writer._session._base.parent))
+    writer.save_manifest(Manifest(far, parent=writer.session.restored.parent))
     with pytest.raises(InvalidStateError):
         writer.update_latest(far)
 
@@ -84,7 +84,7 @@ def test_update_latest_refuses_an_attempt_that_died_before_all_it_names_was_writ
     old, checkpoint = writer.restore().manifest, writer.new_id()
     artifact = writer.save_snapshot(checkpoint, "op", 0, b"never there")
     operators = {"op": replace(old.operators["op"], chains={0: (artifact,)})}
-    writer.save_manifest(Manifest(checkpoint, parent=writer._session._base.parent, operators=operators))
+    writer.save_manifest(Manifest(checkpoint, parent=writer.session.restored.parent, operators=operators))
     world.delete(artifact.path)
     with pytest.raises(InvalidStateError, match=artifact.path):
         writer.update_latest(checkpoint)

@@ -28,8 +28,8 @@ REFUSED: dict[str, tuple[Callable[[Checkpoint], object], Callable[[Checkpoint], 
         lambda cp: cp.snapshot("old", 0, b"new"),
     ),
     "bytes laid out otherwise": (
-        lambda cp: (cp._draft.declare("old", {"v": 1}), cp.snapshot("old", 0, b"kept")),
-        lambda cp: cp._draft.declare("old", {"v": 2}),
+        lambda cp: (cp.writer.declare("old", {"v": 1}), cp.snapshot("old", 0, b"kept")),
+        lambda cp: cp.writer.declare("old", {"v": 2}),
     ),
 }
 

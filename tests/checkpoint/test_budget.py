@@ -34,7 +34,7 @@ class Counted:
         self.client = Checkpointer(root.url, root.storage_options or None)
         self.faults = Faults()
         store = open_store(root.url, root.storage_options or None)
-        self.client._session.store = FaultyStore(store, self.faults)
+        self.client.session.store = FaultyStore(store, self.faults)
 
     def spend(self) -> dict[str, int]:
         """Requests by kind since the last time."""
@@ -181,7 +181,7 @@ def test_listing_a_long_history_takes_few_sequential_round_trips(world: World) -
     written = line(writer, 400)
     waves = Waves(writer.root)
     reader = world.actor()
-    reader._session.store = RetryingStore(LimitedStore(waves, concurrency=16, timeout=60))
+    reader.session.store = RetryingStore(LimitedStore(waves, concurrency=16, timeout=60))
     assert reader.list_checkpoints() == written
     assert waves.waves == 2 + math.ceil(400 / TOGETHER), "the pointer, one page, and what is fetched together"
 
@@ -190,7 +190,7 @@ def test_several_operators_are_written_in_one_round_trip_and_read_in_one(world: 
     client = world.actor()
     put(client, b"first")
     waves = Waves(client.root)
-    client._session.store = RetryingStore(LimitedStore(waves, concurrency=2, timeout=60))
+    client.session.store = RetryingStore(LimitedStore(waves, concurrency=2, timeout=60))
     cp = client.begin()
     for operator in range(8):
         for partition in range(25):

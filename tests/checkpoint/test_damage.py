@@ -301,7 +301,7 @@ def crafted(root: Path, data: bytes, **claims: int) -> Checkpointer:
     client.restore()
     checkpoint = client.new_id()
     path = object_paths.artifact("map", 0, checkpoint, SNAPSHOT, sha256(data), codecs.MSGPACK.name)
-    runtime.run_sync(client._session.store.put(path, data))
+    runtime.run_sync(client.session.store.put(path, data))
     artifact = Artifact(path, SNAPSHOT, 0, len(data), len(data), 100, 1, sha256(data))
     operator = Operator(1, "crc32-key-1", codecs.MSGPACK.name, {0: (replace(artifact, **claims),)})
     client.save_manifest(Manifest(checkpoint, created=SystemHost().now(), operators={"map": operator}))

@@ -235,7 +235,7 @@ def test_a_slice_that_is_another_than_its_manifest_says_is_not_copied(world: Wor
     wrong = replace(
         old,
         id=client.new_id(),
-        parent=client._session._base.parent,
+        parent=client.session.restored.parent,
         operators={"pack": replace(old.operators["pack"], chains=chains)},
     )
     client.save_manifest(wrong)

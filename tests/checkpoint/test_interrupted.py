@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, KeyedState, runtime
+from pyspark_checkpointer.checkpoint import commit
 from pyspark_checkpointer.checkpoint.upload import UploadQueue
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -78,7 +79,7 @@ def test_an_abort_beside_a_prepare_leaves_nothing_visible(world: World, client: 
     gate = client.faults.hold("put", path="manifests/")
     cp = client.begin()
     cp.snapshot("op", 0, b"2")
-    preparing = runtime.submit(cp._draft.prepare())
+    preparing = runtime.submit(commit.prepare(cp.writer))
     gate.wait()
     cp.abort()
     gate.open()
@@ -109,9 +110,9 @@ def test_an_abort_while_a_commit_waits_its_turn_leaves_nothing_visible(world: Wo
     first, second = client.begin(), client.begin()
     first.snapshot("op", 0, b"2")
     second.snapshot("op", 0, b"never")
-    commits = [runtime.submit(first._draft.commit())]
+    commits = [runtime.submit(commit.commit(first.writer))]
     gate.wait()
-    commits.append(runtime.submit(second._draft.commit()))
+    commits.append(runtime.submit(commit.commit(second.writer)))
     second.abort()
     gate.open()
     commits[0].result()
@@ -128,7 +129,7 @@ def test_a_commit_that_takes_too_long_for_its_caller_is_whole_or_nothing(world: 
     async def impatient() -> None:
         other = AsyncCheckpointer(world.store.url)
         faults = Faults()
-        other._session.store = FaultyStore(world.store, faults)
+        other.session.store = FaultyStore(world.store, faults)
         gate = faults.hold("put", path="artifacts/")
         with pytest.raises(asyncio.CancelledError):
             async with other.begin() as cp:
@@ -255,13 +256,13 @@ def test_a_commit_in_the_background_that_cannot_begin_is_given_up(world: World, 
 def test_a_save_that_was_interrupted_is_not_committed_in_part(
     world: World, client: Actor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_checkpointer.checkpoint.save.ENCODE_TOGETHER", 1)
+    monkeypatch.setattr("pyspark_checkpointer.checkpoint.encode.ENCODE_BATCH", 1)
     state = KeyedState({n: n for n in range(100)})
 
     begun: list[int] = []
-    begin = UploadQueue.start
+    begin = UploadQueue.submit
 
-    async def start(self: UploadQueue, write: Any, size: int) -> None:
+    async def submit(self: UploadQueue, write: Any, size: int) -> None:
         begun.append(size)
         if len(begun) == 2:
             write.close()
@@ -270,7 +271,7 @@ def test_a_save_that_was_interrupted_is_not_committed_in_part(
 
     cp = client.begin()
     with monkeypatch.context() as patch, pytest.raises(concurrent.futures.CancelledError):
-        patch.setattr(UploadQueue, "start", start)
+        patch.setattr(UploadQueue, "submit", submit)
         cp.save("s", state)
     assert len(begun) == 2  # of eight partitions
     with pytest.raises(InvalidStateError, match="interrupted"):
@@ -446,7 +447,7 @@ def test_a_new_root_that_is_refused_is_left_empty(world: World, how: str) -> Non
 
     async def block() -> None:
         other = AsyncCheckpointer(world.store.url)
-        other._session.store = client._session.store
+        other.session.store = client.session.store
         async with other.begin() as cp:
             await cp.snapshot("large", 0, b"x" * 300_000)
 

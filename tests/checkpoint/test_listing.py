@@ -32,10 +32,10 @@ def test_an_overview_reads_manifests_alone(world: World) -> None:
     with world.actor() as ck:
         spread_out(ck, 10)
         requests(ck)
-        found = runtime.run_sync(listing.read_overview(ck._session))
+        found = runtime.run_sync(listing.read_overview(ck.session))
         assert requests(ck) == {"get": 11, "list": 1}  # the pointer, and each manifest once
         assert [checkpoint_sizes.checkpoint_bytes(listed.manifest) for listed in found.checkpoints] == [None] * 10
-        whole = runtime.run_sync(listing.read_overview(ck._session, chains=True))
+        whole = runtime.run_sync(listing.read_overview(ck.session, chains=True))
         segments = {s.path for c in whole.checkpoints for s in c.manifest.operators["many"].segments}
         assert all(checkpoint_sizes.checkpoint_bytes(listed.manifest) for listed in whole.checkpoints)
         assert len(segments) <= requests(ck)["get"] - 11 < 10 * len(segments)
@@ -47,7 +47,7 @@ def test_what_has_the_same_segments_is_read_once(world: World) -> None:
         for _ in range(30):
             put(ck, b"other")
         requests(ck)
-        counted = runtime.run_sync(stats.read_stats(ck._session))
+        counted = runtime.run_sync(stats.read_stats(ck.session))
         gets = [request.path for request in ck.faults.requests if request.kind == "get"]
         assert sum(path.startswith("manifests/segments/") for path in gets) <= listing.AT_ONCE
         assert counted.checkpoints == 31
@@ -63,8 +63,8 @@ def test_a_census_counts_what_is_live(folder: World) -> None:
             cp.prepare()
         ck.save_snapshot(CheckpointId(3, "0badbad0"), "many", 0, b"garbage")
         told: list[tuple[int, int]] = []
-        counted = runtime.run_sync(stats.read_stats(ck._session, lambda *step: told.append(step)))
-        session = ck._session
+        counted = runtime.run_sync(stats.read_stats(ck.session, lambda *step: told.append(step)))
+        session = ck.session
 
         async def live() -> set[str]:
             return await live_objects(session.store, session.host, await read_head(session.store))
@@ -81,7 +81,7 @@ def test_a_prepared_checkpoint_is_seen_and_nothing_abandoned_is(world: World) ->
         with world.actor() as other, other.begin() as cp:
             cp.snapshot("op", 0, b"prepared")
             cp.prepare()
-            found = runtime.run_sync(listing.read_overview(other._session))
+            found = runtime.run_sync(listing.read_overview(other.session))
         states = [listed.state for listed in found.checkpoints]
     assert states == ["history", "history", "committed", "prepared"]
 

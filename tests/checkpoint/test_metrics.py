@@ -72,13 +72,13 @@ class Watched:
         self.faults = Faults()
         faulty = FaultyStore(world.store, self.faults)
         self.host = Clock()
-        session = self.client._session
+        session = self.client.session
         session.store = RetryingStore(LimitedStore(faulty, concurrency=16, timeout=60.0), sleep=at_once)
         session.host = session.reports._host = self.host
 
     def records(self) -> list[Metrics]:
         """Those since the last time."""
-        runtime.run_sync(self.client._session.reports.delivered())
+        runtime.run_sync(self.client.session.reports.delivered())
         found, self.given[:] = list(self.given), []
         return found
 
@@ -295,7 +295,7 @@ def test_a_checkpoint_put_together_by_hand_is_counted_when_it_is_committed(world
     client = watched.client
     checkpoint = client.new_id()
     artifact = client.save_snapshot(checkpoint, "op", 0, b"by hand")
-    parent = client._session._base.parent
+    parent = client.session.restored.parent
     client.save_manifest(
         Manifest(checkpoint, parent, operators={"op": Operator(1, "explicit", "raw", {0: (artifact,)})})
     )
@@ -330,7 +330,7 @@ def test_a_caller_is_blocked_by_the_commit_and_not_by_what_it_does_itself(watche
 
 def test_calls_within_and_beside_each_other_block_once(watched: Watched) -> None:
     with watched.client.begin() as cp:
-        meter = cp._draft.meter
+        meter = cp.writer.meter
         with meter.blocking():
             watched.host.pass_by(2)
             with meter.blocking():
@@ -392,7 +392,7 @@ def test_requests_are_those_of_the_commit_also_beside_a_restore(watched: Watched
         cp.snapshot("op", 0, BIG)
     gate.wait()
     other = watched.client.copy()
-    other._session.store = watched.client._session.store
+    other.session.store = watched.client.session.store
     other.restore()
     gate.open()
     other.close()
@@ -646,7 +646,7 @@ def test_no_log_and_no_record_shows_a_secret(s3_server: Server, caplog: pytest.L
                 except CheckpointError:
                     assert secret == "the-wrong-secret"
             client.close()
-            shown = repr([seen, client, client._config, client._session.reports])
+            shown = repr([seen, client, client._config, client.session.reports])
             assert not any(secret in text for secret in secrets for text in (caplog.text, shown))
     assert [(type(record), record.error) for record in seen] == [
         (CommitMetrics, None),

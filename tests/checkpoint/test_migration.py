@@ -147,7 +147,7 @@ def test_renamed_operators_are_counted_cleaned_and_copied_as_what_they_are(world
     with client.begin():
         pass
     whole = contents(restored(world.actor()))
-    stats = run_sync(read_stats(client._session))
+    stats = run_sync(read_stats(client.session))
     assert {held.operator for held in stats.held} == {"users", "model", "totals", "old"}
     copy = World()
     client.export(None, copy.store.url)
@@ -155,7 +155,7 @@ def test_renamed_operators_are_counted_cleaned_and_copied_as_what_they_are(world
     client.clean(RetentionPolicy(keep_last=1))
     assert world.actor().verify()
     assert contents(restored(world.actor())) == whole
-    assert {held.operator for held in run_sync(read_stats(client._session)).held} >= {"users", "model", "totals"}
+    assert {held.operator for held in run_sync(read_stats(client.session)).held} >= {"users", "model", "totals"}
 
 
 def test_a_saved_manifest_takes_no_new_object_of_another_operator(world: World, client: Actor) -> None:

@@ -75,7 +75,7 @@ def test_each_place_is_looked_at(client: Checkpointer, tmp_path: Path) -> None:
         with pytest.raises(InvalidStateError, match=re.escape(f"was written by {this_place(elsewhere.root)}")):
             for number, writer in enumerate((first, second)):
                 artifact = writer.save_snapshot(cp.id, "op", number, BIG)
-                run_sync(cp._draft.attach(artifact, this_place(writer.root)))
+                run_sync(cp.writer.attach(artifact, this_place(writer.root)))
             cp.commit()
 
 
@@ -108,4 +108,4 @@ def fail(client: Any) -> None:
     async def get_range(path: str, offset: int, length: int) -> bytes:
         raise DependencyError("planted")
 
-    client._session.store.get_range = get_range
+    client.session.store.get_range = get_range

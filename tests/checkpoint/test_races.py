@@ -53,7 +53,7 @@ class Recorded:
     process: int
 
     def asks(self, kind: str, **fields: object) -> AbstractContextManager[Operation]:
-        return self.history.operation(self.process, kind, session=self.client._session._instance, **fields)
+        return self.history.operation(self.process, kind, session=self.client.session.owner.instance, **fields)
 
 
 def write(recorded: Recorded, name: str, numbers: random.Random, outcomes: Outcomes) -> None:
@@ -88,7 +88,7 @@ def write(recorded: Recorded, name: str, numbers: random.Random, outcomes: Outco
                 return
     except REFUSED:
         # A prepare that was recorded may have been promoted by somebody else before this one lost its place.
-        (outcomes.refused if cp._draft._prepared is None else outcomes.unknown).append(name)
+        (outcomes.refused if cp.writer.prepared is None else outcomes.unknown).append(name)
         raise
     except (OutcomeUnknownError, DependencyError, CrashError):
         outcomes.unknown.append(name)

@@ -24,7 +24,7 @@ __all__ = ["run"]
 
 
 def meant(ck: Checkpointer, wanted: str) -> CheckpointId:
-    return runtime.run_sync(find(ck._session, CheckpointSelector.parse(wanted)))
+    return runtime.run_sync(find(ck.session, CheckpointSelector.parse(wanted)))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_savepoint_is_found_where_the_history_is_damaged(world: World) -> None
         world.delete(f"manifests/{second}.json")
         assert meant(ck, "first") == first
         assert meant(ck, str(third)) == third
-        assert runtime.run_sync(read_listed(ck._session, CheckpointSelector("name", "first"))).savepoints == ("first",)
+        assert runtime.run_sync(read_listed(ck.session, CheckpointSelector("name", "first"))).savepoints == ("first",)
 
 
 # ---- the table: every verb, every form -------------------------------------------------------------------------------

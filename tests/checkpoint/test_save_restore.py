@@ -240,7 +240,7 @@ def test_positions_changed_after_a_background_block_do_not_reach_the_checkpoint(
     with client.begin() as cp:
         cp.positions["topic"] = {"0": 1}
         cp.watermark = [1]
-        cp._draft.freeze()  # what the end of a background block does; the commit may begin much later
+        cp.writer.freeze()  # what the end of a background block does; the commit may begin much later
         cp.positions["topic"]["0"] = 777
         cp.properties["late"] = True
         cp.watermark.append(2)
@@ -528,7 +528,7 @@ def test_update_latest_takes_a_manifest_with_many_partitions(world: World) -> No
     checkpoint = client.new_id()
     artifact = client.save_snapshot(checkpoint, "op", 3, b"by hand")
     operator = replace(old.operators["op"], chains={**old.operators["op"].chains, 3: (artifact,)})
-    client.save_manifest(replace(old, id=checkpoint, parent=client._session._base.parent, operators={"op": operator}))
+    client.save_manifest(replace(old, id=checkpoint, parent=client.session.restored.parent, operators={"op": operator}))
     client.update_latest(checkpoint)
     with client.begin() as cp:
         cp.delta("op", 3, b"and on")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_checkpointer import RetentionPolicy
-from pyspark_checkpointer.checkpoint import writer as writer_module
+from pyspark_checkpointer.checkpoint import fencing
 from pyspark_checkpointer.client._sync_checkpoint import Prepared
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -105,7 +105,7 @@ def hand_made(client: Actor, value: bytes) -> None:
     attempt_id = client.new_id()
     artifact = client.save_snapshot(attempt_id, "op", 0, value)
     operator = replace(base.operators["op"], chains={0: (artifact,)})
-    client.save_manifest(Manifest(attempt_id, parent=client._session._base.parent, operators={"op": operator}))
+    client.save_manifest(Manifest(attempt_id, parent=client.session.restored.parent, operators={"op": operator}))
     client.update_latest(attempt_id)
 
 
@@ -762,7 +762,7 @@ def test_who_took_over_is_left_out_where_it_cannot_be_read(world: World, monkeyp
     def fail(manifest: Manifest, job: Job | None) -> str:
         raise DependencyError("planted")
 
-    monkeypatch.setattr(writer_module, "_show", fail)
+    monkeypatch.setattr(fencing, "_show", fail)
     old, new = world.actor(), world.actor()
     line(old, 1)
     new.restore()

@@ -62,7 +62,7 @@ def root(original: Path, tmp_path: Path) -> Path:
 
 
 def live_paths(root: Path) -> set[str]:
-    session = Checkpointer(root)._session
+    session = Checkpointer(root).session
 
     async def read() -> set[str]:
         return await live_objects(session.store, session.host, await read_head(session.store))
@@ -71,7 +71,7 @@ def live_paths(root: Path) -> set[str]:
 
 
 def live_ids(root: Path) -> list[CheckpointId]:
-    session = Checkpointer(root)._session
+    session = Checkpointer(root).session
 
     async def read() -> list[CheckpointId]:
         return list((await read_history(session.store, await read_head(session.store))).refs())

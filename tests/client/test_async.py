@@ -35,7 +35,7 @@ def asynchronous(world: World) -> AsyncCheckpointer:
     """An asynchronous client of a root, behind a faulty store: `client.faults`."""
     client = AsyncCheckpointer(world.store.url)
     client.faults = Faults()
-    client._session.store = FaultyStore(world.store, client.faults)
+    client.session.store = FaultyStore(world.store, client.faults)
     return client
 
 
@@ -133,7 +133,9 @@ def test_the_single_verbs_are_awaited(world: World) -> None:
         artifact = await client.save_snapshot(checkpoint, "x", 0, b"x")
         delta = await client.save_delta(checkpoint, "x", 0, b"d")
         assert [await client.load_artifact(a) for a in (artifact, delta)] == [b"x", b"d"]
-        await client.save_manifest(type(old)(checkpoint, parent=client._session._base.parent, operators=old.operators))
+        await client.save_manifest(
+            type(old)(checkpoint, parent=client.session.restored.parent, operators=old.operators)
+        )
         assert (await client.load_manifest(checkpoint)).operators == old.operators
         assert await client.update_latest(checkpoint) == await client.read_latest() == checkpoint
 
@@ -385,7 +387,7 @@ def test_a_client_pickles_as_its_configuration_only(tmp_path: Path, kind: type) 
     assert pickle.dumps(client) == before
     assert len(before) < 1000
     copy = pickle.loads(before)
-    assert (type(copy), copy.root, copy._session.max_chain) == (kind, client.root, 4)
+    assert (type(copy), copy.root, copy.session.max_chain) == (kind, client.root, 4)
     assert latest(Checkpointer(copy.root)) == b"3"
     assert pickle.dumps(copy) == before
 
@@ -432,7 +434,7 @@ def test_no_error_and_no_repr_shows_a_secret(s3_server: Server) -> None:
         with pytest.raises(CheckpointError) as raised:
             verb()
         assert SECRET not in shown(raised.value)
-    for thing in (client, client._session.store, client._config, client._session):
+    for thing in (client, client.session.store, client._config, client.session):
         assert SECRET not in repr(thing)
     client.close()
 
@@ -484,7 +486,7 @@ def test_a_failure_in_the_background_reaches_a_caller_even_if_one_gave_up_waitin
         async with client.begin(0) as cp:
             await cp.snapshot("o", 0, b"s")
         with monkeypatch.context() as patch:
-            refused_puts(type(client._session.store), patch)
+            refused_puts(type(client.session.store), patch)
             async with client.begin(1, background=True) as cp:
                 await cp.delta("o", 0, b"lost")
             with pytest.raises(TimeoutError):
@@ -510,7 +512,7 @@ def test_of_commits_begun_in_the_background_together_none_is_forgotten() -> None
             await asyncio.sleep(0.05)
             ended.append(number)
 
-        session = client._session
+        session = client.session
         await client._tell(session.in_background(commit(0), "0"))
         await asyncio.gather(*(client._tell(session.in_background(commit(n), str(n))) for n in (1, 2, 3)))
         await client.close()

@@ -34,10 +34,10 @@ def test_a_dropped_client_whose_commit_failed_is_freed(tmp_path: Path, monkeypat
     monkeypatch.setattr(LocalStore, "_put", full)
     with client.begin(background=True) as cp:
         cp.snapshot("op", 0, b"data")
-    task = client._session._background
+    task = client.session._background
     assert task is not None
     run_sync(asyncio.wait_for(asyncio.wait([task]), 30))
-    kept = [weakref.ref(one) for one in (client._session, cp._draft, task)]
+    kept = [weakref.ref(one) for one in (client.session, cp.writer, task)]
     del client, cp, task
     gc.collect()
     assert [one() for one in kept] == [None] * 3

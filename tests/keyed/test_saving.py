@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import KeyedState, runtime
-from pyspark_checkpointer.checkpoint.save import ENCODE_AT_ONCE
+from pyspark_checkpointer.checkpoint.encode import ENCODE_INLINE
 from pyspark_checkpointer.checkpoint.upload import UploadQueue
 from pyspark_checkpointer.errors import DependencyError
 from pyspark_checkpointer.manifests import codecs
@@ -77,7 +77,7 @@ def test_a_change_made_before_a_save_is_encoded_does_not_reach_it(world: World, 
         state["c"] = 2
         state["d"] = 1
     expected = copy.deepcopy(dict(state))
-    client._session.host = host = SlowHost()
+    client.session.host = host = SlowHost()
     with client.begin(background=True) as cp:
         cp.save("s", state)
         if again:
@@ -242,7 +242,7 @@ def test_what_is_large_is_encoded_beside_the_event_loop(
 
     def watched(records: Any) -> tuple[bytes, int]:
         stored, raw_size = encode(records)
-        if raw_size > 4 * ENCODE_AT_ONCE:
+        if raw_size > 4 * ENCODE_INLINE:
             large.append(runtime.on_loop())
         return stored, raw_size
 
@@ -271,16 +271,16 @@ def test_what_is_large_is_encoded_beside_the_event_loop(
 def test_what_is_folded_counts_as_under_way(world: World, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fold reads all that it joins: many at once would not fit into memory."""
     sizes: list[int] = []
-    begin = UploadQueue.start
+    begin = UploadQueue.submit
 
-    async def start(self: UploadQueue, write: Any, size: int) -> None:
+    async def submit(self: UploadQueue, write: Any, size: int) -> None:
         sizes.append(size)
         await begin(self, write, size)
 
     client = world.actor(max_chain=3)
     with client.begin() as cp:
         cp.snapshot("op", 0, b"s" * 10_000)
-    monkeypatch.setattr(UploadQueue, "start", start)
+    monkeypatch.setattr(UploadQueue, "submit", submit)
     for _ in range(6):
         with client.begin() as cp:
             if how == "delta":

@@ -17,10 +17,10 @@ from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan, pla
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.rollback import rollback
 from pyspark_checkpointer.admin.update_latest import update_latest
-from pyspark_checkpointer.checkpoint import low_level, restore, save
+from pyspark_checkpointer.checkpoint import commit, low_level, restore, save
 from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     ConflictError,
@@ -132,7 +132,7 @@ class Actor:
         with self.deed("commit"):
             draft = await self._draft(whole=whole)
             with self._attempts("commit", draft.id):
-                await self._attempt(draft.id, draft.commit())
+                await self._attempt(draft.id, commit.commit(draft))
 
     async def prepare(self) -> Prepared | None:
         """What may or may not have been prepared is withdrawn: after that it never will be."""
@@ -144,10 +144,10 @@ class Actor:
             self.content = None
             try:
                 with attempt:
-                    return await draft.prepare()
+                    return await commit.prepare(draft)
             except OutcomeUnknownError:
                 with self.deed("abort", str(draft.id)), self.asks("abort", id=str(draft.id)):
-                    await draft.abort()
+                    await commit.abort(draft)
                     self.stage.refuse(draft.id, "it was withdrawn")
                 raise
 
@@ -167,7 +167,7 @@ class Actor:
 
     async def roll_back(self, to: CheckpointId | str) -> None:
         where = {"target": str(to)} if isinstance(to, CheckpointId) else {"name": to}
-        fresh = self.session._base is None
+        fresh = self.session.restored is None
         with self.deed("rollback", target=to), self.asks("rollback", fresh=fresh, **where) as asked:
             self.content = None
             made = await rollback(self.session, CheckpointSelector.parse(to))
@@ -182,7 +182,7 @@ class Actor:
 
     async def _draft(self, *, whole: bool = False) -> save.CheckpointWriter:
         """An attempt that adds a token, as a delta or (`whole`, and now and then) with all there is."""
-        draft = await save.begin(self.session, None, None, self.session.reports.meter())
+        draft = await commit.begin(self.session, None, None, self.session.reports.meter())
         if whole or self.dice.random() < 0.3 or not self.content:
             await draft.add("log", 0, SNAPSHOT, (self.content or b"") + _token(draft.id))
         else:
@@ -193,7 +193,7 @@ class Actor:
 
     def _attempts(self, kind: str, checkpoint: CheckpointId) -> AbstractContextManager[Operation]:
         """Record an attempt at what this actor believes and a token more."""
-        base = self.session._base
+        base = self.session.restored
         assert base is not None
         content = digest((self.content or b"") + _token(checkpoint))
         return self.asks(kind, parent=id_of(base.parent), id=str(checkpoint), content=content)

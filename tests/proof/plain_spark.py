@@ -98,7 +98,7 @@ def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
     """Tables of this process need no Spark meanwhile."""
 
     def scanned(spark: Any, client: Any, checkpoint: Any, version: Version, columns: Any = None) -> PlainFrame:
-        session = client._session
+        session = client.session
         reader = Reader(session.store, session.host, version, columns)
         parts = [run_sync(reader.rows(partition)) for partition in version.chains]
         return PlainFrame(draw, parts or [run_sync(reader.rows(0))])

@@ -9,7 +9,18 @@ from typing import Any
 
 from pyspark_checkpointer.admin import rollback, savepoints
 from pyspark_checkpointer.admin.retention import classifier, delete, expire, garbage_collect, policy, reachability
-from pyspark_checkpointer.checkpoint import history, latest, metadata, prepared, restore, save, upload, writer
+from pyspark_checkpointer.checkpoint import (
+    commit,
+    fencing,
+    history,
+    latest,
+    metadata,
+    prepared,
+    restore,
+    save,
+    session,
+    upload,
+)
 from pyspark_checkpointer.storage import compare_and_swap
 from pyspark_checkpointer.storage.memory import store as memory
 
@@ -68,23 +79,23 @@ PLANTED = (
     ),
     Planted(
         "no instance in the epoch: two takeovers own it",
-        writer.Session.__init__,
-        "self._instance = host.token(32)",
-        'self._instance = "0" * 32',
+        session.Session.__init__,
+        "instance=host.token(32)",
+        'instance="0" * 32',
         scene="two takeovers",
     ),
     Planted(
         "no nonce: a value of the pointer returns",
-        writer.Session.swap_pointer,
+        session.Session.swap_pointer,
         "self.host.token(32)",
         '"0" * 32',
         scene="two takeovers",
     ),
     Planted(
         "a swap before all that goes beside the manifest has landed",
-        save.CheckpointWriter._write,
-        "self.id, encoded)\n        await self._flight.land()",
-        "self.id, encoded)",
+        commit._write,
+        "writer.id, encoded)\n        await queue.join()",
+        "writer.id, encoded)",
         scene="two takeovers",
     ),
     Planted(
@@ -118,9 +129,9 @@ PLANTED = (
     ),
     Planted(
         "names shared between attempts",
-        writer.Session.draw_id,
+        session.Session.draw_id,
         "self.host.token(8)",
-        "self._instance[-8:]",
+        "self.owner.instance[-8:]",
         scene="two takeovers",
     ),
     Planted(
@@ -145,9 +156,9 @@ PLANTED = (
     ),
     Planted(
         "what another promoted taken as prepared still",
-        save.CheckpointWriter._prepare,
-        "if head.prepared == ref:\n            self._prepared.base",
-        "if True:\n            self._prepared.base",
+        commit._prepare,
+        "if head.prepared == ref:\n            prepared.base",
+        "if True:\n            prepared.base",
         scene="prepared and dropped here, promoted and built on there",
     ),
     Planted(
@@ -162,26 +173,26 @@ PLANTED = (
     ),
     Planted(
         "retry without checking the parent",
-        writer.Session._follows,
-        "head.committed == base.head.committed and (head.writer == base.head.writer or self._owns(head))",
-        "self._owns(head) or head.committed == base.head.committed and head.writer == base.head.writer",
+        fencing.Owner.follows,
+        "head.committed == base.head.committed and (head.writer == base.head.writer or self.owns(head))",
+        "self.owns(head) or head.committed == base.head.committed and head.writer == base.head.writer",
     ),
     Planted(
         "takeover without checking what was restored",
-        writer.Session._follows,
-        "head.committed == base.head.committed and (head.writer == base.head.writer or self._owns(head))",
-        "not self._owns(base.head) or head.committed == base.head.committed",
+        fencing.Owner.follows,
+        "head.committed == base.head.committed and (head.writer == base.head.writer or self.owns(head))",
+        "not self.owns(base.head) or head.committed == base.head.committed",
         scene="two takeovers",
     ),
     Planted(
         "an attempt of another writer's time goes on",
-        writer.Session._follows,
-        " and (head.writer == base.head.writer or self._owns(head))",
+        fencing.Owner.follows,
+        " and (head.writer == base.head.writer or self.owns(head))",
         "",
     ),
     Planted(
         "what was not found committed is not looked for",
-        writer.Session.swap_pointer,
+        session.Session.swap_pointer,
         "if await history.became_live(self.store, head, attempt):",
         "if False:",
         scene="overtaken without an answer",
@@ -229,7 +240,7 @@ PLANTED = (
         savepoints.replace_catalog,
         "return replace(head.pointer, ",
         "from pyspark_checkpointer.manifests.model import Writer\n"
-        "    return replace(head.pointer, writer=Writer(head.writer.epoch + 1, session._instance), ",
+        "    return replace(head.pointer, writer=Writer(head.writer.epoch + 1, session.owner.instance), ",
         scene="a savepoint beside a cleanup",
     ),
     Planted(
@@ -343,7 +354,7 @@ PLANTED = (
     ),
     Planted(
         "operators that were not touched are lost",
-        save.CheckpointWriter._manifest,
+        save.CheckpointWriter.changed_operators,
         "operators, parent = dict(self._operators), self.base.manifest",
         "operators, parent = {name: one for name, one in self._operators.items() if name == 'log'}, self.base.manifest",
     ),

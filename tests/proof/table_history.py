@@ -204,6 +204,6 @@ def found(rows: pa.Table, columns: list[str]) -> Found:
 
 
 async def in_pieces(client: Checkpointer, version: Version, partition: int) -> pa.Table:
-    session = client._session
+    session = client.session
     reader = Reader(session.store, session.host, version)
     return pa.concat_tables([rows async for rows in reader.pieces(partition, ordered=True)])

@@ -15,7 +15,8 @@ import pytest
 
 from pyspark_checkpointer.admin import export as copies
 from pyspark_checkpointer.admin.retention import classifier
-from pyspark_checkpointer.checkpoint import metadata, restore, save
+from pyspark_checkpointer.checkpoint import commit as attempts
+from pyspark_checkpointer.checkpoint import metadata, restore
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests import object_paths, segments
 from pyspark_checkpointer.manifests.manifest_json import encode_pointer
@@ -114,7 +115,7 @@ ALWAYS = [
     (
         Planted(
             "segments that nobody writes",
-            save.CheckpointWriter._write,
+            attempts._write,
             "last += [PendingPut(segment.path, segment.data) for segment in segments]",
             "pass",
         ),
@@ -150,7 +151,7 @@ def test_what_is_wrong_in_the_next_run_is_found(planted: Planted, name: str) -> 
 
 def test_the_onlooker_sees_what_goes_back_and_what_is_deleted() -> None:
     with Saved.after(history).world() as world:
-        store, seen = world.actor(retries=False)._session.store, world.onlooker
+        store, seen = world.actor(retries=False).session.store, world.onlooker
         assert seen.now is not None
         old = seen.now.pointer
         assert old is not None

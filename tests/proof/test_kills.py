@@ -89,7 +89,7 @@ def test_a_cleanup_beside_a_writer(
                 figures["cleanup: savepoints"] += 1
                 assert writers.tokens(client.restore(savepoint=line.token)) == found[: int(line.note)]
         client.clean(KEEP)
-        store, host = client._session.store, client._session.host
+        store, host = client.session.store, client.session.host
         live = run_sync(live_objects(store, host, run_sync(read_head(store))))
         assert {entry.path for entry in run_sync(store.list(""))} == live
         assert list(run_sync(store.leftovers())) == []
@@ -157,7 +157,7 @@ def test_a_full_disk(
             until(lambda: made_room(cleanup), "a cleanup to come between the writers", slots)
             until(lambda least=enough: acknowledged(place) >= least, "the writers to go on", slots)  # type: ignore[misc]
         stop(place, slots)
-        assert list(run_sync(cleanup._session.store.leftovers())) == []
+        assert list(run_sync(cleanup.session.store.leftovers())) == []
         cleanup.clean(ALONE)
     count(figures, "full disk", place, slots)
     assert all("free space there" in note for note in refusals())

@@ -89,14 +89,14 @@ class Whole:
     def _restored(self, **which: Any) -> Any:
         restored = self.client().restore(**which)
         assert restored is not None
-        return read_all(restored._snapshot)
+        return read_all(restored.reader)
 
     def _prepared(self) -> Any:
         client = self.client()
         restored = client.restore()
         assert restored is not None
         assert restored.prepared is not None
-        return read_all(CheckpointReader(client._session, restored.prepared._core.manifest, None))
+        return read_all(CheckpointReader(client.session, restored.prepared._core.manifest, None))
 
     def wrong(self) -> tuple[list[str], list[str]]:
         """What is read now as another value than before, and what is refused. Any other exception goes on."""

@@ -31,13 +31,13 @@ def fill(root: str) -> Checkpointer:
             client.begin().prepare().abort()
             client.restore()
     client.savepoint("first", client.list_checkpoints()[0])
-    run_sync(client._session.store.put("progress/group/0", b"7"))
+    run_sync(client.session.store.put("progress/group/0", b"7"))
     return client
 
 
 def test_shares_cover_every_object_once(tmp_path: Path) -> None:
     client = fill(str(tmp_path))
-    paths = [entry.path for entry in run_sync(client._session.store.list("")) if "/" in entry.path]
+    paths = [entry.path for entry in run_sync(client.session.store.list("")) if "/" in entry.path]
     shares = run_sync(_shares(client, 12))
     for path in paths:
         assert len([share for share in shares if path.startswith(share)]) == 1, path

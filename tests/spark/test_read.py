@@ -51,7 +51,7 @@ def put(
     settings = {"num_partitions": None, "combine": None, "schema": None} | options
     with client.begin(epoch=settings.pop("epoch", None)) as checkpoint:
         checkpoint.positions["topic"] = {"0": 5}
-        table = TableState(spark, client, checkpoint._draft, "t", key, **settings, operation=nullcontext)
+        table = TableState(spark, client, checkpoint.writer, "t", key, **settings, operation=nullcontext)
         if drop:
             table.drop_columns(drop)
         if rows is not None:
@@ -577,7 +577,7 @@ def test_a_lookup_reads_few_row_groups_and_verifies_them(spark: SparkSession, tm
     assert restored is not None
     assert restored.manifest is not None
     version = Version.of("t", restored.manifest.operators["t"])
-    reader = Reader(client._session.store, client._session.host, version)
+    reader = Reader(client.session.store, client.session.host, version)
     keys = pa.table([pa.array(range(200_000, 201_000))], schema=pa.schema([version.schema.arrow().field("k")]))
     assert run_sync(reader.rows(0, keys)).num_rows == 1000
     assert reader.bytes_read < 0.06 * version.size
@@ -586,7 +586,7 @@ def test_a_lookup_reads_few_row_groups_and_verifies_them(spark: SparkSession, tm
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
     with pytest.raises(DigestMismatchError, match="row group"):
-        run_sync(Reader(client._session.store, client._session.host, version).rows(0, keys))
+        run_sync(Reader(client.session.store, client.session.host, version).rows(0, keys))
     with pytest.raises(DigestMismatchError):
         restored.table("t")
 

@@ -17,7 +17,7 @@ from pyspark_checkpointer.admin.savepoints import replace_catalog
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_head
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref, Retired
 
 logger = logging.getLogger("pyspark_checkpointer")

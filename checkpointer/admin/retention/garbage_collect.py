@@ -25,7 +25,7 @@ from pyspark_checkpointer.admin.retention.plan import Plan, PlannedCheckpoint, S
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER, index_live
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import count, cut, note, size, some, table
 from pyspark_checkpointer.errors import IllegalArgumentError, StalePlanError, StoreRefusedError
 from pyspark_checkpointer.manifests import object_paths

@@ -33,7 +33,7 @@ from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointL
 from pyspark_checkpointer.checkpoint.latest import find_head, read_consistent
 from pyspark_checkpointer.checkpoint.liveness import this_copier
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import cut, facts
 from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress

@@ -38,7 +38,7 @@ from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointL
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find, read_live
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CheckpointNotFoundError, InvalidStateError, NotFoundError
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
 

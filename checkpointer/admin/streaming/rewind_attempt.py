@@ -17,7 +17,8 @@ from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOpt
 from pyspark_checkpointer.checkpoint.liveness import is_running
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
-from pyspark_checkpointer.checkpoint.writer import Base, Session
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.errors import (
     CheckpointError,
     ConflictError,

@@ -13,8 +13,8 @@ from pyspark_checkpointer.admin.retention.garbage_collect import plan_retire_and
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.checkpoint.latest import Head, find_head
 from pyspark_checkpointer.checkpoint.listing import State, state_of
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verify import Check, Verification, check_share
-from pyspark_checkpointer.checkpoint.writer import Session
 from pyspark_checkpointer.cli.report_page.model import (
     CheckpointRow,
     Cleanup,
@@ -54,7 +54,7 @@ def make_report(
     """
     if share is not None:
         check_share(share)
-    return run_sync(gather(client._session, policy or RetentionPolicy(), share, progress))
+    return run_sync(gather(client.session, policy or RetentionPolicy(), share, progress))
 
 
 async def gather(

@@ -26,7 +26,7 @@ class Clock(SystemHost):
 
 def with_clock(client: Actor) -> Clock:
     clock = Clock()
-    client._session.host = clock
+    client.session.host = clock
     return clock
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import RetentionPolicy, runtime
+from pyspark_checkpointer.checkpoint import commit
 from pyspark_checkpointer.errors import CheckpointError, FencedError, RetiredError, StalePlanError
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.testing.requests import CrashError
@@ -105,7 +106,7 @@ def test_an_attempt_in_the_making_is_not_swept(world: World) -> None:
     line(writer, 3)
     running = attempt(writer, b"x" * 200_000)
     gate = writer.faults.hold("swap")
-    work = runtime.submit(running._draft.commit())
+    work = runtime.submit(commit.commit(running.writer))
     gate.wait()
     janitor.clean(LAST_TWO)
     gate.open()
@@ -158,7 +159,7 @@ def test_a_sweep_that_stalled_for_long_still_deletes_only_what_is_dead(world: Wo
 async def _clean(client: Actor) -> None:
     from pyspark_checkpointer.admin.retention.garbage_collect import retire_and_sweep
 
-    await retire_and_sweep(client._session, LAST_TWO)
+    await retire_and_sweep(client.session, LAST_TWO)
 
 
 def test_a_reader_whose_checkpoint_goes_is_told_so(world: World) -> None:

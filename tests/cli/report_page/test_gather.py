@@ -45,7 +45,7 @@ def root(filled: Path, tmp_path: Path) -> Path:
 
 def live(root: Path) -> list[str]:
     """Every live object, `_latest` first."""
-    session = Checkpointer(root)._session
+    session = Checkpointer(root).session
 
     async def read() -> set[str]:
         return await live_objects(session.store, session.host, await read_head(session.store))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Prepared, Restored
 from pyspark_checkpointer.errors import (
     CheckpointError,

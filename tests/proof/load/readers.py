@@ -68,7 +68,7 @@ def data(number: int, partition: int) -> bytes:
 def write(reading: Reading) -> int:
     """Commit many times, clean up all the while in another thread; how many objects that deleted."""
     clock, writer, cleaner = CommitClock(), client(Checkpointer, reading), client(Checkpointer, reading)
-    cleaner._session.host = clock
+    cleaner.session.host = clock
     policy = RetentionPolicy(keep_last=KEEP, grace=timedelta(seconds=reading.grace))
     deleted = 0
     with ThreadPoolExecutor(1) as pool, writer, cleaner:

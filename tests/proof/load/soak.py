@@ -52,7 +52,7 @@ class Side:
 
     def __post_init__(self) -> None:
         self.clients = {who: self.client() for who in ("writer", "reader", "cleaner")}
-        self.clients["cleaner"]._session.host = self.clock
+        self.clients["cleaner"].session.host = self.clock
 
     @property
     def commits(self) -> int:

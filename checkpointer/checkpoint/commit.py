@@ -1,0 +1,211 @@
+"""The life of one attempt at a checkpoint: it begins, it writes its manifest, and one swap makes it the committed one.
+
+    begin ─► open ─► committing ─► written ─► (swap) committed
+               │          │            └────► (swap) prepared ─► see prepared.py
+               └──────────┴─► aborted or failed: nothing is visible
+
+What is said to an open attempt, and written meanwhile, is in `save.py`; how the pointer moves in `writer.py`.
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+
+from pyspark_checkpointer.checkpoint import metadata, offload
+from pyspark_checkpointer.checkpoint.latest import Head
+from pyspark_checkpointer.checkpoint.metering import Meter, written
+from pyspark_checkpointer.checkpoint.prepared import Prepared, refuse_prepared
+from pyspark_checkpointer.checkpoint.save import AttemptState, CheckpointWriter
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.checkpoint.upload import PACK, PendingPut
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.model import Job, Manifest, Pointer, Ref
+from pyspark_checkpointer.manifests.segments import SegmentObject
+
+
+async def begin(session: Session, epoch: int | None, job: Job | None, meter: Meter) -> CheckpointWriter:
+    """Begin an attempt on top of what was restored, measured by `meter`."""
+    if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or abs(epoch) >= 2**63):
+        raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer or None")
+    async with session.lock:  # after a commit whose caller stopped waiting
+        base = await session.base()
+    refuse_prepared(session, base.head.prepared)
+    if epoch is None and base.manifest is not None:  # the same batch, changed by hand: its stream goes on after it
+        epoch, job = base.manifest.epoch, base.manifest.job
+    writer = CheckpointWriter(session, base, epoch, job, meter)
+    try:
+        await _write_migrated_tables(writer)
+    except BaseException:
+        await abort(writer)
+        raise
+    return writer
+
+
+async def commit(writer: CheckpointWriter) -> None:
+    """Make the attempt the committed checkpoint, with one swap."""
+    writer.check_open()
+    with writer.session.reports.committing(writer.meter, writer.id, writer.epoch):
+        await _commit(writer)
+
+
+async def _commit(writer: CheckpointWriter) -> None:
+    session = writer.session
+    async with session.lock:
+        base, (ref, manifest) = writer.base, await _write(writer)
+
+        async def plan(head: Head, pointer: Pointer) -> Pointer:
+            refuse_prepared(session, head.prepared)
+            return replace(pointer, committed=ref)
+
+        try:
+            head = await session.swap_pointer(base, ref, plan)
+        except BaseException as error:
+            writer.settle(None)
+            await _make_room(writer, error)
+            raise
+        session.rebase_on_commit(head, ref, manifest)
+        writer.settle(manifest)
+
+
+async def prepare(writer: CheckpointWriter) -> Prepared:
+    """Record the attempt in `_latest` without making it the committed checkpoint."""
+    writer.check_open()
+    with writer.session.reports.preparing(writer.meter, writer.id, writer.epoch):
+        return await _prepare(writer)
+
+
+async def _prepare(writer: CheckpointWriter) -> Prepared:
+    session = writer.session
+    async with session.lock:
+        base, (ref, manifest) = writer.base, await _write(writer)
+        prepared = writer.prepared = Prepared(session, base, ref, manifest, writer.settle, writer.meter)
+
+        async def plan(head: Head, pointer: Pointer) -> Pointer | None:
+            if head.prepared == ref:
+                return None
+            refuse_prepared(session, head.prepared)
+            return replace(pointer, prepared=ref)
+
+        try:
+            head = await session.swap_pointer(base, ref, plan)
+        except StoreRefusedError as error:
+            await _make_room(writer, error)
+            raise
+        if head.prepared == ref:
+            prepared.base = replace(base, head=head)
+            session.rebase(prepared.base)
+        else:  # and what may be committed on top of it was never restored here
+            prepared.found_committed()
+        return prepared
+
+
+async def abort(writer: CheckpointWriter) -> None:
+    """Leave nothing visible. Objects already written are garbage that cleanup knows by this attempt's id.
+
+    Does nothing in a child process, which leaves its parent's attempt alone, and nothing once the swap has begun.
+    """
+    if not writer.session.is_of_this_process:
+        return
+    if writer.prepared is not None:
+        if writer.prepared.outcome is None:
+            await writer.prepared.abort()
+        return
+    if writer.state in (AttemptState.OPEN, AttemptState.COMMITTING):
+        writer.state = AttemptState.ABORTED
+        failure = await writer.queue.cancel(InvalidStateError(f"{writer.id}: this attempt was aborted"))
+        writer.settle(None)
+        await _make_room(writer, failure)
+
+
+# ---- everything up to the manifest: durable, and not yet visible --------------------------------------------------
+
+
+async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
+    """Write what is left, and the manifest. The attempt takes no more from here on."""
+    writer.check_open()
+    writer.state = AttemptState.COMMITTING
+    session, queue = writer.session, writer.queue
+    try:
+        # Before the manifest: an abort while the conditions are tried must find nothing that could still be swapped in.
+        await session.prove_conditions(writer.base.head)
+        writer.freeze()
+        await queue.join()
+        last = await _last_packs(writer)
+        manifest, segments = await offload.compute(session.host, lambda: _manifest(writer), small=writer.is_small)
+        last += [PendingPut(segment.path, segment.data) for segment in segments]
+        last += _still_named(writer, manifest)
+        manifest = replace(manifest, cost=writer.meter.cost(unsent=len(last)))
+        encoded = await metadata.encode_manifest(session.host, manifest)
+        for path, data in last:
+            await queue.submit(writer.uploader.put(path, data), len(data))
+        ref = await metadata.put_manifest(session.store, writer.id, encoded)
+        await queue.join()
+    except BaseException as error:
+        writer.state = AttemptState.FAILED
+        failed = await queue.cancel(error)
+        writer.settle(None)
+        await _make_room(writer, error if isinstance(error, StoreRefusedError) else failed)
+        raise
+    writer.state = AttemptState.WRITTEN
+    return ref, manifest
+
+
+async def _last_packs(writer: CheckpointWriter) -> list[PendingPut]:
+    """Return the packs that still wait for company, to be written beside the manifest.
+
+    More than `PACK` bytes of them are written first: who waits for the manifest would wait for them too.
+    """
+    uploader, queue = writer.uploader, writer.queue
+    if sum(size for _, _, size in uploader.waiting()) > PACK:
+        for operator, codec, size in uploader.waiting():
+            await queue.submit(uploader.flush(operator, codec), size)
+        await queue.join()
+    return [await uploader.close_pack(operator, codec) for operator, codec, _ in uploader.waiting()]
+
+
+def _manifest(writer: CheckpointWriter) -> tuple[Manifest, list[SegmentObject]]:
+    """Return the attempt's manifest, and the segments that are to be written beside it."""
+    operators, touched = writer.changed_operators()
+    assert writer.frozen is not None
+    positions, watermark, properties = writer.frozen
+    manifest = Manifest(
+        id=writer.id,
+        parent=writer.base.parent,
+        epoch=writer.epoch,
+        created=writer.session.host.now(),
+        job=writer.job,
+        operators=operators,
+        positions=positions,
+        watermark=watermark,
+        properties=properties,
+    )
+    parent = writer.base.manifest
+    manifest, segments = metadata.spill(manifest, parent, touched)
+    writer.meter.operators = written(manifest, parent, touched)
+    return manifest, segments
+
+
+def _still_named(writer: CheckpointWriter, manifest: Manifest) -> list[PendingPut]:
+    """Return what a migration made and the attempt did not replace: written last, since much of it may be."""
+    if not writer.migrated_objects:
+        return []
+    named = metadata.objects_of(Ref(writer.id, ""), manifest)
+    return [PendingPut(path, data) for path, data in writer.migrated_objects.items() if path in named]
+
+
+async def _write_migrated_tables(writer: CheckpointWriter) -> None:
+    """Write the tables that a migration made: tasks may read and extend them before the commit."""
+    for path in [path for path in writer.migrated_objects if path.endswith(codecs.PARQUET.name)]:
+        data = writer.migrated_objects.pop(path)
+        await writer.queue.submit(writer.uploader.put(path, data), len(data))
+    await writer.queue.join()
+
+
+async def _make_room(writer: CheckpointWriter, failure: BaseException | None) -> None:
+    """Delete what the attempt wrote where the store refused to take more, such as a full disk.
+
+    No cleanup may delete it before the next commit, for which there might never be room again.
+    """
+    if isinstance(failure, StoreRefusedError):
+        with suppress(CheckpointError):
+            await writer.session.store.delete([object_paths.manifest(writer.id), *writer.uploader.paths])

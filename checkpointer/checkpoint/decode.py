@@ -1,0 +1,52 @@
+"""Stored bytes of maps as records, and the records of a chain as one map. `encode.py` is the mirror image."""
+
+from pyspark_checkpointer.checkpoint.download import read_slices
+from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.manifests import codecs
+from pyspark_checkpointer.manifests.equal_keys import may_meet, now_equal, overlay
+from pyspark_checkpointer.manifests.model import Artifact, Chain
+from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.storage.base import Store
+
+Records = dict[object, bytes | None]
+"""Keys and packed values of one artifact; None where a delta deletes the key."""
+
+
+async def read_decoded(store: Store, host: Host, group: list[Artifact]) -> dict[Artifact, Records]:
+    """Return the records of several artifacts of one object, which is fetched once."""
+    slices = await read_slices(store, host, group)
+    return {
+        artifact: await host.run(lambda a=artifact, d=data: decode(a, d))  # type: ignore[misc]  # bound in the loop
+        for artifact, data in zip(group, slices, strict=True)
+    }
+
+
+def decode(artifact: Artifact, data: bytes) -> Records:
+    """Return the records of one artifact."""
+    return codecs.MSGPACK.decode(artifact.path, data, artifact.raw_size, artifact.records)
+
+
+def merge(chain: Chain, decoded: dict[Artifact, Records]) -> tuple[dict[object, bytes], list[Records]]:
+    """Return a partition's packed values, and what each of its deltas holds.
+
+    Changes the records of the snapshot in place: they become the values.
+    """
+    if not chain:
+        return {}, []
+    data = decoded[chain[0]]
+    if None in data.values():
+        raise CorruptionError(f"{chain[0].path}: a snapshot holds a deletion")
+    deltas = [decoded[artifact] for artifact in chain[1:]]
+    differ = any(deltas) and may_meet((data, *deltas))
+    for delta in deltas:
+        if not differ:
+            data.update(delta)
+            continue
+        for replaced in overlay(data, delta):
+            if replaced.value is not None:  # a writer deletes the one before it adds the other
+                raise now_equal(replaced.old, replaced.new)
+    deleted = {key for delta in deltas if None in delta.values() for key, value in delta.items() if value is None}
+    for key in deleted:
+        if data[key] is None:
+            del data[key]
+    return data, deltas  # type: ignore[return-value]  # the deletions are out

@@ -1,0 +1,59 @@
+"""Records of maps as the bytes that will be stored. `decode.py` is the mirror image."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from pyspark_checkpointer.checkpoint.offload import compute
+from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob, Uploader
+from pyspark_checkpointer.keyed.changes import PartitionChange
+from pyspark_checkpointer.manifests import codecs
+from pyspark_checkpointer.manifests.model import Artifact
+from pyspark_checkpointer.runtime.host import Host
+
+ENCODE_BATCH = 2 << 20
+"""Bytes of small partitions that are encoded in one go."""
+
+ENCODE_INLINE = 32 << 10
+"""Bytes that are encoded sooner than a thread is woken."""
+
+
+class ToEncode(NamedTuple):
+    """What one partition of a map writes, and where its artifact is to stand."""
+
+    slot: ChainSlot
+    change: PartitionChange
+    known: Artifact | None
+    """The parent's snapshot, which is reused where the new one has the same bytes."""
+
+
+def size_of(batch: Iterable[ToEncode]) -> int:
+    """Return about how many bytes the records of a batch take."""
+    return sum(one.change.size for one in batch)
+
+
+def in_batches(changes: Iterable[ToEncode]) -> Iterator[list[ToEncode]]:
+    """Group changes, so that a map of many small partitions wakes few threads."""
+    batch: list[ToEncode] = []
+    for one in changes:
+        batch.append(one)
+        if size_of(batch) >= ENCODE_BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def write_encoded(uploader: Uploader, host: Host, batch: list[ToEncode]) -> None:
+    """Encode a batch and write it. Each change is released once it is encoded: the map may change its values again."""
+
+    def encode() -> list[EncodedBlob]:
+        blobs = []
+        for _, change, _ in batch:
+            data, raw_size = codecs.MSGPACK.encode(change.records)
+            blobs.append(EncodedBlob(change.kind, data, raw_size, len(change.records)))
+            change.release()
+        return blobs
+
+    blobs = await compute(host, encode, small=size_of(batch) <= ENCODE_INLINE)
+    for (slot, _, known), blob in zip(batch, blobs, strict=True):
+        await uploader.write(slot, blob, known)

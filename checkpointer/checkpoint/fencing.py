@@ -1,0 +1,112 @@
+"""Where a zombie is fenced: who owns the pointer, and what a writer is told that does not own it any more.
+
+Every commit of a writer goes through `Session.swap_pointer`, which asks `Owner.follows` on each version of the pointer
+that it meets. Whoever took over left another instance there, so the answer is no, and `Owner.explain` says who it was.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.checkpoint.latest import Head
+from pyspark_checkpointer.checkpoint.liveness import show_driver
+from pyspark_checkpointer.checkpoint.metadata import GO_ON, read_manifest_alone
+from pyspark_checkpointer.checkpoint.standing import Base
+from pyspark_checkpointer.errors import CheckpointError, ConflictError, FencedError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Job, Manifest, Ref, Writer
+from pyspark_checkpointer.storage.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One writer of a root, as the pointer knows it."""
+
+    instance: str
+    """Random, so that two writers that take over on the same version are told apart."""
+    forks: int
+    """How often the process had been forked when this writer began."""
+
+    def owns(self, head: Head) -> bool:
+        """Return whether this writer was the last to take over."""
+        return head.writer is not None and head.writer.instance == self.instance
+
+    def writer_on(self, head: Head) -> Writer:
+        """Return this writer as its next swap on `head` names it: with the next epoch where it takes over."""
+        if head.writer is not None and self.owns(head):
+            return head.writer
+        return Writer((head.writer.epoch if head.writer else 0) + 1, self.instance)
+
+    def follows(self, base: Base, head: Head) -> bool:
+        """Return whether nothing but retention and savepoints came between what was restored and `head`."""
+        return head.committed == base.head.committed and (head.writer == base.head.writer or self.owns(head))
+
+    async def explain(
+        self, store: Store, base: Base, head: Head, attempt: Ref, now_restored: Base | None
+    ) -> CheckpointError:
+        """Return the error of an attempt on `base` that does not follow from it on `head`.
+
+        `now_restored` is what the session stands on by now: another attempt of its own may have been committed.
+        """
+        url, now = store.url, head.committed.id if head.committed else None
+        if self.owns(head) and (now_restored is None or now_restored.parent != head.committed):
+            return ConflictError(
+                f"{url}: {now} was committed after all, by an attempt whose outcome was unknown: "
+                f"{attempt.id} was not committed; {GO_ON}"
+            )
+        if self.owns(head):
+            return InvalidStateError(
+                f"{url}: {attempt.id} was begun before {now} was committed here: begin another attempt"
+            )
+        if not self.owns(base.head):
+            return ConflictError(
+                f"{url}: {base.parent.id if base.parent else None} was restored, but another writer took "
+                f"over since, {await self._describe(store, base, head, attempt)}, and {now} is committed: "
+                f"{attempt.id} was not; {GO_ON}"
+            )
+        return FencedError(
+            f"{url}: another writer has taken over, {await self._describe(store, base, head, attempt)}, and {now} "
+            f"is committed: {attempt.id} was not committed; stop this job"
+        )
+
+    async def overtaken(self, store: Store, base: Base, head: Head, attempt: Ref) -> FencedError:
+        """Return the error for later, of a writer whose attempt was committed before another took over."""
+        who = await self._describe(store, base, head, attempt)
+        return FencedError(
+            f"{store.url}: {attempt.id} was committed, but another writer took over since, {who}: stop this job"
+        )
+
+    async def _describe(self, store: Store, base: Base, head: Head, attempt: Ref) -> str:
+        """Say who writes now and since when, as far as the first checkpoint of it that can be read tells."""
+        who = f"writer {head.writer.epoch if head.writer else 0}"
+        for ref in (head.committed, head.prepared):
+            if ref is None or ref in (base.head.committed, base.head.prepared, attempt):
+                continue
+            with suppress(CheckpointError):  # the news is that somebody else writes; this is no more than a help
+                manifest = await read_manifest_alone(store, ref)
+                who += _show(manifest, None if self._is_by_hand(manifest.job, base) else manifest.job)
+                break
+        if runtime.forks() > self.forks:
+            who += " (this process was forked meanwhile: a child process that commits to the same root takes over)"
+        return who
+
+    def _is_by_hand(self, job: Job | None, base: Base) -> bool:
+        """Return whether a checkpoint of another writer is of a batch that it did not run itself.
+
+        What is committed by hand on top of a query's checkpoint, or brings one back, names the batch whose state it
+        has: one of this writer's own run, or one that was committed when this writer restored.
+        """
+        last = base.manifest.job if base.manifest is not None else None
+        if job is None or last is None or (job.query_id, job.run_id) != (last.query_id, last.run_id):
+            return False
+        return self.owns(base.head) or job.batch_id <= last.batch_id
+
+
+def _show(manifest: Manifest, job: Job | None) -> str:
+    """Return the query, run and process that wrote a checkpoint, and when, as far as it says so."""
+    told = ["no streaming query"]
+    if job is not None:
+        told = [f"query {job.query_id:.80}", f"run {job.run_id:.80}"]
+        told += [] if job.driver is None else [show_driver(job.driver)]
+    if manifest.created is not None:
+        told.append(f"since {manifest.created.isoformat(timespec='seconds')} at the latest")
+    return f" ({', '.join(told)})" if told else ""
