@@ -78,7 +78,7 @@ async def repair(
         try:
             entries = await _copy_savepoints(session, copier, savepoints, ids)
             content = examined.salvage.content(older_partitions=older_partitions)
-            content = await extract_slices(session, content, examined.salvage.broken, ids[0])
+            content = await extract_slices(session, content, examined.salvage.copied_by_slice, ids[0])
             copied, whole = await copier.copy(content, ids[-1])
         except ObjectNotFoundError as missing:
             raise CorruptionError(f"{url}: {to} names an object that is gone: {missing}: choose another") from None

@@ -29,7 +29,7 @@ class Salvage:
     """The checkpoint with the partitions that are whole, and no others."""
     older: Mapping[str, Mapping[int, Chain]] = field(default_factory=dict)
     """The chains that damaged partitions can be taken back to, by operator and partition."""
-    broken: frozenset[str] = frozenset()
+    copied_by_slice: frozenset[str] = frozenset()
     """Objects of which only single slices are copied.
 
     They are damaged, or packs of older states, whose other slices were not looked at.

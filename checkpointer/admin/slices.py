@@ -51,20 +51,23 @@ class SliceChecks:
         return True
 
 
-async def extract_slices(session: Session, manifest: Manifest, broken: frozenset[str], owner: CheckpointId) -> Manifest:
-    """Write every slice that a manifest has of `broken` objects as its own object.
+async def extract_slices(
+    session: Session, manifest: Manifest, copied_by_slice: frozenset[str], owner: CheckpointId
+) -> Manifest:
+    """Write every slice of some objects that a manifest needs as an object of its own.
 
-    The new objects are under the id `owner`. Returns the manifest with the new objects in place of the broken ones.
+    `copied_by_slice` has the paths of these objects; the new ones are under the id `owner`. Returns the manifest with
+    the new objects.
     """
     operators = {}
     for name, operator in manifest.operators.items():
         chains = dict(operator.chains)
         for partition, chain in operator.chains.items():
-            if not broken.isdisjoint(artifact.path for artifact in chain):
+            if not copied_by_slice.isdisjoint(artifact.path for artifact in chain):
                 chains[partition] = tuple(
                     [
                         await _extract(session, name, partition, operator.codec, artifact, owner)
-                        if artifact.path in broken
+                        if artifact.path in copied_by_slice
                         else artifact
                         for artifact in chain
                     ]
