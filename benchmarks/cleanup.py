@@ -21,7 +21,7 @@ from benchmarks.stores import backend, folder, s3_server
 from pyspark_checkpointer import Checkpointer, RetentionPolicy
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage.base import Entry, Page, Store
+from pyspark_checkpointer.storage.base import ListedObject, ListingPage, Store
 from tests.servers import ServerUnavailableError
 
 POLICY = RetentionPolicy(grace=timedelta(0))
@@ -163,15 +163,15 @@ def plan_made_up(total: int) -> None:
         store: Any = client.session.store
         real = store.list_page
 
-        async def list_page(prefix: str, more: Any = None) -> Page:
+        async def list_page(prefix: str, more: Any = None) -> ListingPage:
             if more is None:
-                page: Page = await real(prefix)
-                return Page(page.entries, 0)
+                page: ListingPage = await real(prefix)
+                return ListingPage(page.entries, 0)
             entries = [
-                Entry(f"artifacts/op/{n % 100}/0000000001-0badcafe.snapshot.{n:064x}.raw", 4)
+                ListedObject(f"artifacts/op/{n % 100}/0000000001-0badcafe.snapshot.{n:064x}.raw", 4)
                 for n in range(more, min(more + 1000, total))
             ]
-            return Page(entries, more + 1000 if more + 1000 < total else None)
+            return ListingPage(entries, more + 1000 if more + 1000 < total else None)
 
         store.list_page = list_page
         plan = client.plan(POLICY)

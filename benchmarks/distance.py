@@ -20,7 +20,7 @@ from benchmarks.stores import azure_server, folder, move_away, s3_server
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.checkpoint import upload
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, RestoreMetrics
-from pyspark_checkpointer.storage.request_counts import Traffic, counted
+from pyspark_checkpointer.storage.request_path import Traffic, counted
 from tests.servers import ServerUnavailableError
 
 LATENCIES = (0.0, 0.01, 0.05)

@@ -96,13 +96,13 @@ class Far:
 
 def backend(client: Client) -> Any:
     """The store behind a client's retries and turns."""
-    return _turns(client)._inner
+    return _turns(client).inner
 
 
 def move_away(client: Client, seconds: float) -> None:
     """Let every request of a client take `seconds` longer, once it has its turn."""
-    _turns(client)._inner = Far(backend(client), seconds)
+    _turns(client).inner = Far(backend(client), seconds)
 
 
 def _turns(client: Client) -> Any:
-    return client.session.store._inner  # type: ignore[attr-defined]  # RetryingStore, then LimitedStore
+    return client.session.store.inner  # type: ignore[attr-defined]  # RetryingStore, then LimitedStore

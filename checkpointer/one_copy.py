@@ -1,7 +1,8 @@
-"""One copy of each module, also where a folder of a checkout is imported by the folder's own name.
+"""A second name for the modules of the package, where a folder of a checkout is imported by the folder's own name.
 
 The repository has the package in its folders `checkpointer` and `manifests`, and both can be imported from its root.
-A second copy of the modules would have errors that no `except` matches, and an event loop of its own.
+Without this, that would load a second copy of each module, with errors that no `except` matches and an event loop of
+its own.
 """
 
 import sys
@@ -13,12 +14,14 @@ from types import ModuleType
 
 
 def import_as(folder: str, package: str) -> None:
-    """Let `folder`, and every module below it, be another name of the module of `package`."""
+    """Make `folder`, and every module below it, another name of the module of the same place in `package`."""
     sys.meta_path.insert(0, _OtherName(folder, package))
     sys.modules[folder] = import_module(package)
 
 
 class _OtherName(MetaPathFinder, Loader):
+    """A finder that answers an import below `folder` with the module of `package`."""
+
     def __init__(self, folder: str, package: str) -> None:
         self._folder = folder
         self._package = package
@@ -37,4 +40,5 @@ class _OtherName(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._own_spec  # the import system has put that of the other name there
+        # The import system has replaced it by the spec of the other name.
+        module.__spec__ = self._own_spec

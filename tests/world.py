@@ -17,7 +17,7 @@ from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.storage.local.store import LocalStore
 from pyspark_checkpointer.storage.memory.store import MemoryStore
-from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.storage.request_path import RetryingStore
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 

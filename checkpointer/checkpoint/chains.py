@@ -1,4 +1,4 @@
-"""What one attempt does to the operators of its parent, partition by partition.
+"""The changes that one attempt makes to the operators of its parent, partition by partition.
 
 `checkpointer/compaction.py` decides when deltas are folded; this does it.
 """
@@ -27,7 +27,7 @@ class ChainPlan:
 
 @dataclass(slots=True)
 class OperatorChange:
-    """What an attempt does to one operator, which starts from its chains in `parent`, if it is not written anew."""
+    """The changes of an attempt to one operator. They start from its chains in `parent` unless it is written anew."""
 
     operator: Operator
     parent: Mapping[int, Chain]
@@ -36,7 +36,7 @@ class OperatorChange:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing came of it, such as where the first write of opaque bytes was refused."""
+        """Whether nothing was changed, for instance because the first write of opaque bytes was refused."""
         return not self.plans and self.operator.codec == codecs.RAW.name
 
     def chains(self) -> dict[int, Chain]:
@@ -53,12 +53,12 @@ class OperatorChange:
         return chains
 
     def grow(self, partition: int) -> None:
-        """Make room for a partition that the caller names."""
+        """Raise the number of partitions so that `partition` is one of them."""
         if partition >= self.operator.partitions:
             self.operator = replace(self.operator, partitions=partition + 1)
 
     def below_delta(self, name: str, partition: int) -> ChainPlan:
-        """Return the plan that a delta of opaque bytes goes on top of; refused where there is nothing below it."""
+        """Return the plan that a delta of opaque bytes goes on top of. Raise if there is no snapshot below it."""
         plan = self.plans.get(partition) or ChainPlan(self.old.get(partition, ()))
         if not plan.kept and not plan.added:
             raise IllegalArgumentError(
@@ -74,7 +74,7 @@ class OperatorChange:
 
 
 def split_for_fold(plan: ChainPlan, size: int, limit: int) -> Chain:
-    """Take off a chain of opaque bytes the newest deltas that are to become one object, and return them.
+    """Take the newest deltas that will become one object off a chain of opaque bytes, and return them.
 
     `size` is that of the delta to come, `limit` the most objects that deltas may stand in.
     """

@@ -4,7 +4,7 @@
                │          │            └────► (swap) prepared ─► see prepared.py
                └──────────┴─► aborted or failed: nothing is visible
 
-What is said to an open attempt, and written meanwhile, is in `save.py`; how the pointer moves in `writer.py`.
+What is said to an open attempt, and written meanwhile, is in `save.py`; how the pointer moves in `session.py`.
 """
 
 from contextlib import suppress

@@ -18,12 +18,12 @@ ENCODE_INLINE = 32 << 10
 
 
 class ToEncode(NamedTuple):
-    """What one partition of a map writes, and where its artifact is to stand."""
+    """The change of one partition of a map, and the slot in which its artifact will stand."""
 
     slot: ChainSlot
     change: PartitionChange
     known: Artifact | None
-    """The parent's snapshot, which is reused where the new one has the same bytes."""
+    """The parent's snapshot, which is used again if the new one has the same bytes."""
 
 
 def size_of(batch: Iterable[ToEncode]) -> int:

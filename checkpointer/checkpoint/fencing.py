@@ -85,7 +85,7 @@ class Owner:
                 manifest = await read_manifest_alone(store, ref)
                 who += _show(manifest, None if self._is_by_hand(manifest.job, base) else manifest.job)
                 break
-        if runtime.forks() > self.forks:
+        if runtime.fork_count() > self.forks:
             who += " (this process was forked meanwhile: a child process that commits to the same root takes over)"
         return who
 

@@ -70,7 +70,7 @@ async def walk(
 async def walk_from(
     store: Store, start: Ref, oldest: int, known: Mapping[Ref, Manifest] = NONE
 ) -> AsyncIterator[tuple[Ref, Manifest]]:
-    """From parent to parent down to sequence `oldest`, each link proven.
+    """Yield the chain from `start` down to sequence `oldest`, from parent to parent, each link proven.
 
     Manifests are fetched many at a time, and come without the chains that stand in segments. Those that are `known`,
     from a walk on an older version, are not fetched again.

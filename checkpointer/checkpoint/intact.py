@@ -1,7 +1,7 @@
-"""Finding the newest live checkpoint of which every byte is as it was written.
+"""Find the newest live checkpoint of which every byte is as it was written.
 
-From the committed one down the chain as far as manifests can be read and proven, then the catalog's. A checkpoint
-counts as a whole or not at all: nothing is ever put together from two.
+The search goes from the committed checkpoint down the chain, as far as manifests can be read and proven, and then
+through the catalog. A checkpoint is intact as a whole or not at all: nothing is put together from two.
 """
 
 from dataclasses import dataclass, replace
@@ -22,11 +22,11 @@ class Intact:
     manifest: Manifest | None
     prepared: Manifest | None
     skipped: tuple[Finding, ...]
-    """What is wrong with the newer ones, and with the prepared one."""
+    """What is damaged in the newer checkpoints, and in the prepared one."""
 
 
 async def find_intact(session: Session) -> Intact:
-    """Verify whole checkpoints, the newest first, until one is intact. `CorruptionError` where none is."""
+    """Verify whole checkpoints, the newest first, until one is intact. Raise `CorruptionError` if none is."""
     while True:
         head = await read_head(session.store)
         search = _Search(session, head)
@@ -51,10 +51,13 @@ class _Search:
         self._check = Check(session, None, 1.0)
         self._read: Manifest | None = None
         self.skipped: dict[Ref, set[str]] = {}
-        """The damaged checkpoints, with those of their objects that are to blame."""
+        """Damaged checkpoints, each with the paths of its damaged objects."""
 
     async def newest(self) -> Manifest | None:
-        """Of all that is live. Below a manifest that cannot be read nothing is proven but what the catalog names."""
+        """Return the newest intact checkpoint, or None.
+
+        Past a manifest that cannot be read, only what the catalog names is known.
+        """
         pointer, ref = self._head.pointer, self._head.committed
         if pointer is None or ref is None:
             return None
@@ -76,7 +79,7 @@ class _Search:
         return None
 
     async def _catalogued(self, catalog: CatalogRef | None) -> list[Ref]:
-        """The newest first."""
+        """Return the catalog's checkpoints, the newest first."""
         if catalog is not None:
             with self._check.noting(catalog.path):
                 found = await metadata.read_catalog(self._store, catalog)

@@ -1,4 +1,4 @@
-"""The state machine of `_latest`: reading it, swapping it, and finding out what became of a swap.
+"""The state machine of `_latest`: read it, swap it, and find out what became of a swap.
 
 Everything that makes a checkpoint live or dead goes through `cas_loop`, so there is one total order of what happened
 to a store. The rules, each with the history it prevents, are in `manifests/SPEC.md`.
@@ -19,7 +19,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import decode_pointer, encode_pointer
 from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref, Writer
 from pyspark_checkpointer.storage.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
-from pyspark_checkpointer.storage.compare_and_swap import NOT_TOLD, UndecidedError, decide, find
+from pyspark_checkpointer.storage.compare_and_swap import READ_FAILURES, UndecidedError, decide, find
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ MAX_POINTER = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """One reading of `_latest`: what it says, and the version a swap is conditioned on. Both None: no store yet."""
+    """One version of `_latest`: what it says, and the version for a swap. On a new root both are None."""
 
     pointer: Pointer | None = None
     version: str | None = None
@@ -113,9 +113,10 @@ async def list_sizes(store: Store, oldest: int, newest: int) -> list[tuple[Check
 
 
 async def read_damaged(store: Store) -> tuple[Head, bytes]:
-    """What is there of `_latest`, with its bytes. Where they say nothing the head has their version alone, to swap on.
+    """Return what can be read of `_latest`, and its bytes.
 
-    A newer format is no damage: `UnsupportedFormatError`.
+    If the bytes are damaged, the head has only their version, so that a repair can swap on it. A newer format is not
+    damage: it raises `UnsupportedFormatError`.
     """
     blob = await find(store, object_paths.LATEST, SWAP_LIMIT)
     try:
@@ -158,7 +159,7 @@ async def cas_loop(store: Store, head: Head, step: Step) -> Head:
             except ObjectNotFoundError as error:
                 head = await refresh(store, head, error)
                 continue
-        except (*NOT_TOLD, CorruptionError) as error:
+        except (*READ_FAILURES, CorruptionError) as error:
             if sent is None:
                 raise
             raise _unknown(store, sent) from error
@@ -174,7 +175,7 @@ async def cas_loop(store: Store, head: Head, step: Step) -> Head:
 
 
 async def _swap(store: Store, head: Head, planned: Pointer) -> Head:
-    """The version after the swap was decided: `planned` itself, or what somebody else wrote."""
+    """Send a swap and return the version that it led to: `planned`, or what another writer wrote first."""
     data = encode_pointer(planned)
     try:
         blob = await decide(store, object_paths.LATEST, data, head.version, SWAP_LIMIT)
@@ -201,7 +202,10 @@ def successor(head: Head, writer: Writer, nonce: str) -> Pointer:
 
 
 async def read_consistent(store: Store, read: Callable[[Head], Awaitable[T]]) -> T:
-    """What `read` makes of `_latest`, from the start again where what it names went away meanwhile."""
+    """Return what `read` makes of `_latest`.
+
+    Starts again on the new version if an object that the old one names was deleted meanwhile.
+    """
     head = await read_head(store)
     while True:
         try:
@@ -211,7 +215,10 @@ async def read_consistent(store: Store, read: Callable[[Head], Awaitable[T]]) ->
 
 
 async def refresh(store: Store, head: Head, missing: ObjectNotFoundError) -> Head:
-    """A newer version of `_latest` than the one that names a missing object; without one, the store is damaged."""
+    """Return a newer version of `_latest` than `head`, which names a missing object.
+
+    Raise `CorruptionError` if there is none: then the store is damaged.
+    """
     now = await read_head(store)
     if now.version == head.version:
         raise CorruptionError(

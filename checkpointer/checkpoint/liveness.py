@@ -50,7 +50,7 @@ def ask(is_active: Callable[[str], bool]) -> None:
 
 
 def is_running(job: Job) -> tuple[Running, str]:
-    """Whether the query of a batch runs, and how that is known: of this process, or of the one that wrote the batch."""
+    """Whether the query of a batch runs, and how that is known: from this process, or from its writer's."""
     if any(is_active(job.query_id) for is_active in _askers):
         return "yes", "it is active in this process"
     if job.driver is None:
@@ -85,7 +85,10 @@ def _is_alive(pid: int) -> bool:
 
 
 def _here() -> str:
-    """This host, and what tells apart those of one name: boots, and containers with process numbers of their own."""
+    """Return the name of this host with its boot and its process namespace.
+
+    Two containers of one name, or one host before and after a reboot, are different hosts: their process ids differ.
+    """
     parts = []
     with suppress(OSError):
         parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]

@@ -37,7 +37,7 @@ GO_ON = "call restore() and go on from there; on the command line give the same 
 
 
 async def read_manifest(store: Store, host: Host, ref: Ref) -> Manifest:
-    """The manifest that `ref` names, with all its chains. Raises `ObjectNotFoundError` where an object is gone."""
+    """Return the manifest that `ref` names, with all its chains. Raise `ObjectNotFoundError` if an object is gone."""
     return await load_operators(store, host, await read_manifest_alone(store, ref))
 
 
@@ -108,8 +108,10 @@ class Segments:
 def spill(
     manifest: Manifest, parent: Manifest | None, touched: Mapping[str, Collection[int]] = MappingProxyType({})
 ) -> tuple[Manifest, list[SegmentObject]]:
-    """The manifest as it is to be written, and the segments to write beside it. `touched` has, for operators of which
-    that is known, every partition that may be another than in the parent."""
+    """Return the manifest as it will be written, and the segments to write beside it.
+
+    `touched` names, for operators of which it is known, every partition that may differ from the parent.
+    """
     operators, stored = {}, []
     for name, operator in manifest.operators.items():
         old = None if parent is None else parent.operators.get(name)

@@ -22,7 +22,7 @@ from pyspark_checkpointer.errors import CheckpointError, OutcomeUnknownError
 from pyspark_checkpointer.manifests import object_paths, segments
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain, CheckpointId, Cost, Manifest, Operator
 from pyspark_checkpointer.runtime.host import Host
-from pyspark_checkpointer.storage.request_counts import Traffic, counted
+from pyspark_checkpointer.storage.request_path import Traffic, counted
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -33,7 +33,7 @@ NANOSECONDS = 1_000_000_000
 
 
 class Meter:
-    """What one attempt or one restore costs, from when this is made."""
+    """The cost of one attempt or one restore, from the moment this is made."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self.traffic = Traffic()
@@ -92,14 +92,14 @@ class Meter:
         return sum(part.bytes for part in self.operators.values())
 
     def cost(self, *, unsent: int = 0) -> Cost:
-        """What a manifest that is encoded now says: `unsent` PUTs, its own, and the swap are still to come."""
+        """Return the cost for the manifest. It counts `unsent` PUTs, the manifest's own PUT and the swap as sent."""
         return Cost(
             self.requests.total + unsent + 2, self.objects, self.bytes, self.elapsed // 1000, self.blocked // 1000
         )
 
 
 class Found(Protocol):
-    """What a restore finds."""
+    """The result of a restore, as far as metering needs it."""
 
     manifest: Manifest | None
 
@@ -108,7 +108,7 @@ F = TypeVar("F", bound=Found)
 
 
 class Reports:
-    """Where the records of one root go: the log, and the user's callback."""
+    """The receivers of one root's records: the log, and the user's callback."""
 
     def __init__(self, root: str, host: Host, callback: MetricsCallback | None) -> None:
         self._root = root
@@ -140,7 +140,7 @@ class Reports:
             raise
 
     async def restoring(self, work: Awaitable[F | None]) -> F | None:
-        """The outcome of a restore, of which a record is handed over however it ends."""
+        """Await a restore, and report its record whether it succeeds or fails."""
         meter = self.meter()
         try:
             with meter.blocking():
@@ -214,8 +214,10 @@ def _call(callback: MetricsCallback, record: Metrics) -> None:
 def written(
     manifest: Manifest, parent: Manifest | None, touched: Mapping[str, Collection[int]] = MappingProxyType({})
 ) -> dict[str, OperatorMetrics]:
-    """What an attempt wrote for each operator: what its manifest names and carries its id. `parent` saves looking at
-    chains that did not change, `touched` looking for those that did."""
+    """Return what an attempt wrote for each operator: objects that its manifest names and that carry its id.
+
+    With `parent`, chains that did not change are not looked at; with `touched`, those that did are not searched for.
+    """
 
     def is_own(path: str) -> bool:
         return object_paths.owner(path) == manifest.id

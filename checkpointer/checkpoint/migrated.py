@@ -26,7 +26,7 @@ class Migrated:
     store: OverlayStore
 
     def under(self, owner: CheckpointId) -> tuple[dict[str, Operator], dict[str, bytes]]:
-        """The operators as an attempt commits them, and the objects that it has to write: these carry its id."""
+        """Return the operators as an attempt commits them, and the objects that it has to write, which carry its id."""
         paths = {path: object_paths.under(path, owner) for path in self.store.objects}
         operators = dict(self.operators)
         for name in self.transformed:

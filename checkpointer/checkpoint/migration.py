@@ -28,7 +28,7 @@ TransformTable = Callable[[CheckpointReader, str, str, Transform, OverlayStore, 
 
 
 class Migration:
-    """What a caller wants to be different: `drop` and the keys of `rename` are old names, `transform` has new ones."""
+    """The migration that a caller asks for: `drop` and the keys of `rename` are old names, those of `transform` new."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Migration:
         return bool(self._rename or self._drop or self._transform)
 
     async def run(self, reader: CheckpointReader) -> Migrated:
-        """What becomes of a checkpoint. Checks all names before it reads anything."""
+        """Return the migrated checkpoint. Check all names before anything is read."""
         assert reader.manifest is not None
         known = reader.manifest.operators
         names = self._new_names(known)
@@ -72,7 +72,7 @@ class Migration:
     # ---- names ---------------------------------------------------------------------------------------------------
 
     def _new_names(self, known: Mapping[str, Operator]) -> dict[str, str]:
-        """The new name of each operator that stays."""
+        """Return the new name of each operator that stays."""
         for what, given in (("rename", list(self._rename)), ("drop", self._drop)):
             for name in given:
                 if not isinstance(name, str) or name not in known:
@@ -123,7 +123,7 @@ class Migration:
 
 
 def call(where: str, function: Transform, *given: Any) -> Any:
-    """What a user's function gives; what it raises becomes an error that says where."""
+    """Call a user's function. If it raises, raise an error that names the operator."""
     try:
         return function(*given)
     except BaseException as error:  # in a thread of its own, where no Ctrl-C arrives: SystemExit is its own too

@@ -1,4 +1,4 @@
-"""The second phase: what becomes of a checkpoint that was prepared, by whoever prepared it or after a restart."""
+"""The second phase: commit or abort a prepared checkpoint, in the job that prepared it or after a restart."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,7 @@ from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
 
 
 def refuse_prepared(session: Session, prepared: Ref | None) -> None:
-    """Another checkpoint that is prepared has to be decided before anything else is written."""
+    """Raise if a checkpoint is prepared: it has to be committed or aborted before anything else is written."""
     if prepared is not None:
         raise InvalidStateError(
             f"{session.store.url}: {prepared.id} is prepared: commit or abort it first (restore().prepared)"
@@ -88,7 +88,7 @@ class Prepared:
             self._decided("aborted", None)
 
     def found_committed(self) -> None:
-        """Somebody else has committed it, and took over with that."""
+        """Record that another writer committed it, and took over by that."""
         self._session.invalidate(f"another writer committed {self.id}, which was prepared: call restore() first")
         self._decided("committed", self.manifest)
 

@@ -116,7 +116,7 @@ class CheckpointSelector:
 
     @property
     def id(self) -> CheckpointId | None:
-        """The id, where a whole one was given."""
+        """The id, if a whole one was given; else None."""
         return self.value if isinstance(self.value, CheckpointId) else None
 
     def __str__(self) -> str:

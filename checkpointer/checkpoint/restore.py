@@ -105,7 +105,7 @@ class CheckpointReader:
         return await self._explaining(load)
 
     async def keyed(self, name: str, partitions: int | None) -> KeyedState:
-        """The mapping that was saved under this name, spread over as many partitions as asked for."""
+        """Return the map that was saved under this name, in its own number of partitions or in `partitions`."""
         operator = self.operator(name)
         if operator.codec == codecs.PARQUET.name:
             raise IllegalArgumentError(f"operator {name!r}: is a table, not a map: restored.table({name!r}) reads it")

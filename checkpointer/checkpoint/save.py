@@ -39,7 +39,7 @@ from pyspark_checkpointer.manifests.model import (
 
 
 class AttemptState(Enum):
-    """How far an attempt is. The value completes the sentence "this attempt …"."""
+    """The states of an attempt. The value completes the sentence "this attempt …"."""
 
     OPEN = "is open"
     COMMITTING = "is being committed"
@@ -133,7 +133,7 @@ class CheckpointWriter:
             await self.queue.submit(self.prove(place, artifact), 0)
 
     async def prove(self, place: str, artifact: Artifact) -> None:
-        """Look whether an artifact that was written at `place` is here. One look for each place, whatever it wrote."""
+        """Check that an artifact that was written at `place` is here: one check for each place, whatever it wrote."""
         if place in self._proven_places:
             return
         self._proven_places.add(place)
@@ -183,7 +183,7 @@ class CheckpointWriter:
             await self.queue.submit(write_encoded(self.uploader, self.session.host, batch), size_of(batch))
 
     def declare(self, operator: str, schema: Json) -> None:
-        """Record how an operator's bytes are laid out; refused where the parent's are laid out otherwise."""
+        """Record the layout of an operator's bytes. Raise if the parent's have another layout."""
         self.check_open()
         object_paths.encode_name("operator", operator)
         old = self._operators.get(operator)
@@ -199,7 +199,7 @@ class CheckpointWriter:
         return self._operators.get(name)
 
     def put_operator(self, name: str, operator: Operator) -> None:
-        """Take an operator whose chains were put together of the parent's artifacts and of this attempt's own."""
+        """Take an operator whose chains consist of the parent's artifacts and this attempt's own."""
         self.check_open()
         object_paths.encode_name("operator", name)
         self._refuse_written(name)
@@ -212,12 +212,12 @@ class CheckpointWriter:
         self._operators[name] = operator
 
     def keep(self, operator: str, partition: int | None = None) -> None:
-        """Say aloud that an operator, or one partition of it, stays as it was in the parent."""
+        """Confirm that an operator, or one partition of it, stays as it is in the parent. Raise if there is none."""
         self.check_open()
         self._require_operator(operator, partition)
 
     def drop(self, operator: str, partition: int | None = None) -> None:
-        """Leave an operator, or one partition of it, out from this checkpoint on."""
+        """Leave an operator, or one partition of it, out of this checkpoint and those after it."""
         self.check_open()
         self._require_operator(operator, partition)
         if partition is None:
@@ -259,7 +259,7 @@ class CheckpointWriter:
         return operators, touched
 
     def settle(self, manifest: Manifest | None) -> None:
-        """Tell every captured state what became of its change: the manifest that holds it, or None."""
+        """Tell every captured map the outcome of its changes: the manifest that holds them, or None."""
         for operator, capture in self._change_sets:
             saved = None if manifest is None else manifest.operators.get(operator)
             capture.settle(None if saved is None else saved.chains)

@@ -36,7 +36,7 @@ PlanSwap = Callable[[Head, Pointer], Awaitable[Pointer | None]]
 
 
 class Session:
-    """What was restored, whether this user has taken over, and what runs in the background."""
+    """One user of a root: what it stands on, the swaps in its name, and its commit in the background."""
 
     def __init__(self, store: Store, host: Host, *, max_chain: int, metrics: MetricsCallback | None = None) -> None:
         self.store = store
@@ -44,7 +44,7 @@ class Session:
         self.reports = Reports(store.url, host, metrics)
         self.max_chain = max_chain
         self.lock = asyncio.Lock()
-        self.owner = Owner(instance=host.token(32), forks=runtime.forks())
+        self.owner = Owner(instance=host.token(32), forks=runtime.fork_count())
         self._standing: Standing = None
         self._process = os.getpid()
         self._probed = False
@@ -77,7 +77,7 @@ class Session:
         return self._standing if isinstance(self._standing, Base) else None
 
     async def rollback_base(self) -> Base:
-        """What to roll back from: like `base`, but for a manifest that is not needed, since it may be damaged."""
+        """Return what a rollback starts from: like `base`, but without the manifest, which may be damaged."""
         self.check_may_write()
         return self.restored or Base(await read_head(self.store), None)
 
@@ -102,7 +102,7 @@ class Session:
         self._stand_on(base)
 
     def view_only(self, checkpoint: CheckpointId) -> None:
-        """Look at a checkpoint that is not the committed one: nothing can be saved on top of it."""
+        """Refuse to save from now on: a checkpoint was restored that is not the committed one."""
         self._stand_on(ViewOnly(checkpoint))
 
     def rebase_on_commit(self, head: Head, ref: Ref, manifest: Manifest) -> None:
@@ -113,7 +113,7 @@ class Session:
             self.invalidate(f"{ref.id} was committed, and another writer took over since: call restore() first")
 
     def invalidate(self, why: str) -> None:
-        """From now on every write is refused until restore() was called."""
+        """Refuse every write until `restore()` is called. `why` says what happened."""
         self._stand_on(MustRestore(why))
 
     def _stand_on(self, standing: Standing) -> None:
@@ -121,7 +121,7 @@ class Session:
             self._standing = standing
 
     def draw_id(self, above: int) -> CheckpointId:
-        """A new id for an attempt on a version whose committed sequence is `above`."""
+        """Return a new id for an attempt on a version whose committed sequence is `above`."""
         return CheckpointId(above + 1, self.host.token(8))
 
     async def new_id(self) -> CheckpointId:
@@ -156,7 +156,7 @@ class Session:
             runtime.was_told(task)
 
     async def in_background(self, work: Coroutine[Any, Any, object], name: str) -> None:
-        """Go on with `work` without the caller, after what already runs there; not at all if that failed.
+        """Run `work` without the caller, after what already runs there; not at all if that failed.
 
         A process that ends finishes it first.
         """

@@ -1,4 +1,4 @@
-"""What one user of a root stands on: what it restored, and whether it may save on top of that."""
+"""The states of a session: what it restored, and whether it may save on top of that."""
 
 from dataclasses import dataclass
 

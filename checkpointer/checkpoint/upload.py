@@ -1,4 +1,7 @@
-"""Stored bytes on their way into the store: large ones at once and alone, small ones of an operator in packs."""
+"""Stored bytes on their way into the store: large ones alone, small ones of one operator together in packs.
+
+`download.py` is the mirror image.
+"""
 
 import asyncio
 from collections.abc import Coroutine
@@ -13,13 +16,13 @@ from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import ObjectExistsError, Store
 
 SMALL = 256 << 10
-"""Stored bytes up to which a slot waits for others to share an object with."""
+"""Stored bytes up to which a blob waits for others to share an object with."""
 
 PACK = 16 << 20
 """Stored bytes at which a pack is sent without waiting for more."""
 
 IN_FLIGHT = 256 << 20
-"""Bytes handed over and not yet stored, above which the caller waits."""
+"""Bytes that may be under way before the caller has to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,10 @@ class UploadQueue:
         """Why nothing can be started or landed any more."""
 
     async def submit(self, write: Coroutine[Any, Any, None], size: int) -> None:
-        """Begin a write of about `size` bytes. Raises what an earlier one met, now and ever after: what one lost write
-        leaves behind can only be given up."""
+        """Begin a write of about `size` bytes, and wait while very much is under way.
+
+        Raises the error of an earlier write that failed: after one lost write the attempt can only be given up.
+        """
         if self.failure is not None:
             write.close()
             raise self.failure
@@ -79,16 +84,16 @@ class UploadQueue:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def join(self) -> None:
-        """Wait until every write is done, or raise what the first failed one met."""
+        """Wait until every write is done, or raise the error of the first that failed."""
         while self._tasks:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
             self._collect()
         self._collect()
 
     async def cancel(self, why: BaseException | None = None) -> BaseException | None:
-        """Give up what is under way. From now on whoever starts or lands anything gets `why`, or what failed before.
+        """Cancel the writes under way. From now on `submit` and `join` raise `why`, or what failed before.
 
-        Returns what the first write that failed met, if any did.
+        Returns the error of the first write that failed, or None.
         """
         failed, self.failure = self.failure, self.failure or why or asyncio.CancelledError()
         tasks = list(self._tasks)
@@ -118,7 +123,7 @@ class Uploader:
         self._host = host
         self._owner = owner
         self.paths: list[str] = []
-        """What was written, or begun to be."""
+        """Paths of the objects whose writing has begun."""
         self._waiting: dict[tuple[str, str], _OpenPack] = {}
 
     async def write(self, slot: ChainSlot, stored: EncodedBlob, known: Artifact | None) -> None:
@@ -161,7 +166,7 @@ class Uploader:
             await self.put(*await self.close_pack(operator, codec))
 
     async def close_pack(self, operator: str, codec: str) -> PendingPut:
-        """What waits of an operator, as the object to write: its artifacts are known, and it is still to be put."""
+        """Return an operator's open pack as the object to write. Its artifacts are known; it is still to be put."""
         slots = self._waiting.pop((operator, codec)).slots
         if len(slots) == 1:
             return self._alone(*slots[0])

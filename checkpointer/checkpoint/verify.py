@@ -73,7 +73,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was looked at, and what was found. True where nothing is wrong."""
+    """The result of a verification: what was looked at, and what was found. True if nothing is wrong."""
 
     checkpoints: int
     objects: int
@@ -83,7 +83,7 @@ class Verification:
     """Objects that were left out of the sample."""
     findings: tuple[Finding, ...]
     elsewhere: tuple[Finding, ...] = ()
-    """Where one checkpoint was asked for: damage that was met on the way to it, and does not hurt it."""
+    """Damage that was found on the way to the one checkpoint that was asked for, and does not hurt it."""
 
     def __bool__(self) -> bool:
         return not self.findings
@@ -168,14 +168,14 @@ class Check:
         self.catalog: Catalog | None = None
         self.findings: list[Finding] = []
         self.elsewhere: list[Finding] = []
-        """What was found on the way and does not hurt the one checkpoint that was asked for."""
+        """Damage that was found on the way and does not hurt the one checkpoint that was asked for."""
         self.refusals: list[StoreRefusedError] = []
-        """Of the findings, what the store would not show: whether that is damaged nobody knows."""
+        """Findings of objects that the store refused to show. They may be intact."""
         self.objects = self.bytes = self.skipped = 0
 
     @contextmanager
     def noting(self, path: str, *known: CheckpointId, and_older: bool = False) -> Iterator[None]:
-        """Turns the error of a damaged or missing object into a finding, and goes on after the block.
+        """Turn the error of a damaged or missing object into a finding, and go on after the block.
 
         It hurts the checkpoints that are `known`, else those that name it.
         """
@@ -246,7 +246,7 @@ class Check:
         return None, {path}
 
     async def read_manifests(self, head: Head) -> None:
-        """All that `head` makes live, as far as it can be read and proven."""
+        """Look at all that `head` makes live, as far as it can be read and proven."""
         assert head.pointer is not None
         boundary, ref = head.pointer.boundary, head.committed
         listed = await list_manifests(self._store, boundary, head.sequence) if ref else {}
@@ -277,7 +277,7 @@ class Check:
         self.objects += 1
 
     async def with_chains(self, ref: Ref, manifest: Manifest) -> Manifest:
-        """The manifest with the operators that were asked for, and their chains; without those that are damaged."""
+        """Return the manifest with the operators that were asked for and their chains, but without damaged ones."""
         operators = {}
         for name, operator in manifest.operators.items():
             if self._operator not in (None, name):

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark_checkpointer.errors import CheckpointError, CorruptionError, StoreNotFoundError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.storage import ObjectNotFoundError, Store, open_store, parse
+from pyspark_checkpointer.storage.registry import Reach
 
 _LOST = "manifests are there, but `_latest`, which names the committed one, was lost: see `checkpointer repair`"
 _ABOVE = 3
@@ -44,7 +45,7 @@ async def _has_pointer(store: Store) -> bool:
 
 
 async def _around(store: Store, options: Mapping[str, Any] | None) -> tuple[str, list[str]]:
-    if parse(store.url).kind.is_of_this_machine:
+    if parse(store.url).kind.reach is Reach.MACHINE:
         folder = Path(store.url)
         found = [*islice((p for p in folder.parents[:_ABOVE] if _is_root(p)), _MOST)]
         return _describe(folder), [str(path) for path in found or sorted(islice(_near(folder), _MOST))]

@@ -26,6 +26,7 @@ from pyspark_checkpointer.cli.screen import visible
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError, StoreNotFoundError
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.registry import Reach
 from pyspark_checkpointer.storage.scrubbing import scrub
 from pyspark_checkpointer.storage.url import parse
 
@@ -272,7 +273,7 @@ def into_target(run: Callable[..., Any]) -> Callable[..., Any]:
 def options_for(root: str, options: Options, name: str = "storage_options") -> Options:
     """Return a folder takes no options; those of the environment are not meant for it."""
     source = click.get_current_context().get_parameter_source(name)
-    return None if source is ParameterSource.ENVIRONMENT and parse(root).kind.is_of_this_machine else options
+    return None if source is ParameterSource.ENVIRONMENT and parse(root).kind.reach is Reach.MACHINE else options
 
 
 def _explain(error: Exception, root: str, secrets: Sequence[Options]) -> Failed:

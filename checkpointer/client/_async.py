@@ -69,7 +69,7 @@ class AsyncCheckpointer(AsyncFace):
         drop: Iterable[str] | None = None,
         transform: Mapping[str, Transform] | None = None,
     ) -> AsyncRestored | None:
-        """The committed checkpoint, or a live one by id, epoch or savepoint. None on an empty root.
+        """Restore the committed checkpoint, or a live one by id, epoch or savepoint. Return None on an empty root.
 
         `id` takes more than ids. Wherever a checkpoint is meant, these are: an id or the beginning of one, as in
         "0000000042-1a2b3c4d", "0000000042" or "42-1a"; "latest"; "epoch=41", the newest one of that epoch;
@@ -97,7 +97,7 @@ class AsyncCheckpointer(AsyncFace):
         return await self._run(savepoints.savepoint(self.session, name, as_selector(id)))
 
     async def savepoints(self) -> list[Savepoint]:
-        """Every savepoint, oldest first."""
+        """Return every savepoint, oldest first."""
         return await self._run(savepoints.savepoints(self.session))
 
     async def delete_savepoint(self, name: str) -> None:
@@ -275,7 +275,7 @@ class AsyncCheckpointer(AsyncFace):
         spark_checkpoint: str | os.PathLike[str] | None = None,
         spark_storage_options: Mapping[str, Any] | None = None,
     ) -> list[Candidate]:
-        """What a root without a readable `_latest` could be repaired to, with the evidence for each, best first.
+        """Return what a root without a readable `_latest` could be repaired to, with the evidence, best first.
 
         Args:
             spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
@@ -336,7 +336,7 @@ class AsyncCheckpointer(AsyncFace):
     # ---- the nine verbs -----------------------------------------------------------------------------------------
 
     async def new_id(self) -> CheckpointId:
-        """The id of the next attempt on top of what was restored. Each call draws another."""
+        """Return an id for the next attempt on top of what was restored. Each call draws a new one."""
         return await self._run(self.session.new_id())
 
     async def save_manifest(self, manifest: Manifest) -> None:

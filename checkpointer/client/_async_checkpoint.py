@@ -1,4 +1,4 @@
-"""What the asynchronous checkpointer hands out: a checkpoint being made, a prepared one, a restored one."""
+"""The objects of the asynchronous checkpointer: a checkpoint being made, a prepared one, a restored one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -92,40 +92,40 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
     @async_blocking
     async def snapshot(self, operator: str, partition: int, data: bytes) -> None:
-        """The whole state of a partition, as bytes of the caller's own format."""
+        """Save the whole state of a partition, as bytes of the caller's own format."""
         await bridge(self.writer.add(operator, partition, SNAPSHOT, as_bytes(data)))
 
     @async_blocking
     async def delta(self, operator: str, partition: int, data: bytes) -> None:
-        """A change on top of the partition's chain, as bytes of the caller's own format."""
+        """Save a change on top of the partition's chain, as bytes of the caller's own format."""
         await bridge(self.writer.add(operator, partition, DELTA, as_bytes(data)))
 
     @async_blocking
     async def save(self, operator: str, state: KeyedState) -> None:
-        """What changed in a keyed state. All of it is captured at once, and written meanwhile."""
+        """Save what changed in a keyed state. All of it is captured now, and written in the background."""
         await bridge(self.writer.save(operator, self.writer.capture(operator, state)))
 
     @async_blocking
     async def attach(self, artifact: Artifact) -> None:
-        """An artifact that `save_snapshot` or `save_delta` wrote under this checkpoint's id, on any machine."""
+        """Take an artifact that `save_snapshot` or `save_delta` wrote under this checkpoint's id, on any machine."""
         await bridge(self.writer.attach(artifact))
 
     def keep(self, operator: str, partition: int | None = None) -> None:
-        """Say aloud that an operator, or one partition, stays as it was; refused where there is none."""
+        """Confirm that an operator, or one partition, stays as it is. Raise if there is none."""
         self.writer.keep(operator, partition)
 
     def drop(self, operator: str, partition: int | None = None) -> None:
-        """Leave an operator, or one partition, out from now on."""
+        """Leave an operator, or one partition, out of this checkpoint and those after it."""
         self.writer.drop(operator, partition)
 
     @async_blocking
     async def prepare(self) -> "AsyncPrepared":
-        """The first of two phases: durable and protected, not yet committed."""
+        """Run the first of two phases: everything is durable and protected, and not yet committed."""
         return AsyncPrepared(await bridge(commit.prepare(self.writer)))
 
     @async_blocking
     async def commit(self) -> CheckpointId:
-        """Commit now, for callers without an `async with` block."""
+        """Commit now. For callers without an `async with` block."""
         await bridge(commit.commit(self.writer))
         return self.id
 
@@ -188,7 +188,7 @@ class AsyncPrepared(NotPicklable):
         await bridge(self._core.commit())
 
     async def abort(self) -> None:
-        """Drop it."""
+        """Drop the prepared checkpoint."""
         await bridge(self._core.abort())
 
     def __repr__(self) -> str:
@@ -207,13 +207,13 @@ class AsyncRestored(RestoredView):
         return AsyncRestoredOperator(self.reader, name)
 
     async def keyed(self, name: str, partitions: int | None = None) -> KeyedState:
-        """A keyed state, in the partitions it was saved in or in another number of them."""
+        """Return a keyed state, in the number of partitions it was saved in or in another one."""
         return await bridge(self.reader.keyed(name, partitions))
 
     async def table(
         self, name: str, columns: Sequence[str] | None = None, *, keys: "Sequence[Mapping[str, Any]] | None" = None
     ) -> "Table":
-        """The rows of a table that Spark wrote, without Spark; with `keys`, only those with one of these keys."""
+        """Read the rows of a table that Spark wrote, without Spark; with `keys`, only the rows of these keys."""
         from pyspark_checkpointer.table import opening  # pyarrow, only for those who use tables
 
         return await bridge(opening.read(self.reader, name, columns, keys))

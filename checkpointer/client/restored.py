@@ -1,4 +1,4 @@
-"""What both faces show of a restored checkpoint without reading any artifact."""
+"""The parts of a restored checkpoint that both faces show without reading any artifact."""
 
 from copy import deepcopy
 from datetime import datetime
@@ -16,7 +16,7 @@ _MOST = 20
 
 
 class RestoredView(NotPicklable):
-    """What a restored checkpoint says about itself, without reading any artifact."""
+    """The facts of a restored checkpoint that are known without reading any artifact."""
 
     _instead = (
         "read here what is needed and send the values; or send the Checkpointer, which is its configuration only, and "
@@ -77,7 +77,7 @@ class RestoredView(NotPicklable):
 
     @property
     def _more(self) -> str:
-        """What a restored checkpoint has to tell before it is used."""
+        """Return one line about the checkpoint for people."""
         said = f"; {self.reader.prepared.id} is prepared" if self.reader.prepared else ""
         damage = count(len(self.skipped), "finding")
         return said + (f"; newer ones were skipped: {damage}" if self.skipped else "")

@@ -64,7 +64,7 @@ class SyncFace(Client):
 
 
 class Metered(Protocol):
-    """What a method belongs to whose calls hold up their caller."""
+    """An object whose methods hold up the caller, and the meter that counts for how long."""
 
     @property
     def _meter(self) -> Meter: ...

@@ -1,6 +1,6 @@
-"""What the core takes from the machine it runs on: time, randomness, and somewhere to compute.
+"""What the core takes from the machine it runs on: a clock, randomness, and an executor.
 
-It is handed in, so that a test can decide each of them and replay a history exactly.
+They are handed in as one `Host`, so that a test can decide each of them and replay a history exactly.
 """
 
 import secrets
@@ -9,52 +9,57 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
-from pyspark_checkpointer import runtime
+from pyspark_checkpointer.runtime.pools import on_cpu
+from pyspark_checkpointer.runtime.user_functions import call_alone
 
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
-"""Told how much of something long is done and how much there is of it. Called in threads of the library's own, by
-several at once where much is done at once."""
+"""Called with how much of a long operation is done, and how much there is of it.
+
+The calls come from threads of the library, several at the same time where the operation runs in parallel.
+"""
 
 
 class Host(Protocol):
+    """Clock, randomness and executor of the machine."""
+
     def now(self) -> datetime:
-        """Return the time, in UTC. Recorded for people; nothing is decided by it."""
+        """Return the time, in UTC. It is recorded for people; nothing is decided by it."""
 
     def clock(self) -> int:
-        """Nanoseconds since some moment, for durations. Never goes back."""
+        """Return nanoseconds since some moment, for durations. Never goes back."""
 
     def token(self, digits: int) -> str:
-        """Random hexadecimal digits, never the same twice."""
+        """Return random hexadecimal digits, never the same twice."""
 
     async def run(self, compute: Callable[[], T]) -> T:
-        """The result of a computation that may take long, without holding up other coroutines."""
+        """Return the result of a long computation; other coroutines go on meanwhile."""
 
     async def call(self, function: Callable[[], T]) -> T:
-        """The result of a function of the user's, which may do anything, without holding up anything."""
+        """Return the result of a user's function, which may do anything; nothing else waits for it."""
 
 
 class SystemHost:
-    """The real clock, the system's randomness, and a thread for computations."""
+    """The real clock, the system's randomness, and threads for computations."""
+
+    # The function itself and no method around it: measuring reads the clock a dozen times in each save.
+    clock = staticmethod(time.monotonic_ns)
 
     def now(self) -> datetime:
         return datetime.now(UTC)
-
-    def clock(self) -> int:
-        return time.monotonic_ns()
 
     def token(self, digits: int) -> str:
         return secrets.token_hex((digits + 1) // 2)[:digits]
 
     async def run(self, compute: Callable[[], T]) -> T:
-        return await runtime.on_cpu(compute)
+        return await on_cpu(compute)
 
     async def call(self, function: Callable[[], T]) -> T:
-        return await runtime.call_alone(function)
+        return await call_alone(function)
 
 
 async def tell(host: Host, progress: Progress | None, done: int, total: int) -> None:
-    """Let whoever asked to be told know how far it is."""
+    """Report how far an operation is, if anybody asked to be told."""
     if progress is not None:
         await host.call(lambda: progress(done, total))

@@ -1,4 +1,4 @@
-"""What belongs to the process that made it, and is refused where it would be sent to another one."""
+"""Base class of objects that must not leave the process that made them."""
 
 from typing import ClassVar, NoReturn, SupportsIndex
 
@@ -6,15 +6,16 @@ from pyspark_checkpointer.manifests.errors import IllegalArgumentError
 
 
 class NotPicklable:
-    """Refuses to be pickled or copied: what the copy is given would be lost, and what it holds would be used twice.
+    """An object that refuses to be pickled or copied.
 
-    A class that can be copied has methods of its own for that.
+    What is written to a copy would be lost, and what both hold, such as a lease, would be used twice. A class that can
+    be copied defines its own methods for that.
     """
 
     __slots__ = ()
 
     _instead: ClassVar[str]
-    """What to do in place of sending it to another process."""
+    """What to do instead of sending it to another process, as the error says it."""
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> NoReturn:
         raise IllegalArgumentError(

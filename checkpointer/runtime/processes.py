@@ -1,22 +1,23 @@
-"""What the system tells of other processes of this machine."""
+"""State and start of other processes of this machine, as the system tells them."""
 
 from contextlib import suppress
 from pathlib import Path
 
 
 def read_state(process: int) -> str:
-    """Return the state letter of a process, such as `T` for stopped; nothing where the system does not tell."""
+    """Return the state letter of a process, such as `T` for stopped; empty where it is unknown."""
     return _field(process, 0)
 
 
 def read_start(process: int) -> str:
-    """Return when a process started, in ticks since the machine did; nothing where the system does not tell."""
+    """Return when a process started, in clock ticks since boot; empty where it is unknown."""
     return _field(process, 19)
 
 
 def _field(process: int, number: int) -> str:
-    """Return one of the fields that Linux has of a process, from its state on. What stands before may hold blanks."""
+    """Return one field of `/proc/<process>/stat`, counted from the state on."""
     with suppress(OSError, IndexError):
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        # The name of the program stands before the state, in brackets, and may hold blanks and brackets itself.
         return text.rpartition(")")[2].split()[number]
     return ""

@@ -32,7 +32,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_session
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.storage import Fencing
-from pyspark_checkpointer.storage.base import Leftover, Store
+from pyspark_checkpointer.storage.base import Store, WriteLeftover
 
 SHARES = 64
 """About as many parts as the objects of an operator are listed in."""
@@ -112,7 +112,7 @@ def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -
         totals[action] += Total(objects, size)
     if judge is not None:
         left = run_sync(classify_leftovers(session, plan, judge))
-        dead = [Leftover(row.path, row.leftover) for row in left if row.leftover and row.action == DELETE]
+        dead = [WriteLeftover(row.path, row.leftover) for row in left if row.leftover and row.action == DELETE]
         run_sync(session.store.discard(dead))
     return totals[DELETE], totals[LATER], plan.note
 

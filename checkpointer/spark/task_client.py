@@ -17,6 +17,7 @@ from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.spark.interpreter import settle_interpreter, use_driver_python
 from pyspark_checkpointer.storage import parse
+from pyspark_checkpointer.storage.registry import Reach
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -38,7 +39,7 @@ class TaskRoot:
     def open(self) -> Checkpointer:
         """The client of this Python worker, kept for its next tasks."""
         client = _client(self.client, os.getpid())
-        if parse(client.root).kind.is_of_this_machine and socket.gethostname() != self.driver_host:
+        if parse(client.root).kind.reach is Reach.MACHINE and socket.gethostname() != self.driver_host:
             raise InvalidStateError(f"{client.root}: a folder of {self.driver_host}, this task runs elsewhere")
         return client
 
@@ -80,9 +81,9 @@ def _has_maps_alone(restored: Restored | None) -> bool:
 
 def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None:
     """A folder is one machine's: what executors elsewhere write there, the driver would never see."""
-    if parse(client.root).kind.is_in_memory:
+    if parse(client.root).kind.reach is Reach.PROCESS:
         raise InvalidStateError(f"{client.root}: is in the driver's memory, which executors do not share: use a folder")
-    hosts = executor_hosts(spark) if parse(client.root).kind.is_of_this_machine else set()
+    hosts = executor_hosts(spark) if parse(client.root).kind.reach is Reach.MACHINE else set()
     if not hosts:
         return
     context: Any = spark.sparkContext

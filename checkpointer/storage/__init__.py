@@ -1,6 +1,11 @@
-"""Objects on any store: get, put, compare_and_swap, list, delete. `open_store` is the way in.
+"""Whole objects on any store: get, put, compare_and_swap, list, delete.
 
-`registry.py` has the table of stores, and says how to add one.
+`open_store` is the way in.
+
+* `base.py` is the contract that every store keeps;
+* `registry.py` is the table of stores, and says how to add one;
+* `request_path.py` is what each request passes through before it reaches a store;
+* `compare_and_swap.py` finds out what became of a swap without an answer.
 """
 
 import importlib
@@ -13,17 +18,17 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.storage.base import (
     SWAP_LIMIT,
     Blob,
-    Entry,
-    Leftover,
+    ListedObject,
     ObjectExistsError,
     ObjectNotFoundError,
     PreconditionFailedError,
     Settings,
     Store,
+    WriteLeftover,
 )
 from pyspark_checkpointer.storage.connection import require
-from pyspark_checkpointer.storage.limiting import LimitedStore
-from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.storage.registry import Reach
+from pyspark_checkpointer.storage.request_path import LimitedStore, RetryingStore
 from pyspark_checkpointer.storage.url import Location, absolute, parse
 
 Fencing = Literal["required", "none"]
@@ -37,7 +42,9 @@ def open_store(
     concurrency: int = 16,
     timeout: float = 60.0,
 ) -> Store:
-    """The store of a root. Does no I/O and imports no cloud package: that waits for the first request.
+    """Return the store of a root.
+
+    Does no I/O and imports no cloud package: both wait for the first request.
 
     Args:
         url: A folder, `file:///…`, `memory://name`, `s3://bucket/path`, `abfs://container/path`, or any other
@@ -45,8 +52,8 @@ def open_store(
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: "required" writes under conditions that the store keeps against every other writer; "none"
             writes without them, and two writers of one root can then overwrite each other.
-        concurrency: Requests at once, not counting small reads and writes: of these sixteen times as many.
-        timeout: Seconds for one request of small size; large ones get a second more for each MiB.
+        concurrency: Requests that may run at the same time; of small reads and writes sixteen times as many.
+        timeout: Seconds for one small request; a large one gets a second more for each MiB.
 
     Raises:
         IllegalArgumentError: The URL or an option cannot be right.
@@ -65,7 +72,7 @@ def open_store(
 
 
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
-    """Open a root with the store of its kind alone, which tries each request once.
+    """Open a root with the store of its kind alone: each request is sent once, without limits.
 
     Raises `IllegalArgumentError` where the package of that store is not installed.
     """
@@ -79,29 +86,30 @@ def open_root(location: Location, options: Mapping[str, Any], settings: Settings
 def open_files(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, fencing: Fencing = "none"
 ) -> Store:
-    """Open a folder of somebody else's files, in which nothing is swapped.
+    """Open a folder of files that are not ours, such as Spark's checkpoint location.
 
-    With `fencing="required"` only new files are put, where the store can refuse others.
+    Nothing is swapped there. With `fencing="required"` a put never overwrites a file, on stores that can refuse it.
     """
-    conditions = fencing if parse(location).kind.is_cloud else "none"
+    # A local store would create its lock file in the folder, and another one cannot refuse anything.
+    conditions = fencing if parse(location).kind.reach is Reach.CLOUD else "none"
     return open_store(location, storage_options, fencing=conditions)
 
 
 def options_near(url: str | os.PathLike[str], root: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the storage options of a root, for another place where that is on a store of the same kind."""
+    """Return the storage options of `root` if `url` is on the same kind of store, else None."""
     return options if parse(url).kind == parse(root).kind else None
 
 
 __all__ = [
     "SWAP_LIMIT",
     "Blob",
-    "Entry",
     "Fencing",
-    "Leftover",
+    "ListedObject",
     "ObjectExistsError",
     "ObjectNotFoundError",
     "PreconditionFailedError",
     "Store",
+    "WriteLeftover",
     "absolute",
     "open_store",
     "options_near",

@@ -1,4 +1,4 @@
-"""What every store offers: coroutines over whole objects, named by paths relative to the root.
+"""The contract of a store: coroutines over whole objects, named by paths relative to the root.
 
 Objects are written once and never changed, except those written by `compare_and_swap`. Paths come from
 `manifests/object_paths.py` only. A store raises errors of the tree (`checkpointer/errors.py`) and three signals of its
@@ -6,9 +6,8 @@ own, which the layers above turn into an outcome:
 
 * `ObjectNotFoundError`: nothing has this path;
 * `ObjectExistsError`: `put` found something at the path;
-* `PreconditionFailedError`: `compare_and_swap` found another version. Nothing was written by the answered
-  request, but an earlier, unanswered request of the same caller may be what moved the version: read back
-  before judging.
+* `PreconditionFailedError`: `compare_and_swap` found another version. The answered request wrote nothing, but an
+  earlier, unanswered request of the same caller may be what moved the version: read back before judging.
 
 `RetryableError` from `compare_and_swap` means that nobody knows whether it took effect.
 `OutcomeUnknownError` from it means that the bytes are in place but the disk has not confirmed them: reading
@@ -43,10 +42,11 @@ class PreconditionFailedError(ConflictError):
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """An object as read: its bytes, and what the store calls this version of it, where it has names for versions.
+    """An object as read: its bytes, and the store's name of this version.
 
-    `at` is when the store began to answer, to the second, since the epoch by the clock of its server; None where there
-    is none, or it did not tell. It is no part of the object: two reads of one version are equal.
+    `tag` is None where the store has no names of versions. `at` is when the store began to answer, in seconds since the
+    epoch by its server's clock, to the second; None where there is no server, or it did not tell. It is no part of the
+    object: two reads of one version are equal.
     """
 
     data: bytes = field(repr=False)
@@ -55,21 +55,21 @@ class Blob:
 
     @property
     def version(self) -> str:
-        """What a swap can be conditioned on. Without a tag it is the digest, made only for those who ask."""
+        """Return what a swap can be conditioned on: the tag, or else the digest of the bytes."""
         return sha256(self.data) if self.tag is None else self.tag
 
 
-class Sink(Protocol):
-    """What takes an object in pieces, one after the other, as the hashes of `hashlib` do."""
+class ByteSink(Protocol):
+    """A consumer of an object's bytes, piece by piece, such as a hash of `hashlib`."""
 
     def update(self, piece: bytes, /) -> None: ...
 
 
-S = TypeVar("S", bound=Sink)
+S = TypeVar("S", bound=ByteSink)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedObject:
     """An object as listed: path relative to the root, size in bytes."""
 
     path: str
@@ -77,69 +77,69 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """A part of a listing, in no particular order; `more` asks for the next one, and is None after the last."""
+class ListingPage:
+    """A part of a listing, in no particular order.
 
-    entries: Sequence[Entry]
+    `more` asks for the next page, and is None on the last one.
+    """
+
+    entries: Sequence[ListedObject]
     more: object | None
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the caller wants a root opened, whatever store it is on. `open_store` checked the values."""
+    """How the caller wants a root opened, whatever store it is on.
+
+    `open_store` checked the values.
+    """
 
     fencing: bool
+    """Whether writes must be conditional."""
     concurrency: int
+    """Large requests that may run at the same time."""
     timeout: float
+    """Seconds for one small request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
-    """What an interrupted write of `path` left behind: a temporary file, or the parts of an upload."""
+class WriteLeftover:
+    """The remains of an interrupted write of `path`: a temporary file, or the parts of an upload.
+
+    `token` names them to the store: the path of the file, or the id of the upload.
+    """
 
     path: str
     token: str
 
 
 def check_path(path: str) -> str:
-    """`path` as given, or `IllegalArgumentError` if it is not one that a layout would make."""
+    """Return `path`, or raise `IllegalArgumentError` where it may lead out of the root."""
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\0" in path or "\\" in path:
         raise IllegalArgumentError(f"{path!r:.200}: not a path inside a store")
     return path
 
 
-class Listing:
-    """Whole listings, for whoever gives pages."""
-
-    async def list_page(self, prefix: str, more: object | None = None) -> Page:
-        raise NotImplementedError
-
-    async def list(self, prefix: str) -> list[Entry]:
-        found = [entry async for entries in pages(self, prefix) for entry in entries]
-        return sorted(found, key=lambda entry: entry.path)
-
-
-async def pages(store: "Listing | Store", prefix: str) -> AsyncIterator[Sequence[Entry]]:
-    """Yield a listing page by page, for what may be too much for memory."""
-    page = await store.list_page(prefix)
-    yield page.entries
-    while page.more is not None:
-        page = await store.list_page(prefix, page.more)
-        yield page.entries
+def check_swap_size(name: str, data: bytes) -> None:
+    """Raise `IllegalArgumentError` where `data` is too large for `compare_and_swap`."""
+    if len(data) > SWAP_LIMIT:
+        raise IllegalArgumentError(f"{name}: {len(data)} bytes are too many to swap")
 
 
 class Store(Protocol):
-    """A root on some object store. All coroutines run on the library's own event loop
-    (`pyspark_checkpointer.runtime`)."""
+    """A root on some object store.
+
+    All coroutines run on the library's own event loop (`runtime/event_loop.py`).
+    """
 
     @property
     def url(self) -> str:
-        """The root as a user would write it, without secrets."""
+        """Return the root as a user would write it, without secrets."""
 
     @property
     def fencing(self) -> bool:
-        """Whether `put` and `compare_and_swap` are atomic against every other client of the root."""
+        """Return whether `put` and `compare_and_swap` are atomic against all other clients."""
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         """Read an object in one request, or raise `ObjectNotFoundError`.
@@ -148,17 +148,16 @@ class Store(Protocol):
         """
 
     async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
-        """Read an object as `get` does, but hand it piece by piece to a sink from `make`, in a thread. Return the sink.
+        """Read an object as `get` does, but feed it piece by piece to a sink from `make`.
 
-        For what needs the bytes only as they go by: few of them are in memory at a time. After a failure that can be
-        tried again, another sink gets the object from its beginning.
+        Return the sink. The sink works in a thread. Few pieces are in memory at a time. A request that is tried again
+        feeds the object to a new sink, from its beginning.
         """
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        """Read `length` bytes from `offset` (fewer where the object ends before), or raise
-        `ObjectNotFoundError`.
+        """Read `length` bytes from `offset`, fewer where the object ends before.
 
-        `length` is at least 1.
+        `length` is at least 1. Raises `ObjectNotFoundError`.
         """
 
     async def put(self, path: str, data: Bytes) -> None:
@@ -171,32 +170,75 @@ class Store(Protocol):
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         """Replace the object if its version is `expected` (None: if there is none). Return the new version.
 
-        One attempt, never repeated by the store. Raises `PreconditionFailedError` when the version differs.
-        `data` and what it replaces have at most `SWAP_LIMIT` bytes.
+        One attempt, never repeated by the store. Raises `PreconditionFailedError` when the version differs. `data` and
+        the object that it replaces have at most `SWAP_LIMIT` bytes.
         """
 
-    async def list_page(self, prefix: str, more: object | None = None) -> Page:
-        """The next page of the objects whose path starts with `prefix`: the first, or what `more` of a page asks for.
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
+        """Return a page of the objects whose path starts with `prefix`.
 
-        Never from a cache. Temporary files of writers are left out. What is written or deleted meanwhile may be there
-        or not. `more` belongs to one listing in one process.
+        The first page, or the one that `more` asks for. Never from a cache. Temporary files of writers are left out.
+        What is written or deleted meanwhile may be there or not. `more` belongs to one listing in one process.
         """
 
-    async def list(self, prefix: str) -> list[Entry]:
-        """Return all pages, in order of path. For what is known to be little."""
+    async def list(self, prefix: str) -> list[ListedObject]:
+        """Return all pages, in order of path. For listings that are known to be short."""
 
     async def folders(self, prefix: str) -> Sequence[str]:
-        """The folders directly in the folder `prefix` (with its slash, or empty), each a prefix itself, in order."""
+        """Return the folders directly in the folder `prefix`, each as a prefix itself, in order.
+
+        `prefix` is empty or ends with a slash, as the results do.
+        """
 
     async def delete(self, paths: Sequence[str]) -> None:
-        """Delete objects, in bulk where the store can. What is not there is no error."""
+        """Delete objects, in bulk where the store can. A missing object is no error."""
 
-    async def leftovers(self) -> Sequence[Leftover]:
-        """Return what interrupted writes left behind, and what running writes have not finished yet."""
+    async def leftovers(self) -> Sequence[WriteLeftover]:
+        """Return the leftovers of interrupted writes, and of writes that still run."""
 
-    async def discard(self, leftovers: Sequence[Leftover]) -> None:
-        """Remove leftovers of writes that are known to be over: a write whose leftover goes meanwhile
-        fails."""
+    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
+        """Remove leftovers of writes that are known to be over. A write that still runs fails."""
 
     async def close(self) -> None:
         """Release connections. The store opens them again when it is used again."""
+
+
+class PagedStore:
+    """Base class of stores: completes `list` from `list_page`."""
+
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
+        raise NotImplementedError
+
+    async def list(self, prefix: str) -> list[ListedObject]:
+        found = [entry async for entries in pages(self, prefix) for entry in entries]
+        return sorted(found, key=lambda entry: entry.path)
+
+
+async def pages(store: PagedStore | Store, prefix: str) -> AsyncIterator[Sequence[ListedObject]]:
+    """Yield a listing page by page, for listings that may be too long for memory."""
+    page = await store.list_page(prefix)
+    yield page.entries
+    while page.more is not None:
+        page = await store.list_page(prefix, page.more)
+        yield page.entries
+
+
+class WrappedStore(PagedStore):
+    """Base class of stores that hand requests on to another store, `inner`, and have its root."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def fencing(self) -> bool:
+        return self.inner.fencing
+
+    async def close(self) -> None:
+        await self.inner.close()

@@ -1,4 +1,4 @@
-"""What the stores in a cloud have in common: one way to fail, and uploads in parts."""
+"""Functions that all cloud stores share: one way to fail, and transfers in parts."""
 
 import asyncio
 import io
@@ -9,27 +9,33 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError
+from pyspark_checkpointer.errors import CheckpointError, CorruptionError
 from pyspark_checkpointer.manifests.digest import Bytes
-from pyspark_checkpointer.storage.base import SWAP_LIMIT, Sink
-from pyspark_checkpointer.storage.limiting import SMALL_TURNS
+from pyspark_checkpointer.storage.base import ByteSink, ObjectNotFoundError, PreconditionFailedError, Store
+from pyspark_checkpointer.storage.request_path import SMALL_SLOTS
 
 T = TypeVar("T")
 
-SINGLE = 32 << 20
-"""Largest object that is uploaded in one request."""
+MAX_SINGLE_PUT = 32 << 20
+"""Largest object, in bytes, that is uploaded in one request."""
 
-PART = 8 << 20
-_POURED = 4 << 20
+PART_SIZE = 8 << 20
+"""Bytes of one part of a larger upload, at least."""
+
 PARALLEL_PARTS = 4
+"""Parts of one object that are transferred at the same time."""
+
+_FEED_SIZE = 4 << 20
+"""Bytes that are worth waking a thread for."""
+
 _CLEANUP_SECONDS = 10.0
 
 
 async def answer(request: Awaitable[T], translate: Callable[[Exception], CheckpointError]) -> T:
-    """Return the answer to a request, or an error of the tree that carries nothing of the original one.
+    """Return the answer to a request, or raise an error of the tree in place of the cloud's.
 
-    It is raised outside the handler: a cloud's exception may hold credentials, and would ride along as its
-    context.
+    Nothing of the original error is carried along. A cloud's exception may hold credentials. Raised inside the handler,
+    our error would have it as its context.
     """
     try:
         return await request
@@ -40,61 +46,72 @@ async def answer(request: Awaitable[T], translate: Callable[[Exception], Checkpo
     raise failure
 
 
-def check_swap(name: str, data: bytes) -> None:
-    if len(data) > SWAP_LIMIT:
-        raise IllegalArgumentError(f"{name}: {len(data)} bytes are too many to swap")
+async def check_version(store: Store, path: str, expected: str | None) -> None:
+    """Raise `PreconditionFailedError` unless an object has the expected version (None: is missing).
+
+    With `fencing="none"` this stands in for a condition on the write: it detects a change made before, and not one
+    made between this check and the write.
+    """
+    try:
+        found: str | None = (await store.get(path)).version
+    except ObjectNotFoundError:
+        found = None
+    if found != expected:
+        raise PreconditionFailedError(f"{store.url}/{path}: was changed by somebody else")
 
 
 def too_large(name: str, limit: int, size: int) -> CorruptionError:
+    """Return the error for an object of more than `limit` bytes."""
     return CorruptionError(f"{name}: expected at most {limit} bytes, found {size}")
 
 
 def server_time(date: str | None) -> float | None:
-    """Return the `Date` header of an answer in seconds since the epoch, or None if it is missing or unreadable."""
+    """Return the `Date` header of an answer in seconds since the epoch; None if it is unreadable."""
     try:
         told = parsedate_to_datetime(date or "")
     except (ValueError, OverflowError):
         return None
-    # HTTP knows no other zone; a time without one would be read as local.
+    # HTTP knows no other zone than UTC; a time without a zone would be read as local time.
     return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
 
 
 def connections(concurrency: int) -> int:
-    """Connections that a store of this concurrency can use at once."""
-    return concurrency * (PARALLEL_PARTS + SMALL_TURNS)
+    """Return how many connections a store of this concurrency can use at the same time."""
+    return concurrency * (PARALLEL_PARTS + SMALL_SLOTS)
 
 
-async def pour(pieces: AsyncIterator[bytes], sink: Sink) -> int:
-    """Hand pieces over to `sink` in a thread, as many at a time as make that worth while. Return how many bytes."""
-    total, some, size = 0, [], 0
+async def pour(pieces: AsyncIterator[bytes], sink: ByteSink) -> int:
+    """Feed pieces to `sink` in a thread, several at a time, and return the number of bytes."""
+    total, batch, size = 0, [], 0
     async for piece in pieces:
-        some.append(piece)
+        batch.append(piece)
         size += len(piece)
-        if size >= _POURED:
-            await runtime.on_cpu(_feed, sink, some)
-            total, some, size = total + size, [], 0
-    if some:
-        await runtime.on_cpu(_feed, sink, some)
+        if size >= _FEED_SIZE:
+            await runtime.on_cpu(_feed, sink, batch)
+            total, batch, size = total + size, [], 0
+    if batch:
+        await runtime.on_cpu(_feed, sink, batch)
     return total + size
 
 
-def _feed(sink: Sink, pieces: list[bytes]) -> None:
+def _feed(sink: ByteSink, pieces: list[bytes]) -> None:
     for piece in pieces:
         sink.update(piece)
 
 
 def batches(items: list[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of at most `size`."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
-def part_size(total: int, most: int) -> int:
-    """Return the size of a part when no more than `most` parts are allowed."""
-    return max(PART, -(-total // most))
+def part_size(total: int, max_parts: int) -> int:
+    """Return the bytes of one part of an upload that may have at most `max_parts` parts."""
+    return max(PART_SIZE, -(-total // max_parts))
 
 
 def body_of(data: Bytes) -> io.BytesIO:
-    """`data` as a stream, which goes out in pieces. It owns its buffer: aiohttp would copy a shared one whole."""
+    """Return `data` as a stream. It has its own buffer: aiohttp would copy a shared one again."""
     body = io.BytesIO()
     body.write(data)
     body.seek(0)
@@ -102,9 +119,10 @@ def body_of(data: Bytes) -> io.BytesIO:
 
 
 async def upload_parts(data: Bytes, size: int, upload: Callable[[int, io.BytesIO], Awaitable[T]]) -> list[T]:
-    """Call `upload(number, body)` for each part, numbered from 1, a few at a time. Results in order.
+    """Call `upload(number, body)` for each part, numbered from 1, and return the results in order.
 
-    The first failure stops the others and is raised once they have stopped.
+    `PARALLEL_PARTS` parts are under way at a time. The first failure stops the others, and is raised once they have
+    stopped.
     """
     view = memoryview(data).cast("B")
     starts = iter(range(0, len(view), size))
@@ -114,6 +132,7 @@ async def upload_parts(data: Bytes, size: int, upload: Callable[[int, io.BytesIO
         for start in starts:
             results[start] = await upload(start // size + 1, body_of(view[start : start + size]))
 
+    # All workers take from one iterator, so each part is sent once, and a slow part holds up only its worker.
     workers = [asyncio.create_task(work()) for _ in range(PARALLEL_PARTS)]
     try:
         await asyncio.gather(*workers)
@@ -126,7 +145,10 @@ async def upload_parts(data: Bytes, size: int, upload: Callable[[int, io.BytesIO
 
 
 async def clean_up(request: Coroutine[Any, Any, object]) -> None:
-    """Undo something after a failure, as far as that works; the failure is what matters."""
+    """Undo something after a failure.
+
+    An error of its own is dropped: the failure is what the caller must see.
+    """
     with suppress(Exception):
         async with asyncio.timeout(_CLEANUP_SECONDS):
             await request

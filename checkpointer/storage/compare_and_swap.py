@@ -1,4 +1,4 @@
-"""Finding out what became of a swap: the one request that a store never repeats by itself."""
+"""The outcome of a swap, also where its answer is lost: no store repeats a swap by itself."""
 
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -10,15 +10,18 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.storage.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store
 
-NOT_TOLD = (RetryableError, StoreRefusedError, StoreNotFoundError)
-"""What a store raises that cannot, or will not, tell what it holds: the one proves as little as the other."""
+READ_FAILURES = (RetryableError, StoreRefusedError, StoreNotFoundError)
+"""Errors of a store that cannot, or will not, tell what it holds. They prove nothing about what is there."""
 
 SENDS = 5
-"""How often a swap that changed nothing visible is sent again before its outcome is called unknown."""
+"""How often a swap that changed nothing visible is sent before its outcome is called unknown."""
 
 
 class UndecidedError(Exception):
-    """The swap was sent, and nothing proves whether it took effect. For the caller to say what can be done."""
+    """The swap was sent, and nothing proves whether it took effect.
+
+    The caller says what can be done.
+    """
 
 
 async def find(store: Store, path: str, limit: int) -> Blob | None:
@@ -30,13 +33,21 @@ async def find(store: Store, path: str, limit: int) -> Blob | None:
 
 
 async def decide(store: Store, path: str, data: bytes, expected: str | None, limit: int) -> Blob | None:
-    """Return what is at `path` once the swap was decided: `data` itself if it took effect, or what somebody else wrote.
+    """Swap `data` in, find out what came of it, and return what is at `path` then.
 
-    `data` must differ from all that was ever written to `path`. Only a changed version proves that an unanswered or
-    refused request is dead. While the version is what it was, the same request is sent again, and it does not matter
-    which of them lands. What is in place, and the disk has not confirmed, is written again. Raises `UndecidedError`,
-    caused by what went wrong last, where all that tells nothing; what the store refuses outright; and `CorruptionError`
-    of what is too large to be read, which proves nothing either.
+    That is `data` itself, or another writer's object. `data` must differ from everything that was ever written to
+    `path`. What counts as proof:
+
+    * An answer to the swap proves that it took effect.
+    * A changed version proves that an unanswered or refused request is dead: its condition can never hold again.
+    * An unchanged version proves nothing: the request may still be under way. The same request is sent again, and it
+      does not matter which of them lands.
+    * Bytes in place that the disk has not confirmed are no proof either: they are written again.
+
+    Raises:
+        UndecidedError: None of that gave an answer; its cause is what went wrong last.
+        CheckpointError: The store refused the first request outright, or it was never sent.
+        CorruptionError: What is there is larger than `limit`, and was not read.
     """
     undecided: CheckpointError | None = None
     unconfirmed = False
@@ -44,6 +55,7 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
         try:
             return Blob(data, await store.compare_and_swap(path, data, expected))
         except SwapNotSentError as error:
+            # This attempt is certain not to land, but an earlier one may.
             if undecided is not None:
                 raise UndecidedError from error
             raise
@@ -57,7 +69,7 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
             raise
         try:
             found = await find(store, path, limit)
-        except NOT_TOLD as error:
+        except READ_FAILURES as error:
             raise UndecidedError from error
         if unconfirmed and found is not None and found.data == data:
             expected = found.version

@@ -1,19 +1,23 @@
-"""Proof that a store keeps the conditions on which commits rest, taken once when a root is created."""
+"""Proof that a store keeps conditions on writes, taken once when a root is created."""
 
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from pyspark_checkpointer.errors import CheckpointError, RetryableError, StoreRefusedError
 from pyspark_checkpointer.storage.base import UNFENCED, ObjectExistsError, PreconditionFailedError, Store
 
 ATTEMPTS = 3
+"""How often the proof is begun, where the store does not answer."""
 
 
 async def probe(store: Store) -> None:
     """Write, swap and delete an object of a fresh random name under the root.
 
-    Raises `StoreRefusedError` if the store accepts what its conditions forbid. Nothing to prove, and nothing
-    written, where the store was opened with `fencing="none"`.
+    Nothing is proven, and nothing written, where the store was opened with `fencing="none"`.
+
+    Raises:
+        StoreRefusedError: The store accepts what its conditions forbid.
     """
     if not store.fencing:
         return
@@ -22,7 +26,7 @@ async def probe(store: Store) -> None:
         try:
             await _try_conditions(store, path)
         except RetryableError:
-            # A swap is one attempt; under a new name everything can be asked again.
+            # A swap is one attempt; under a new name the whole proof can be begun again.
             if attempt == ATTEMPTS - 1:
                 raise
         else:
@@ -33,35 +37,31 @@ async def probe(store: Store) -> None:
 
 
 async def _try_conditions(store: Store, path: str) -> None:
+    """Try each condition that commits rest on, at a path that nobody else uses."""
     first = await store.compare_and_swap(path, b"1", None)
-    with _refusing(store, "created an object that exists", PreconditionFailedError):
+    with _must_raise(PreconditionFailedError, store, "created an object that exists"):
         await store.compare_and_swap(path, b"2", None)
-    with _refusing(store, "wrote over an object that exists", ObjectExistsError):
+    with _must_raise(ObjectExistsError, store, "wrote over an object that exists"):
         await store.put(path, b"3")
     try:
         second = await store.compare_and_swap(path, b"4", first)
     except PreconditionFailedError:
         raise _refused(store, "refused a swap on the version that it had just given") from None
-    with _refusing(store, "swapped on a version that is gone", PreconditionFailedError):
+    with _must_raise(PreconditionFailedError, store, "swapped on a version that is gone"):
         await store.compare_and_swap(path, b"5", first)
     blob = await store.get(path)
     if (blob.data, blob.version) != (b"4", second):
         raise _refused(store, "gave back another object than the one last written")
 
 
-class _refusing:  # noqa: N801 - read like a word: with _refusing(...)
-    """The body must raise `expected`, or the store does not keep the condition."""
-
-    def __init__(self, store: Store, found: str, expected: type[CheckpointError]) -> None:
-        self._store, self._found, self._expected = store, found, expected
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if kind is None:
-            raise _refused(self._store, self._found)
-        return issubclass(kind, self._expected)
+@contextmanager
+def _must_raise(expected: type[CheckpointError], store: Store, found: str) -> Iterator[None]:
+    """Raise `StoreRefusedError`, which says what was found, unless the body raises `expected`."""
+    try:
+        yield
+    except expected:
+        return
+    raise _refused(store, found)
 
 
 def _refused(store: Store, found: str) -> StoreRefusedError:

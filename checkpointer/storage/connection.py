@@ -1,9 +1,8 @@
-"""One connection to a cloud, made by the first request of the process that uses it, and never used by its
-children.
+"""The connection of a store to a cloud, made by the first request and never used by a child process.
 
 The file systems of s3fs and adlfs register finalizers that talk to their event loop when the interpreter
-exits. In a forked child that loop does not run, and the child would hang. They are taken off here, and
-connections are closed by this module instead.
+exits. In a forked child that loop does not run, and the child would hang. This module takes the finalizers off, and
+closes connections itself.
 """
 
 import asyncio
@@ -24,12 +23,17 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 F = TypeVar("F")
 
 _EXIT_SECONDS = 2.0
+"""Seconds that closing all connections may take when the interpreter ends."""
 
 Close = Callable[[Any], Coroutine[Any, Any, None]]
+"""Closes what was connected. It must not refer to the store, which would never be dropped then."""
 
 
 def require(package: str, extra: str, url: str) -> None:
-    """Raise `IllegalArgumentError` where an optional package is not installed; does not import it."""
+    """Raise `IllegalArgumentError` where an optional package is not installed.
+
+    Does not import it.
+    """
     if importlib.util.find_spec(package) is None:
         raise IllegalArgumentError(
             f"{url}: needs the package {package}: pip install 'spark-state-checkpointer[{extra}]'"
@@ -37,12 +41,16 @@ def require(package: str, extra: str, url: str) -> None:
 
 
 async def load(package: str) -> Any:
-    """Return a package that takes long to import, without holding up the event loop."""
+    """Import a package that takes long to import, while the event loop goes on."""
     return await runtime.in_thread(importlib.import_module, package)
 
 
 class Connection(Generic[F]):
-    """What `connect` gave, shared by all requests of this process. `close` must not refer to the store."""
+    """A connection that all requests of a process share.
+
+    It is in one of three states, which `_task` tells: not open (None), opening (a running task) and open (a task that
+    has ended well). An attempt that failed is forgotten at its end, so the next request tries again.
+    """
 
     def __init__(self, connect: Callable[[], Awaitable[F]], close: Close) -> None:
         self._connect = connect
@@ -52,23 +60,28 @@ class Connection(Generic[F]):
         _connections.add(self)
 
     async def get(self) -> F:
-        """Return the connection, made if need be. Many may wait for the first one; a failed attempt is forgotten."""
+        """Return the connection; open it first if it is not open.
+
+        Callers at the same time share one attempt.
+        """
         if self._task is None:
             self._task = asyncio.create_task(self._open())
-        task = self._task
-        try:
-            return await asyncio.shield(task)
-        except BaseException:
-            if task.done() and self._task is task:
-                self._task = None
-            raise
+            self._task.add_done_callback(self._forget_failure)
+        # Shielded: a caller that is cancelled must not take the connection away from the others.
+        return await asyncio.shield(self._task)
+
+    def _forget_failure(self, task: "asyncio.Task[F]") -> None:
+        """Let the next request try again, whether or not anybody has waited for this attempt to the end."""
+        if self._task is task and (task.cancelled() or task.exception() is not None):
+            self._task = None
 
     @property
     def is_open(self) -> bool:
+        """Return whether it is open or opening."""
         return self._task is not None
 
     async def close(self) -> None:
-        """Release the connection. The next `get` makes another."""
+        """Release the connection. The next `get` opens another one."""
         task, self._task = self._task, None
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -76,10 +89,11 @@ class Connection(Generic[F]):
             await self._close(task.result())
 
     def abandon(self) -> None:
-        """In a forked child: forget the parent's connection without touching it.
+        """Forget the parent's connection in a forked child, without touching it.
 
         Even its destructor must not run: it would take the sockets out of the epoll set that the child
-        shares with its parent, and the parent would wait for answers for ever.
+        shares with its parent, and the parent would wait for answers for ever. So it gets a reference that is never
+        given back.
         """
         if self._task is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._task))
@@ -88,7 +102,7 @@ class Connection(Generic[F]):
     async def _open(self) -> F:
         made = await self._connect()
         self._finalizer = weakref.finalize(self, _close_later, os.getpid(), self._close, made)
-        self._finalizer.atexit = False
+        self._finalizer.atexit = False  # at exit, `_close_all` closes it while the loop still runs
         return made
 
 
@@ -104,14 +118,18 @@ def take_finalizers_off(made: object) -> None:
 
 
 def _close_later(process: int, close: Close, made: object) -> None:
-    """The store was dropped without `close`. This may run on any thread, so it must not wait."""
+    """Close the connection of a store that was dropped without `close`.
+
+    The garbage collector may run this on any thread, so it must not wait.
+    """
     if os.getpid() == process and not sys.is_finalizing():
         runtime.submit(close(made))
 
 
 def _close_all() -> None:
+    """Close every connection when the interpreter ends."""
     opened = [connection for connection in [*_connections] if connection.is_open]
-    with suppress(RuntimeError):
+    with suppress(RuntimeError):  # the loop is closed, or can no longer be started
         wait([runtime.submit(connection.close()) for connection in opened], _EXIT_SECONDS)
 
 

@@ -1,26 +1,18 @@
-"""A store under a layer of memory: what is written stays in memory, what is read is looked for there first."""
+"""A store under a layer of memory: writes stay in memory, and reads look there first."""
 
 from collections.abc import Callable, Sequence
 
 from pyspark_checkpointer.manifests.digest import Bytes
-from pyspark_checkpointer.storage.base import Blob, Leftover, Listing, Page, S, Store
+from pyspark_checkpointer.storage.base import Blob, ListingPage, S, Store, WrappedStore, WriteLeftover
 
 
-class OverlayStore(Listing):
-    """`inner` with some objects more, which nobody else sees. Only reads reach `inner`."""
+class OverlayStore(WrappedStore):
+    """`inner` with additional objects, which nobody else sees. Only reads reach `inner`."""
 
     def __init__(self, inner: Store) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.objects: dict[str, bytes] = {}
-        """What was written, by path."""
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def fencing(self) -> bool:
-        return self.inner.fencing
+        """The objects written, by path."""
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         data = self.objects.get(path)
@@ -44,7 +36,7 @@ class OverlayStore(Listing):
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         raise NotImplementedError
 
-    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         return await self.inner.list_page(prefix, more)
 
     async def folders(self, prefix: str) -> Sequence[str]:
@@ -53,11 +45,11 @@ class OverlayStore(Listing):
     async def delete(self, paths: Sequence[str]) -> None:
         raise NotImplementedError
 
-    async def leftovers(self) -> Sequence[Leftover]:
+    async def leftovers(self) -> Sequence[WriteLeftover]:
         return await self.inner.leftovers()
 
-    async def discard(self, leftovers: Sequence[Leftover]) -> None:
+    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:
-        pass
+        """Do nothing: `inner` belongs to whoever opened it."""

@@ -1,4 +1,4 @@
-"""The registry of stores: which folder below `checkpointer/storage/` opens the roots of which protocols.
+"""The registry of stores: which folder here opens the roots of which protocols.
 
 How to add a store:
 
@@ -10,40 +10,53 @@ How to add a store:
 """
 
 from dataclasses import dataclass, replace
+from enum import Enum
+
+
+class Reach(Enum):
+    """Who can see the roots of a store.
+
+    It goes with how their URLs begin, and with whether writes can be conditional.
+    """
+
+    PROCESS = "process"
+    """This process alone: the root is in its memory."""
+    MACHINE = "machine"
+    """The processes of this machine: the root is a folder, and its URL is a path."""
+    CLOUD = "cloud"
+    """Every machine: the root is in a bucket or container, named first in its URL. Writes can be conditional."""
+    UNKNOWN = "unknown"
+    """Depends on the file system that fsspec opens. Writes are not conditional."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """Describe the roots that one folder opens, for whoever would otherwise look at the names of protocols."""
+    """A kind of store, described for code that would otherwise look at the names of protocols."""
 
     protocols: tuple[str, ...]
     """Protocols of its URLs, all of which mean the same store."""
     module: str
     """The folder that opens it, imported when the first root is opened."""
+    reach: Reach = Reach.UNKNOWN
+    """Who can see its roots."""
     package: str | None = None
     """The package that must be installed; the name of the folder is the extra that installs it."""
-    is_cloud: bool = False
-    """Whether it is a cloud's object store: its URLs begin with a bucket or container, and it puts under conditions."""
     has_accounts: bool = False
     """Whether its URLs may name an account, as in container@account."""
-    is_of_this_machine: bool = False
-    """Whether it is a folder, which other machines do not see."""
-    is_in_memory: bool = False
-    """Whether it is in the memory of this process, which other processes do not see."""
 
 
 _BELOW = "pyspark_checkpointer.storage"
 
 STORES = (
-    StoreKind(("file", "local"), f"{_BELOW}.local", is_of_this_machine=True),
-    StoreKind(("memory",), f"{_BELOW}.memory", is_in_memory=True),
-    StoreKind(("s3", "s3a", "s3n"), f"{_BELOW}.s3", package="s3fs", is_cloud=True),
-    StoreKind(("abfs", "abfss", "az"), f"{_BELOW}.azure", package="adlfs", is_cloud=True, has_accounts=True),
+    StoreKind(("file", "local"), f"{_BELOW}.local", Reach.MACHINE),
+    StoreKind(("memory",), f"{_BELOW}.memory", Reach.PROCESS),
+    StoreKind(("s3", "s3a", "s3n"), f"{_BELOW}.s3", Reach.CLOUD, package="s3fs"),
+    StoreKind(("abfs", "abfss", "az"), f"{_BELOW}.azure", Reach.CLOUD, package="adlfs", has_accounts=True),
 )
 """All stores of this library, one a line."""
 
 _ANY_OTHER = StoreKind((), f"{_BELOW}.fsspec_any")
-"""Opens what fsspec knows and no line above names."""
+"""The kind of all file systems that fsspec knows and no line above names."""
 
 
 def kind_of(protocol: str) -> StoreKind:

@@ -1,4 +1,4 @@
-"""Keeps credentials out of what is shown: error messages of cloud packages may quote what they were given."""
+"""Removal of credentials from error messages, in which cloud packages may quote them."""
 
 import json
 import os
@@ -10,8 +10,13 @@ from urllib.parse import quote, unquote
 import fsspec.config
 
 _HIDDEN = "***"
-_SHORTEST = 4
-_LONGEST = 300
+"""What stands in a message in place of a secret."""
+
+_MIN_SECRET = 4
+"""Characters that a secret has at least. Shorter values would be found inside ordinary words."""
+
+_MAX_MESSAGE = 300
+"""Characters of a message that are shown at most."""
 
 # Names of options whose values may be shown: an operator needs them to see which store an error is about.
 _HARMLESS = {
@@ -33,6 +38,9 @@ _HARMLESS = {
     "tenant_id",
 }
 _ENVIRONMENT = re.compile(r"(AWS|AZURE)_\w*(KEY|SECRET|TOKEN|PASSWORD|CONNECTION_STRING)\w*")
+"""Environment variables that hold secrets."""
+
+# What looks like a secret by the name before it, such as `sig=…` in a signed URL, whether or not anybody gave it to us.
 _QUOTED = re.compile(
     r"""(?ix) (
         \b (?: sig | signature | x-amz-(?:signature|credential|security-token) | account_?key | sharedaccesssignature
@@ -43,22 +51,25 @@ _QUOTED = re.compile(
 
 
 def scrub(text: str, options: Mapping[str, Any]) -> str:
-    """Return the first line of `text`, of bounded length, without any secret of `options` or of the environment."""
+    """Return the first line of `text` without any secret of `options` or of the environment."""
     secrets = {*_secrets("", options), *_secrets("", fsspec.config.conf), *_environment()}
+    # Longest first: a secret that contains another one would else be left in part.
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, _HIDDEN)
     lines = text.strip().split("\n", 2)
     line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    return _QUOTED.sub(rf"\g<1>{_HIDDEN}", line)[:_LONGEST]
+    return _QUOTED.sub(rf"\g<1>{_HIDDEN}", line)[:_MAX_MESSAGE]
 
 
 def _environment() -> Iterator[str]:
+    """Yield the secrets in the environment of this process."""
     for name, value in os.environ.items():
         if _ENVIRONMENT.fullmatch(name):
             yield from _secrets(name, value)
 
 
 def _secrets(name: str, value: Any) -> Iterator[str]:
+    """Yield every text inside the option `name` that may be secret, in every spelling."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _secrets(str(key), inner)
@@ -72,6 +83,7 @@ def _secrets(name: str, value: Any) -> Iterator[str]:
 
 
 def _of_text(name: str, value: str) -> Iterator[str]:
+    """Yield what may be secret in a text: all of it, and the values of settings in it."""
     if "://" in value and "@" in value:
         yield value.partition("://")[2].rpartition("@")[0]
     # Connection strings and tokens are lists of settings; any of them may be quoted alone.
@@ -80,12 +92,13 @@ def _of_text(name: str, value: str) -> Iterator[str]:
         if equals and key.lower() not in _HARMLESS:
             yield from _spellings(inner)
     if name.lower() not in _HARMLESS:
-        for line in (value, *value.splitlines()):  # of a private key in PEM, an error may quote any part
+        for line in (value, *value.splitlines()):  # an error may quote any line of a private key in PEM
             yield from _spellings(line)
 
 
 def _spellings(value: str) -> Iterator[str]:
+    """Yield a secret as it may be quoted: as it is, as part of a URL, and escaped."""
     escaped = (repr(value)[1:-1], json.dumps(value)[1:-1])
     for spelling in (value, value.lstrip("?"), quote(value, safe=""), unquote(value), *escaped):
-        if len(spelling) >= _SHORTEST:
+        if len(spelling) >= _MIN_SECRET:
             yield spelling

@@ -1,4 +1,4 @@
-"""What a root's URL says, and which URLs are refused before anything is opened."""
+"""Parsing of a root's URL, and refusal of bad ones before anything is opened."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import fsspec
 
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.storage.registry import STORES, StoreKind, kind_of
+from pyspark_checkpointer.storage.registry import STORES, Reach, StoreKind, kind_of
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 
@@ -24,29 +24,36 @@ _HOST = re.compile(r"([^:]*|\[.*\])(:[0-9]+)?")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A root: protocol in lower case, bucket or container (and its account, if the URL names one), path
-    without slashes around it. For a local folder, the absolute path stands in `path` alone."""
+    """A root, as its URL names it."""
 
     protocol: str
+    """In lower case."""
     host: str
+    """The bucket or container; empty for a local folder."""
     path: str
+    """The path without slashes around it; of a local folder, the absolute path."""
     account_host: str | None = None
+    """The host of the account, where the URL names one."""
 
     @property
     def kind(self) -> StoreKind:
-        """The kind of store that the root is on."""
+        """Return the kind of store that the root is on."""
         return kind_of(self.protocol)
 
     @property
     def url(self) -> str:
-        if self.kind.is_of_this_machine:
+        """Return the URL in its normal form, which `parse` takes again."""
+        if self.kind.reach is Reach.MACHINE:
             return self.path
         host = f"{self.host}@{self.account_host}" if self.account_host else self.host
         return f"{self.protocol}://{host}/{self.path}" if self.path else f"{self.protocol}://{host}"
 
 
 def parse(url: str | os.PathLike[str]) -> Location:
-    """Return the location that `url` names. Raises `IllegalArgumentError`; its message never repeats a password."""
+    """Return the location that `url` names.
+
+    Raises `IllegalArgumentError` for what cannot be a root; its message never repeats a password.
+    """
     if not isinstance(url, str | os.PathLike):
         raise IllegalArgumentError(f"the root: expected a folder or a URL such as {_EXAMPLE}, got {type(url).__name__}")
     text = os.fspath(url)
@@ -56,6 +63,7 @@ def parse(url: str | os.PathLike[str]) -> Location:
     if match is None:
         if "://" in text:
             raise IllegalArgumentError(f"{text.partition(':')[0]!r:.40}: not the protocol of a URL")
+        # "s3:bucket" is a valid name of a folder, but hardly meant as one.
         prefix, colon, _ = text.partition(":")
         if colon and prefix.lower() in _PROTOCOLS:
             raise IllegalArgumentError(
@@ -63,15 +71,15 @@ def parse(url: str | os.PathLike[str]) -> Location:
             )
         return _local(text)
     scheme = match["scheme"].lower()
-    if kind_of(scheme).is_of_this_machine:
+    if kind_of(scheme).reach is Reach.MACHINE:
         return _file_url(text, scheme)
     return _remote(scheme, text)
 
 
 def absolute(url: str | os.PathLike[str]) -> str:
-    """Resolve a root to a URL that means the same in every process and after every change of directory.
+    """Return a root's URL in a form that depends on no process and no current directory.
 
-    What keeps a location for later, or sends it elsewhere, keeps this. Raises as `parse` does.
+    Keep or send this form of a location. Raises as `parse` does.
     """
     return parse(url).url
 
@@ -96,16 +104,19 @@ def _file_url(text: str, scheme: str) -> Location:
 
 
 def _remote(scheme: str, text: str) -> Location:
+    """Return the location of a URL with a host or bucket. Credentials in it are refused, and never shown."""
     kind = kind_of(scheme)
+    in_cloud = kind.reach is Reach.CLOUD
     try:
         split = urlsplit(text)
     except ValueError:  # brackets around no IPv6 address, or characters that look like others
         raise IllegalArgumentError(f"{scheme}://…: not a URL") from None
     user, at, host = split.netloc.rpartition("@")
     # A key before an @ may hold slashes, and then its beginning looks like the name of a bucket.
-    clean = (_BUCKET if kind.is_cloud else _HOST).fullmatch(host) is not None
+    clean = (_BUCKET if in_cloud else _HOST).fullmatch(host) is not None
     shown = f"{scheme}://{host}{split.path}" if clean and host else f"{scheme}://…"
-    hidden = not split.netloc and "@" in text  # where one slash is missing, or too many, all of it is a path
+    # Where a slash is missing, or there is one too many, all of the text is a path, and may hold a password.
+    hidden = not split.netloc and "@" in text
     if hidden:
         shown = f"{scheme}://…"
     if not clean or hidden or not _CONTAINER.fullmatch(user) or (at and not kind.has_accounts):
@@ -114,7 +125,7 @@ def _remote(scheme: str, text: str) -> Location:
         )
     if split.query or split.fragment:
         raise IllegalArgumentError(f"{shown}: a root has no query and no fragment; pass options in storage_options")
-    if (not (user if at else host) and kind.is_cloud) or (at and not host):
+    if (not (user if at else host) and in_cloud) or (at and not host):
         raise IllegalArgumentError(f"{shown}: names no {'account' if user else 'bucket or container'}")
     path = split.path.strip("/")
     if any(part in ("", ".", "..") for part in path.split("/")) and path:

@@ -1,8 +1,8 @@
-"""Tools to test what is built on a store.
+"""Tools to test a job, or anything else that is built on a store.
 
-`FaultyStore` wraps any store and fails as a script or a seed says; `injected` puts faults into every root that a
-process opens; `crash_points` kills a job at every place where it can die. With pytest,
-`pyspark_checkpointer.testing.plugin` has fixtures of them.
+`FaultyStore` wraps any store and fails as a script or a seed says. `injected` puts faults into every root that a
+process opens. `crash_points` kills a job at every place where it can die. `pyspark_checkpointer.testing.plugin` has
+them as fixtures for pytest.
 """
 
 from pyspark_checkpointer.testing.crashes import CrashPoint, crash_points, injected

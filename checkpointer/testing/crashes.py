@@ -1,4 +1,4 @@
-"""Every place where a process can die: before and after each request it makes of a store."""
+"""Crash tests: a job is killed before and after each request that it makes of a store."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,22 +16,22 @@ Job = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """A root that a job left behind when it died at request `number`: before it took effect, or `after`."""
+    """The root left behind by a job that died at request `number`, before it took effect or `after`."""
 
     root: str
     number: int
     after: bool
     died: bool
-    """False where the job ended before that request, since it made other requests than the first time."""
+    """Whether the job came to that request. False where it made other requests than the first time, and ended."""
     error: BaseException | None = field(repr=False)
-    """What the job ended with; None where it came to its end all the same."""
+    """The exception that ended the job; None where it came to its end all the same."""
 
 
 @contextmanager
 def injected(faults: Faults) -> Iterator[Faults]:
-    """Until the end of the block, whatever is opened in this process by a root meets these faults.
+    """Let every store that this process opens meet these faults, until the end of the block.
 
-    Other processes, such as Spark's executors, meet none.
+    Stores of other processes, such as Spark's executors, meet none.
     """
     opened = stores.open_root
     with mock.patch.object(stores, "open_root", lambda *args: FaultyStore(opened(*args), faults)):
@@ -39,15 +39,16 @@ def injected(faults: Faults) -> Iterator[Faults]:
 
 
 def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None) -> Iterator[CrashPoint]:
-    """Play a job once for each place where it can die, each time on a new root, and hand out what it left behind.
+    """Play a job once for each place where it can die, and yield what it left behind.
 
-    `setup` makes what the job finds, undisturbed. While a point is handed out nothing is faulty: start the job again,
-    and look whether its state is right.
+    Each time it has a new root. `setup` prepares the root, without faults. While a point is yielded there are no faults
+    either: start the job again, and check its state.
 
     Raises:
-        Exception: What the job, or `setup`, raised when nothing was in its way.
-        IllegalArgumentError: The job opened no store, or one that was open before.
+        Exception: The job, or `setup`, raised it without any fault.
+        IllegalArgumentError: The job opened no store, or used one that was open before.
     """
+    # The first time nothing fails: it counts the requests.
     requests = _play(run, new_root(), setup, Faults())
     if not requests:
         raise IllegalArgumentError(
@@ -63,13 +64,13 @@ def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None
                 _play(run, root, setup, faults)
             except KeyboardInterrupt:
                 raise
-            except BaseException as ended:  # a job may leave the interpreter
+            except BaseException as ended:  # also SystemExit: a job may end its process
                 error = ended
             yield CrashPoint(root, number, after, faults.dead, error)
 
 
 def _play(run: Job, root: str, setup: Job | None, faults: Faults) -> int:
-    """Run the job on a root. How many requests it made."""
+    """Run the job on a root. Return how many requests it made."""
     if setup is not None:
         setup(root)
     with injected(faults):

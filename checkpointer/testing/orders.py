@@ -1,8 +1,12 @@
-"""Every order in which the requests of a few actors can be served: all that differ in what the store goes through.
+"""Exploration of every order in which the requests of a few actors can be served.
 
-Two requests that cannot see each other, such as reads, or writes of different objects, are served in one order only.
-This leaves out most histories and not one state of the store (sleep sets, after Godefroid), as long as nobody goes by
-the time, which counts every request, or by which of several requests made at once is answered first.
+Two requests that do not conflict, such as reads, or writes of different objects, are served in one order only
+(partial-order reduction by sleep sets, after Godefroid). This leaves out most histories and no state of the store, as
+long as no actor decides by the time, which counts every request, or by which of its concurrent requests is answered
+first.
+
+A depth-first search keeps the path of decisions that it is on. Each history is played from the beginning, in a new
+simulation: the decisions of the path first, and after them the first choice everywhere.
 """
 
 import asyncio
@@ -15,64 +19,73 @@ from pyspark_checkpointer.testing.requests import WRITES, Request
 from pyspark_checkpointer.testing.simulation import Simulation, Waiting
 
 Key = tuple[str, str, str, int, str]
-"""An actor, the kind, path and number of its request, and what becomes of that."""
+"""An actor; the kind, path and number of its request; and the outcome that is chosen for it."""
 
 
 class _RedundantError(Exception):
-    """All that could happen next was, or will be, looked at in another order."""
+    """Every choice from here was explored, or will be, in another order."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Option:
+class _Choice:
+    """One request that can be decided next, and one outcome of it."""
+
     key: Key
     request: Request
     act: Callable[[], None] = field(compare=False)
-    costs: bool = False
+    is_fault: bool = False
+    """Whether it uses up one of the faults that a history may have."""
 
-    def meets(self, other: "_Option") -> bool:
+    def conflicts(self, other: "_Choice") -> bool:
         """Return whether it can make a difference which of the two comes first."""
-        if self.key[:-1] == other.key[:-1] or (self.costs and other.costs):
+        if self.key[:-1] == other.key[:-1] or (self.is_fault and other.is_fault):
             return True
-        return _meet(self.request, other.request) or _meet(other.request, self.request)
+        return _is_seen(self.request, other.request) or _is_seen(other.request, self.request)
 
 
-def _meet(one: Request, other: Request) -> bool:
+def _is_seen(one: Request, other: Request) -> bool:
+    """Return whether `other` can see what `one` writes."""
     if one.kind not in WRITES:
         return False
+    # A listing sees every write below its prefix.
     if other.kind == "list":
         return any(path.startswith(other.path) for path in _touched(one))
     return bool(_touched(one) & _touched(other))
 
 
 def _touched(request: Request) -> set[str]:
+    """Return the paths of the objects that a request is about."""
     return {*request.path.split(" ")} if request.kind == "delete" else {request.path}
 
 
 @dataclass(slots=True)
 class _Node:
-    """A moment with several options. `asleep` need not be looked at any more, here or before they meet something."""
+    """A point of the search at which there are several choices."""
 
-    options: dict[Key, _Option]
-    asleep: dict[Key, _Option]
+    choices: dict[Key, _Choice]
+    asleep: dict[Key, _Choice]
+    """The sleep set: choices explored in another order, not to be made before one that conflicts with them."""
     chosen: Key
     done: list[Key] = field(default_factory=list)
+    """The choices explored from here."""
 
     def next(self) -> bool:
-        """Choose what was not looked at yet. Whether there is anything."""
+        """Go on to a choice that was not explored yet. Return whether there is one."""
         self.done.append(self.chosen)
-        rest = [key for key in self.options if key not in self.asleep and key not in self.done]
+        rest = [key for key in self.choices if key not in self.asleep and key not in self.done]
         if rest:
             self.chosen = rest[0]
         return bool(rest)
 
-    def asleep_after(self) -> dict[Key, _Option]:
-        now = self.options[self.chosen]
-        before = self.asleep | {key: self.options[key] for key in self.done}
-        return {key: option for key, option in before.items() if not option.meets(now)}
+    def asleep_after(self) -> dict[Key, _Choice]:
+        """Return the sleep set of the next node: what conflicts with the choice made here wakes up."""
+        now = self.choices[self.chosen]
+        before = self.asleep | {key: self.choices[key] for key in self.done}
+        return {key: choice for key, choice in before.items() if not choice.conflicts(now)}
 
 
 class _Order:
-    """One of the orders: the path as far as it is known, and then whatever comes first."""
+    """One history: the decisions of the path, then the first choice everywhere, which extends it."""
 
     def __init__(self, path: list[_Node], faults: int) -> None:
         self._path, self._faults = path, faults
@@ -80,48 +93,53 @@ class _Order:
         self.steps: list[Key] = []
 
     def run(self, simulation: Simulation) -> bool:
-        """Run what was started in `simulation`, in this order. Whether it makes a difference."""
+        """Run the actors of `simulation` in this order.
+
+        Return whether the history is a new one.
+        """
         try:
-            simulation.run(lambda: self._choose(self._options(simulation)))
+            simulation.run(lambda: self._decide(self._choices(simulation)))
             while simulation.late:
-                self._choose(self._ends(simulation, simulation.late[0]))
+                self._decide(self._ends(simulation, simulation.late[0]))
         except _RedundantError:
             return False
         return True
 
-    def _choose(self, found: Iterable[_Option]) -> None:
-        options = {option.key: option for option in found}
+    def _decide(self, found: Iterable[_Choice]) -> None:
+        """Repeat the choice of the path at this step, or extend the path by the first one awake."""
+        choices = {choice.key: choice for choice in found}
         if self._depth == len(self._path):
             asleep = self._path[-1].asleep_after() if self._path else {}
-            awake = [key for key in options if key not in asleep]
+            awake = [key for key in choices if key not in asleep]
             if not awake:
                 raise _RedundantError
-            self._path.append(_Node(options, asleep, awake[0]))
+            self._path.append(_Node(choices, asleep, awake[0]))
         node = self._path[self._depth]
-        assert node.options.keys() == options.keys(), "the same decisions lead elsewhere"
-        node.options = options
+        assert node.choices.keys() == choices.keys(), "the same decisions lead elsewhere"
+        node.choices = choices  # those of the new simulation
         self._depth += 1
         self.steps.append(node.chosen)
-        self._faults -= options[node.chosen].costs
-        options[node.chosen].act()
+        self._faults -= choices[node.chosen].is_fault
+        choices[node.chosen].act()
 
-    def _options(self, simulation: Simulation) -> Iterator[_Option]:
+    def _choices(self, simulation: Simulation) -> Iterator[_Choice]:
+        """Yield what can happen next while actors wait."""
         for one in sorted(simulation.waiting, key=_name):
-            yield _option(one, "serve", partial(simulation.serve, one))
+            yield _choice(one, "serve", partial(simulation.serve, one))
             if one.request.kind == "swap" and self._faults:
-                yield _option(one, "lose", partial(simulation.lose, one, after=True), costs=True)
-                yield _option(one, "delay", partial(simulation.delay, one), costs=True)
+                yield _choice(one, "lose", partial(simulation.lose, one, after=True), is_fault=True)
+                yield _choice(one, "delay", partial(simulation.delay, one), is_fault=True)
         for one in simulation.late:
-            yield _option(one, "land", partial(simulation.land, one))
+            yield _choice(one, "land", partial(simulation.land, one))
 
-    def _ends(self, simulation: Simulation, one: Waiting) -> Iterator[_Option]:
-        """Yield what may become of a write that is under way when all have come to an end."""
-        yield _option(one, "land", partial(simulation.land, one))
-        yield _option(one, "vanish", partial(simulation.late.remove, one))
+    def _ends(self, simulation: Simulation, one: Waiting) -> Iterator[_Choice]:
+        """Yield what may become of a write that is still under way when all actors have ended."""
+        yield _choice(one, "land", partial(simulation.land, one))
+        yield _choice(one, "vanish", partial(simulation.late.remove, one))
 
 
-def _option(one: Waiting, what: str, act: Callable[[], None], costs: bool = False) -> _Option:
-    return _Option((*_name(one), what), one.request, act, costs)
+def _choice(one: Waiting, outcome: str, act: Callable[[], None], is_fault: bool = False) -> _Choice:
+    return _Choice((*_name(one), outcome), one.request, act, is_fault)
 
 
 def _name(one: Waiting) -> tuple[str, str, str, int]:
@@ -129,15 +147,15 @@ def _name(one: Waiting) -> tuple[str, str, str, int]:
 
 
 Begin = Callable[[Simulation], Callable[[], object]]
-"""Starts the actors, and returns what is to be done when all of them have come to an end."""
+"""Starts the actors in a simulation, and returns a function that checks the result when all of them have ended."""
 
 
 def play_in_every_order(begin: Begin, faults: int = 0) -> int:
-    """Play a history in every order of its requests that makes a difference. How many there are.
+    """Play a history in every order of its requests that makes a difference.
 
-    `begin` starts the same actors in a new simulation for each, and what it returns checks what came of it. Up to
-    `faults` swaps in each order are not answered: they took effect, or do so later, at the very end, or never. Any
-    error ends it all, with a note of the steps that led there.
+    Return how many there are. `begin` starts the same actors in a new simulation for each order. Up to `faults` swaps
+    in each order are not answered: they took effect, or do so later, or at the very end, or never. Any error ends the
+    exploration, with a note of the steps that led there.
     """
     path: list[_Node] = []
     count = 0
@@ -153,6 +171,7 @@ def play_in_every_order(begin: Begin, faults: int = 0) -> int:
             except Exception as error:
                 error.add_note("in this order: " + ", ".join(" ".join(map(str, step)) for step in order.steps))
                 raise
+        # Back to the last point of the path from which there is another choice.
         while path and not path[-1].next():
             path.pop()
         if not path:

@@ -1,4 +1,7 @@
-"""Fixtures for pytest. In a `conftest.py`: `pytest_plugins = ["pyspark_checkpointer.testing.plugin"]`."""
+"""Fixtures for pytest.
+
+In a `conftest.py`: `pytest_plugins = ["pyspark_checkpointer.testing.plugin"]`.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -14,15 +17,15 @@ CrashPoints = Callable[..., Iterator[CrashPoint]]
 
 @pytest.fixture(name="checkpoint_root")
 def _checkpoint_root(tmp_path: Path) -> str:
-    """A folder for a store that is not there yet."""
+    """Return the path of a folder for a store. The folder does not exist yet."""
     return str(tmp_path / "root")
 
 
 @pytest.fixture(name="checkpoint_faults")
 def _checkpoint_faults() -> Iterator[Faults]:
-    """Faults that every root opened during the test meets, in this process.
+    """Yield the faults that every root meets which this process opens during the test.
 
-    What fails is tried again: `checkpoint_faults.fail("put", times=100)` lets an operation fail.
+    A failed request is tried again: `checkpoint_faults.fail("put", times=100)` lets an operation fail.
     """
     with injected(Faults()) as faults:
         yield faults
@@ -30,7 +33,7 @@ def _checkpoint_faults() -> Iterator[Faults]:
 
 @pytest.fixture(name="crash_points")
 def _crash_points(tmp_path: Path) -> CrashPoints:
-    """`for point in crash_points(job)`: the job dies at every place, each time on a folder of its own."""
+    """Return `crash_points` with a folder for each point: `for point in crash_points(job)`."""
     numbers = itertools.count(1)
 
     def play(run: Job, setup: Job | None = None) -> Iterator[CrashPoint]:

@@ -1,4 +1,4 @@
-"""A request on its way to a store, and what can hold it up."""
+"""A request on its way to a store, and what a test does with it there."""
 
 import threading
 from collections.abc import Awaitable, Callable
@@ -9,50 +9,57 @@ from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import ConflictError
 from pyspark_checkpointer.manifests.digest import Bytes
 
-PATIENCE = 30.0
-"""Seconds after which a held request gives up, so that a broken test fails and does not hang."""
-
+MAX_HELD_SECONDS = 30.0
+"""Seconds after which a held request fails, so that a broken test fails and does not hang."""
 
 KINDS = ("get", "get_range", "put", "swap", "list", "delete", "leftovers", "discard")
+"""All kinds of requests."""
 
 WRITES = ("put", "swap", "delete")
-"""The kinds that may land late."""
+"""The kinds of requests that change the store, and so may land late."""
 
 
 class CrashError(Exception):
-    """The process of this store's user died: no request of it is served any more."""
+    """The process that uses this store has died: none of its requests is served any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request; `kind` is one of `KINDS`."""
+    """One request of a store."""
 
     kind: str
+    """One of `KINDS`."""
     path: str
+    """The path, or the prefix of a listing; of a deletion all paths, with blanks between them."""
     number: int
+    """The position among all requests, from 1."""
     size: int = 0
+    """Bytes of `data`."""
     data: Bytes = field(default=b"", repr=False)
+    """The bytes to write."""
     expected: str | None = None
+    """The version that a swap expects."""
 
 
 Send = Callable[[Request], Awaitable[Any]]
-"""Hands a request on; the answer of the store, or its error."""
+"""Sends a request on, and returns the answer of the store or raises its error."""
 
 Fault = Callable[[Request, Send], Awaitable[Any]]
-"""Stands in for `Send`: what it returns or raises is what the caller gets."""
+"""Stands in for `Send`: the caller gets what it returns or raises."""
 
 
 class LateWrite:
-    """A put, swap or delete that its sender believes lost, and that may still land."""
+    """A put, swap or delete without an answer, which may still take effect."""
 
     def __init__(self, request: Request, send: Send) -> None:
         self.request, self._send = request, send
 
     def land(self) -> bool:
-        """Let it arrive now. Whether it took effect."""
+        """Let the write reach the store now. Return whether it took effect."""
         return runtime.run_sync(self.arrive())
 
     async def arrive(self) -> bool:
+        """Do as `land`, on the event loop."""
         try:
             await self._send(self.request)
         except ConflictError:
@@ -61,19 +68,20 @@ class LateWrite:
 
 
 class Gate:
-    """Holds requests until it is opened."""
+    """A fault that holds requests until the test opens it."""
 
     def __init__(self) -> None:
         self._reached, self._opened = threading.Event(), threading.Event()
 
     def __call__(self, request: Request) -> None:
         self._reached.set()
-        if not self._opened.wait(PATIENCE):
+        if not self._opened.wait(MAX_HELD_SECONDS):
             raise AssertionError(f"{request} was held and never let go")
 
     def wait(self) -> None:
-        """Until a request stands before it."""
-        assert self._reached.wait(PATIENCE), "no request came to the gate"
+        """Wait until a request is held."""
+        assert self._reached.wait(MAX_HELD_SECONDS), "no request came to the gate"
 
     def open(self) -> None:
+        """Let all requests pass, now and later."""
         self._opened.set()

@@ -1,8 +1,16 @@
-"""Several actors on one store, in an order that a test decides: the real code, one store request at a time.
+"""Simulation of several actors on one store, in an order that a test decides.
 
-Each actor is a coroutine with a store of its own. Whenever all of them wait for an answer, the test says what happens
-next: one request is served, or its answer is lost, or it stays under way and lands later, or an actor dies. Nothing
-else decides anything: the same decisions give the same history.
+The actors run the real code; the test decides about one request at a time.
+
+Each actor is a coroutine with a store of its own. Whenever all of them wait for an answer, the test decides what
+happens next: one request is served, or its answer is lost, or it stays under way and lands later, or an actor dies.
+Nothing else decides anything, so the same decisions give the same history.
+
+A request is in one of these states:
+
+    waiting    in `Simulation.waiting`: sent, and neither served nor answered
+    late       in `Simulation.late`: its sender believes it lost, and it may still take effect
+    over       in neither: answered, or lost for good
 """
 
 import asyncio
@@ -17,7 +25,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from pyspark_checkpointer.errors import DependencyError, StoreRefusedError
-from pyspark_checkpointer.storage.base import Page, Store
+from pyspark_checkpointer.storage.base import ListingPage, Store
 from pyspark_checkpointer.storage.memory.store import MemoryStore, forget
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.requests import WRITES, CrashError, Request, Send
@@ -25,20 +33,21 @@ from pyspark_checkpointer.testing.store import FaultyStore
 
 T = TypeVar("T")
 
-DAWN = datetime(2024, 1, 1, tzinfo=UTC)
+START = datetime(2024, 1, 1, tzinfo=UTC)
+"""The time at which every simulation begins."""
 
 _names = itertools.count(1)
 
 
 class StuckError(Exception):
-    """Nobody waits for a request, and somebody has not come to an end: the code waits for what is not simulated."""
+    """The code waits for something that is not simulated: no actor has a request, and some have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
     """A request that reached the store, and whether it changed anything there.
 
-    `context` is that of the code that made it, which may have come to another end since.
+    `context` is the context of the code that sent it, which may have gone on since.
     """
 
     actor: str
@@ -49,10 +58,11 @@ class Effect:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that has not been served. `number` counts the equal ones of its actor."""
+    """A request that has not been served."""
 
     actor: str
     number: int
+    """Its position among the requests of its actor with the same kind and path, from 1."""
     request: Request
     send: Send = field(repr=False)
     answer: "asyncio.Future[Any]" = field(repr=False)
@@ -60,13 +70,14 @@ class Waiting:
 
 
 class _Selector(selectors.SelectSelector):
-    """Asked by the event loop when nothing is left to do but to wait: the moment to decide what happens next."""
+    """A selector that calls `idle` when its event loop has nothing left to do but to wait."""
 
     def __init__(self, idle: Callable[[float | None], None]) -> None:
         super().__init__()
         self._idle = idle
 
     def select(self, timeout: float | None = None) -> list[Any]:
+        # With a timeout of 0 the loop has callbacks to run, and does not wait.
         if timeout is None or timeout > 0:
             self._idle(timeout)
         return []
@@ -84,16 +95,17 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class Simulation:
-    """A store in memory, and those who use it.
+    """A store in memory, and the actors that use it.
 
-    `watch` is told of each effect on the store, before anybody else is; what it raises ends the simulation.
+    `watch` is called with each effect on the store, before the actor has its answer. What it raises ends the
+    simulation.
     """
 
     def __init__(self, watch: Callable[[Effect], None] = lambda effect: None) -> None:
         self.store = MemoryStore(f"memory://simulation-{next(_names)}")
         self.waiting: list[Waiting] = []
         self.late: list[Waiting] = []
-        """Writes whose senders believe them lost, and that may still land."""
+        """Writes that their senders believe lost, and that may still land."""
         self.steps = 0
         self.watch = watch
         self._step: Callable[[], None] = lambda: None
@@ -103,25 +115,29 @@ class Simulation:
         self._counts: Counter[tuple[str, str, str]] = Counter()
 
     def store_of(self, actor: str) -> Store:
-        """Return an actor's way to the store."""
-        return FaultyStore(self.store, _Stage(self, actor))
+        """Return the store as an actor uses it."""
+        return FaultyStore(self.store, _SimulatedFaults(self, actor))
 
     def start(self, actor: str, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Let an actor do something, from the next step on. It may do several things at once."""
+        """Start a task of an actor, which may have several at the same time."""
         task = self._loop.create_task(work)
         self._tasks[task] = actor
         return task
 
     def run(self, step: Callable[[], None]) -> None:
-        """Until everybody has come to an end; `step` is called when all wait, and decides what happens next.
+        """Run until all actors have ended.
 
-        Raises what an actor raised, unless it had been killed.
+        `step` is called when all of them wait, and decides what happens next. Raises what an actor raised, unless it
+        had been killed.
         """
         self._step = step
         self._loop.run_until_complete(self._until_done())
 
     def play(self, actor: str, work: Coroutine[Any, Any, T]) -> T:
-        """One thing done from beginning to end while all others stand still."""
+        """Run one task of an actor from beginning to end while all others stand still.
+
+        Return its result.
+        """
         mine, step, serving = self.start(actor, work), self._step, self.waiting
         self.waiting = []
         self._step = lambda: self.serve(self.waiting[0])
@@ -129,12 +145,13 @@ class Simulation:
             return self._loop.run_until_complete(mine)
         finally:
             self._step, self.waiting = step, serving
-            if mine.done():  # else the watcher has ended it all, and `close` has to forget it
+            if mine.done():  # else the watcher has ended the simulation, and `close` cancels the task
                 self._tasks.pop(mine, None)
 
     def close(self) -> None:
-        """Forget what did not come to an end, and the store."""
-        self._dead.update(self._tasks.values())  # what they still ask for, to tidy up, would wait for ever
+        """Cancel the tasks that have not ended, and drop the store."""
+        # Dead actors are refused at once: a request that they still make, to tidy up, would wait for ever.
+        self._dead.update(self._tasks.values())
         for task in self._tasks:
             task.cancel()
         self._step = lambda: None
@@ -146,7 +163,7 @@ class Simulation:
     # ---- what can happen next ------------------------------------------------------------------------------------
 
     def serve(self, one: Waiting) -> None:
-        """The request takes effect, or is refused, and is answered."""
+        """Let a request reach the store and be answered, or refused."""
         self._take(one)
         answer, refusal = self._reach(one)
         if refusal is None:
@@ -155,18 +172,18 @@ class Simulation:
             one.answer.set_exception(refusal)
 
     def serve_stale(self, one: Waiting, drop: Sequence[str]) -> None:
-        """A listing is answered that does not know some of what is there."""
+        """Answer a listing without some of the objects that are there."""
         self._take(one)
         page, _ = self._reach(one)
-        assert isinstance(page, Page)
-        one.answer.set_result(Page([entry for entry in page.entries if entry.path not in drop], page.more))
+        assert isinstance(page, ListingPage)
+        one.answer.set_result(ListingPage([entry for entry in page.entries if entry.path not in drop], page.more))
 
     def lose(self, one: Waiting, *, after: bool) -> None:
-        """No answer comes: before the request took effect, or after it did."""
+        """Lose the answer to a request, before or (`after`) after it took effect."""
         self._fail(one, DependencyError, after=after)
 
     def refuse(self, one: Waiting) -> None:
-        """The store will not do it, such as for a right that is missing or a disk that is full."""
+        """Let the store refuse a request for good, as where a right is missing or a disk is full."""
         self._fail(one, StoreRefusedError, after=False)
 
     def _fail(self, one: Waiting, error: type[Exception], *, after: bool) -> None:
@@ -176,18 +193,18 @@ class Simulation:
         one.answer.set_exception(error(f"{one.request.kind} {one.request.path}: failed by the simulation"))
 
     def delay(self, one: Waiting) -> None:
-        """No answer comes, and the write may land later."""
+        """Lose the answer to a write, which may land later."""
         self.late.append(one)
         self.lose(one, after=False)
 
     def land(self, one: Waiting) -> None:
-        """A write that was given up arrives."""
+        """Let a late write reach the store."""
         self.late.remove(one)
         self.steps += 1
         self._reach(one)
 
     def kill(self, actor: str, *, in_flight: bool = False) -> None:
-        """The actor's process is gone; what it has sent is lost, or (`in_flight`) its writes may still land."""
+        """Kill an actor. Its requests are lost, or (`in_flight`) its writes may still land."""
         self.steps += 1
         self._dead.add(actor)
         for one in [one for one in self.waiting if one.actor == actor]:
@@ -197,6 +214,7 @@ class Simulation:
             one.answer.set_exception(CrashError("died"))
 
     def is_dead(self, actor: str) -> bool:
+        """Return whether an actor was killed."""
         return actor in self._dead
 
     # ---- within --------------------------------------------------------------------------------------------------
@@ -205,7 +223,7 @@ class Simulation:
         if self.waiting:
             self._step()
         elif timeout is not None:
-            self._loop.seconds += timeout
+            self._loop.seconds += timeout  # everybody sleeps: go to the moment when the first one wakes up
         else:
             raise StuckError(f"after {self.steps} steps nobody can go on: {sorted(set(self._tasks.values()))}")
 
@@ -214,10 +232,14 @@ class Simulation:
         self.waiting.remove(one)
 
     def _reach(self, one: Waiting) -> tuple[Any, Exception | None]:
-        """What the store answers, or why it refuses; what the watcher raises goes up. A store in memory never waits."""
+        """Let a request reach the store.
+
+        Return the answer, or the error. What the watcher raises is raised.
+        """
         before = self.store.objects.get(one.request.path)
         answer = None
         try:
+            # A store in memory never waits, so its coroutine ends at the first step.
             one.send(one.request).send(None)  # type: ignore[attr-defined]
         except StopIteration as done:
             answer = done.value
@@ -236,7 +258,8 @@ class Simulation:
                 if error is not None and not (isinstance(error, CrashError) and actor in self._dead):
                     raise error
 
-    async def _wait(self, actor: str, request: Request, send: Send) -> Any:
+    async def wait(self, actor: str, request: Request, send: Send) -> Any:
+        """Wait until a request of an actor is decided. Return the answer to it."""
         if actor in self._dead:
             raise CrashError("died before")
         kind = (actor, request.kind, request.path)
@@ -246,38 +269,42 @@ class Simulation:
         try:
             return await one.answer
         finally:
-            if one.answer.cancelled() and one in self.waiting:  # given up by its sender, and still under way
+            # Its sender gave it up, and it is still under way.
+            if one.answer.cancelled() and one in self.waiting:
                 self.waiting.remove(one)
                 if request.kind in WRITES:
                     self.late.append(one)
 
 
-class _Stage(Faults):
-    """In place of faults: every request waits until the simulation says what becomes of it."""
+class _SimulatedFaults(Faults):
+    """Faults of one actor: every request waits until the simulation decides about it."""
 
     def __init__(self, simulation: Simulation, actor: str) -> None:
         super().__init__()
         self._simulation, self._actor = simulation, actor
 
     async def serve(self, request: Request, send: Send) -> Any:
-        return await self._simulation._wait(self._actor, request, send)
+        return await self._simulation.wait(self._actor, request, send)
 
 
 class SimulatedHost:
-    """Time that passes by one second a step, wrong by `skew`; tokens that are counted; everything computed at once."""
+    """A `Host` whose time passes by one second a step, plus `skew`, and whose tokens are counted.
+
+    Computations are done at once, in the calling thread.
+    """
 
     def __init__(self, simulation: Simulation, name: int, skew: timedelta = timedelta(0)) -> None:
         self._simulation, self.name, self._skew = simulation, name, skew
         self.drawn = 0
 
     def now(self) -> datetime:
-        return DAWN + timedelta(seconds=self._simulation.steps) + self._skew
+        return START + timedelta(seconds=self._simulation.steps) + self._skew
 
     def clock(self) -> int:
         return self._simulation.steps * 1_000_000_000
 
     def token(self, digits: int) -> str:
-        """Never the same twice: the host's number, then a count."""
+        """Return the host's number, then a count: never the same twice."""
         self.drawn += 1
         return f"{self.name:04x}{self.drawn:0{digits - 4}x}"
 

@@ -1,74 +1,63 @@
-"""A store with faults in the way of its requests."""
+"""A store whose requests meet faults."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from pyspark_checkpointer.manifests.digest import Bytes
-from pyspark_checkpointer.storage.base import Blob, Leftover, Listing, Page, S, Store
+from pyspark_checkpointer.storage.base import Blob, ListingPage, S, Store, WrappedStore, WriteLeftover
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.requests import Request
 
 T = TypeVar("T")
 
 
-class FaultyStore(Listing):
-    """`inner`, through `faults`: any store, from `open_store` or one of your own."""
+class FaultyStore(WrappedStore):
+    """`inner` with faults: any store, from `open_store` or one of your own."""
 
     def __init__(self, inner: Store, faults: Faults | None = None) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.faults = faults or Faults()
 
     def __repr__(self) -> str:
         return f"<FaultyStore {self.inner.url}>"
 
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def fencing(self) -> bool:
-        return self.inner.fencing
-
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
-        return await self._ask("get", path, lambda _: self.inner.get(path, limit=limit))
+        return await self._send("get", path, lambda _: self.inner.get(path, limit=limit))
 
     async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
-        """As one piece: a fault may have to change it."""
+        """Read as `get` does, in one piece, so that a fault can change it."""
         sink = make()
         sink.update((await self.get(path, limit=limit)).data)
         return sink
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        return await self._ask("get_range", path, lambda _: self.inner.get_range(path, offset, length))
+        return await self._send("get_range", path, lambda _: self.inner.get_range(path, offset, length))
 
     async def put(self, path: str, data: Bytes) -> None:
-        await self._ask("put", path, lambda asked: self.inner.put(path, asked.data), data)
+        await self._send("put", path, lambda asked: self.inner.put(path, asked.data), data)
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         def swap(asked: Request) -> Awaitable[str]:
             return self.inner.compare_and_swap(path, bytes(asked.data), expected)
 
-        return await self._ask("swap", path, swap, data, expected)
+        return await self._send("swap", path, swap, data, expected)
 
-    async def list_page(self, prefix: str, more: object | None = None) -> Page:
-        return await self._ask("list", prefix, lambda _: self.inner.list_page(prefix, more))
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
+        return await self._send("list", prefix, lambda _: self.inner.list_page(prefix, more))
 
     async def folders(self, prefix: str) -> Sequence[str]:
-        return await self._ask("list", prefix, lambda _: self.inner.folders(prefix))
+        return await self._send("list", prefix, lambda _: self.inner.folders(prefix))
 
     async def delete(self, paths: Sequence[str]) -> None:
-        await self._ask("delete", " ".join(paths), lambda _: self.inner.delete(paths))
+        await self._send("delete", " ".join(paths), lambda _: self.inner.delete(paths))
 
-    async def leftovers(self) -> Sequence[Leftover]:
-        return await self._ask("leftovers", "", lambda _: self.inner.leftovers())
+    async def leftovers(self) -> Sequence[WriteLeftover]:
+        return await self._send("leftovers", "", lambda _: self.inner.leftovers())
 
-    async def discard(self, leftovers: Sequence[Leftover]) -> None:
-        await self._ask("discard", "", lambda _: self.inner.discard(leftovers))
+    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
+        await self._send("discard", "", lambda _: self.inner.discard(leftovers))
 
-    async def close(self) -> None:
-        await self.inner.close()
-
-    async def _ask(
+    async def _send(
         self,
         kind: str,
         path: str,

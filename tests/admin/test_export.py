@@ -19,7 +19,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId
-from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.storage.request_path import RetryingStore
 from pyspark_checkpointer.testing.requests import Request, Send
 from pyspark_checkpointer.testing.store import FaultyStore
 from tests.conftest import Root

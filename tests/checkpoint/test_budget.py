@@ -14,10 +14,9 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.manifests.segments import INLINE
 from pyspark_checkpointer.storage import open_store
-from pyspark_checkpointer.storage.base import Blob, Page
-from pyspark_checkpointer.storage.limiting import LimitedStore
+from pyspark_checkpointer.storage.base import Blob, ListingPage
 from pyspark_checkpointer.storage.memory.store import MemoryStore
-from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.storage.request_path import LimitedStore, RetryingStore
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 from tests.conftest import Root
@@ -150,7 +149,7 @@ class Waves(MemoryStore):
         await self._travel()
         return await super().get(path, limit=limit)
 
-    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         await self._travel()
         return await super().list_page(prefix, more)
 

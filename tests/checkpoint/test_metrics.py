@@ -25,9 +25,9 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Manifest, Operator
 from pyspark_checkpointer.manifests.segments import INLINE
+from pyspark_checkpointer.runtime import user_functions
 from pyspark_checkpointer.runtime.host import SystemHost
-from pyspark_checkpointer.storage.limiting import LimitedStore
-from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.storage.request_path import LimitedStore, RetryingStore
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 from tests.servers import Server
@@ -672,8 +672,8 @@ print("done")
 def test_records_that_nobody_takes_are_dropped_and_said_to_be(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pyspark_checkpointer.runtime._callbacks", runtime._Callbacks())
-    monkeypatch.setattr("pyspark_checkpointer.runtime.MAX_CALLBACKS", 2)
+    monkeypatch.setattr(user_functions, "_queue", user_functions.CallQueue())
+    monkeypatch.setattr(user_functions, "MAX_WAITING_CALLS", 2)
     held = threading.Event()
     client = world.actor(metrics=lambda record: held.wait(30))
     line(client, 5)

@@ -13,7 +13,8 @@ PROJECT = str(Path(__file__).parents[2] / "src")
 BEGIN = f"""
 import asyncio, atexit, multiprocessing, os, signal, sys, threading, time
 sys.path.insert(0, {PROJECT!r})
-from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, runtime
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer
+from pyspark_checkpointer.runtime import process_exit
 from pyspark_checkpointer.storage.local.store import LocalStore
 
 put = LocalStore._put
@@ -121,7 +122,7 @@ def test_a_commit_that_fails_after_the_last_line_is_said_aloud(tmp_path: Path) -
 def test_a_commit_that_takes_too_long_is_said_aloud(tmp_path: Path) -> None:
     done = end(
         tmp_path,
-        "runtime.FINISH_SECONDS, runtime._SILENT_SECONDS = 0.5, 0.1",
+        "process_exit.FINISH_SECONDS, process_exit.SILENT_SECONDS = 0.5, 0.1",
         "LocalStore._put = lambda self, path, data: time.sleep(3)",
         "save()",
     )

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_checkpointer import Checkpointer, runtime
-from pyspark_checkpointer.runtime import _Unfinished, run_sync
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.runtime import process_exit, run_sync
+from pyspark_checkpointer.runtime.process_exit import UnfinishedWork
 from pyspark_checkpointer.storage.local.store import LocalStore
 
 
@@ -16,7 +17,7 @@ async def _fail() -> None:
     raise OSError(28, "No space left on device")
 
 
-async def _ended(unfinished: _Unfinished, *, tell: bool) -> None:
+async def _ended(unfinished: UnfinishedWork, *, tell: bool) -> None:
     task = asyncio.ensure_future(_fail())
     unfinished.add(task, "the commit of 7")
     await asyncio.wait([task])
@@ -28,8 +29,8 @@ def test_a_dropped_client_whose_commit_failed_is_freed(tmp_path: Path, monkeypat
     def full(self: LocalStore, path: str, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    unfinished = _Unfinished()
-    monkeypatch.setattr(runtime, "_unfinished", unfinished)
+    unfinished = UnfinishedWork()
+    monkeypatch.setattr(process_exit, "_unfinished", unfinished)
     client = Checkpointer(tmp_path / "root")
     monkeypatch.setattr(LocalStore, "_put", full)
     with client.begin(background=True) as cp:
@@ -46,7 +47,7 @@ def test_a_dropped_client_whose_commit_failed_is_freed(tmp_path: Path, monkeypat
 
 
 def test_a_failure_that_nobody_was_told_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    unfinished = _Unfinished()
+    unfinished = UnfinishedWork()
     run_sync(_ended(unfinished, tell=False))
     for _ in range(2):
         unfinished.finish()
@@ -57,20 +58,20 @@ def test_a_failure_that_nobody_was_told_is_said_once(caplog: pytest.LogCaptureFi
 
 
 def test_a_failure_that_somebody_was_told_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
-    unfinished = _Unfinished()
+    unfinished = UnfinishedWork()
     run_sync(_ended(unfinished, tell=True))
     unfinished.finish()
     assert caplog.messages == []
 
 
 def test_a_failure_told_before_the_loop_noted_it_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
-    async def tell_at_once(unfinished: _Unfinished) -> None:
+    async def tell_at_once(unfinished: UnfinishedWork) -> None:
         task = asyncio.ensure_future(_fail())
         task.add_done_callback(unfinished.told)
         unfinished.add(task, "the commit of 7")
         await asyncio.gather(task, return_exceptions=True)
 
-    unfinished = _Unfinished()
+    unfinished = UnfinishedWork()
     run_sync(tell_at_once(unfinished))
     unfinished.finish()
     assert caplog.messages == []
@@ -85,7 +86,7 @@ def test_work_cancelled_just_now_does_not_break_the_end(caplog: pytest.LogCaptur
         await asyncio.wait([task])
         return task
 
-    unfinished = _Unfinished()
-    unfinished._work[run_sync(cancelled())] = "the commit of 7"
+    unfinished = UnfinishedWork()
+    unfinished._running[run_sync(cancelled())] = "the commit of 7"
     unfinished.finish()
     assert caplog.messages == []

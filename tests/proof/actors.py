@@ -33,7 +33,7 @@ from pyspark_checkpointer.errors import (
     SavepointNotFoundError,
 )
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, CheckpointId, Manifest
-from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.storage.request_path import RetryingStore
 from pyspark_checkpointer.testing.simulation import SimulatedHost, Simulation
 from tests.proof.histories import History, Operation, digest, id_of
 from tests.proof.judge import DEED, END, Deed, GarbageClassifier, Violation

@@ -144,7 +144,7 @@ PLANTED = (
     Planted(
         "a refused read-back taken for a failure",
         compare_and_swap.decide,
-        "except NOT_TOLD as error:",
+        "except READ_FAILURES as error:",
         "except RetryableError as error:",
     ),
     Planted(

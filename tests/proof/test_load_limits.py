@@ -69,7 +69,9 @@ def test_a_thousand_operators_in_one_checkpoint(tmp_path: Path, effort: Effort, 
     report = measure("operators", folder=str(tmp_path / "root"), count=number, commits=commits)
     assert (report["wrong"], report["findings"], report["retired"]) == (0, 0, commits)
     assert report["restore"] == {"get": 2}
+    read = sum(cost.pop("get", 0) for cost in report["commits"])
     assert all(cost == {"put": TOUCHED + 1, "swap": 1} for cost in report["commits"]), "an object for each, a manifest"
+    assert read <= TOUCHED * commits, "deltas of bytes are folded now and then, each of them about once"
     assert max(report["metadata"]) < 8192 + OPERATOR * number
     assert report["job"] < 32 * MIB + 32 * 1024 * number
     assert report["verify"] < 32 * MIB + OPERATOR * 8 * number * commits

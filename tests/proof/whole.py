@@ -11,7 +11,7 @@ from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.verify import Verification
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
-from pyspark_checkpointer.consumers.inspect import survey
+from pyspark_checkpointer.consumers.inspect import read_consumers
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.positions_json import Marker, encode_marker
@@ -51,7 +51,7 @@ class Whole:
         cp.snapshot("own", 0, b"prepared")
         cp.delta("chain", 0, b"prepared too")
         cp.prepare()
-        self._objects = MemoryStore(self.url)._space.objects
+        self._objects = MemoryStore(self.url).objects
         self._keep_progress()
         self.readers = self._readers()
         self.before = {name: read() for name, read in self.readers.items()}
@@ -113,7 +113,7 @@ class Whole:
         return self.client().verify()
 
     def survey(self) -> Any:
-        return run_sync(survey(MemoryStore(self.url)))
+        return run_sync(read_consumers(MemoryStore(self.url)))
 
     # ---- its bytes -----------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ from pyspark_checkpointer.manifests.model import (
     SparkProgress,
 )
 from pyspark_checkpointer.storage import url
-from pyspark_checkpointer.storage.base import Blob, Entry
+from pyspark_checkpointer.storage.base import Blob, ListedObject
 from pyspark_checkpointer.table import parquet
 from pyspark_checkpointer.table.reader import Reader, Version
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
@@ -257,8 +257,8 @@ class OneFile:
     async def folders(self, prefix: str) -> list[str]:
         return [f"{prefix}1/", f"{prefix}0001/"]
 
-    async def list(self, prefix: str) -> list[Entry]:
-        return [Entry(f"{prefix}1", len(self.data))]
+    async def list(self, prefix: str) -> list[ListedObject]:
+        return [ListedObject(f"{prefix}1", len(self.data))]
 
 
 def spark(data: bytes) -> object:

@@ -1,4 +1,4 @@
-"""A fresh store of each kind. What a test may not assume of some kind is said by `kinds` in its parameters."""
+"""A fresh store of each kind. The mark `kinds` names the kinds that a test is for."""
 
 import uuid
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Place:
 
 @pytest.fixture
 def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Place]:
-    """Makes a root of a kind; the servers behind two of them start when first asked for."""
+    """Return a function that makes a root of a kind. The servers of two kinds start with their first root."""
 
     def make(kind: str) -> Place:
         name = uuid.uuid4().hex
@@ -47,7 +47,7 @@ def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], 
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, place_of: Callable[[str], Place]) -> Place:
-    """The root of the kind that the test is parametrised with, every kind unless it says otherwise."""
+    """Return a root of the kind that the test is parametrised with: every kind, unless its mark says otherwise."""
     return place_of(request.param)
 
 

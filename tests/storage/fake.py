@@ -1,4 +1,4 @@
-"""A server that answers as a test says: what real ones do only when they are in trouble."""
+"""A server that answers as a test says, also with what real servers answer only in trouble."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class FakeServer(ThreadingHTTPServer):
-    """Notes each request as "METHOD path", and answers it with the next answer; the last one stays."""
+    """A server that notes each request as "METHOD path" and gives the next answer, and the last one for ever."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -65,7 +65,7 @@ def serving(*answers: Answer) -> Iterator[FakeServer]:
 
 
 def says(status: int, code: str, message: str = "as the test says") -> Answer:
-    """An error of the service, in the form that both clouds understand."""
+    """Return an error of the service, in a form that the clients of both clouds understand."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         text = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{message}</Message></Error>'
@@ -81,7 +81,7 @@ def says(status: int, code: str, message: str = "as the test says") -> Answer:
 
 
 def breaks_off(promised: int, sent: int) -> Answer:
-    """An object whose connection is closed before its end."""
+    """Return an object whose connection is closed before its end."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(206 if "Range" in handler.headers or "x-ms-range" in handler.headers else 200)
@@ -102,7 +102,7 @@ def breaks_off(promised: int, sent: int) -> Answer:
 
 
 def serves(size: int, date: str | None) -> Answer:
-    """An object of zeros, or as much of it as is asked for, by a server whose clock says `date`."""
+    """Return an object of zeros, or the range that is asked for, from a server whose clock says `date`."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         asked = handler.headers.get("x-ms-range") or handler.headers.get("Range")
@@ -128,7 +128,7 @@ def serves(size: int, date: str | None) -> Answer:
 
 
 def says_nothing(handler: BaseHTTPRequestHandler) -> None:
-    """No answer until the client has gone."""
+    """Give no answer until the client has gone."""
     handler.close_connection = True
     handler.connection.settimeout(20)
     try:

@@ -1,4 +1,4 @@
-"""What only the stores in a cloud can get wrong: memory, pages of listings, uploads in parts, dropped connections."""
+"""Behaviour of cloud stores alone: memory, pages of listings, uploads in parts, dropped connections."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ import pytest
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import DependencyError, InvalidStateError
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import Entry, Leftover, ObjectNotFoundError, cloud, open_store
+from pyspark_checkpointer.storage import ListedObject, ObjectNotFoundError, WriteLeftover, cloud, open_store
 from tests.storage.conftest import Place
 from tests.storage.fake import Answer, says, serves, serving
 
@@ -68,13 +68,13 @@ def test_a_listing_of_s3_goes_on_to_the_last_page(place_of: Callable[[str], Plac
         await asyncio.gather(*(store.put(f"a/{number}", b"1") for number in range(7)))
 
     run_sync(put_all())
-    assert run_sync(store.list("")) == [Entry(f"a/{number}", 1) for number in range(7)]
+    assert run_sync(store.list("")) == [ListedObject(f"a/{number}", 1) for number in range(7)]
 
 
 def test_a_listing_of_azure_goes_on_to_the_last_page(
     place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_checkpointer.storage.azure.store._PAGE", 2)
+    monkeypatch.setattr("pyspark_checkpointer.storage.azure.store._PAGE_SIZE", 2)
     store = place_of("azure").open()
 
     async def put_all() -> None:
@@ -82,14 +82,14 @@ def test_a_listing_of_azure_goes_on_to_the_last_page(
 
     run_sync(put_all())
     assert len(run_sync(store.list_page("a/")).entries) == 2
-    assert run_sync(store.list("")) == [Entry(f"a/{number}", 1) for number in range(7)]
+    assert run_sync(store.list("")) == [ListedObject(f"a/{number}", 1) for number in range(7)]
 
 
 @CLOUDS
 def test_folders_made_by_a_console_are_no_objects(kind: str, place_of: Callable[[str], Place]) -> None:
     place = place_of(kind)
     store = place.open()
-    backend: Any = store._inner._inner  # type: ignore[attr-defined]
+    backend: Any = store.inner.inner  # type: ignore[attr-defined]
 
     async def make() -> None:
         for key in (f"{backend._root}/", f"{backend._root}/artifacts/"):
@@ -106,7 +106,7 @@ def test_folders_made_by_a_console_are_no_objects(kind: str, place_of: Callable[
 
 
 class Failing:
-    """Lets some parts of an upload through and fails the next one."""
+    """A server that accepts some parts of an upload and fails the next one."""
 
     def __init__(self, call: Callable[..., Any], method: str, after: int, error: BaseException) -> None:
         self.call, self.method, self.after, self.error = call, method, after, error
@@ -131,7 +131,7 @@ def test_an_upload_in_parts_that_fails_is_aborted(
     place_of: Callable[[str], Place], method: str, after: int, error: BaseException
 ) -> None:
     store = place_of("s3").open()
-    backend: Any = store._inner._inner  # type: ignore[attr-defined]
+    backend: Any = store.inner.inner  # type: ignore[attr-defined]
     backend._call = failing = Failing(backend._call, method, after, error)
     work = runtime.submit(backend.put("big", bytes(50 * MIB)))
     with (
@@ -150,7 +150,7 @@ def test_an_upload_in_parts_that_fails_is_aborted(
 
 def test_uploads_that_nobody_finished_can_be_discarded(place_of: Callable[[str], Place]) -> None:
     store = place_of("s3").open()
-    backend: Any = store._inner._inner  # type: ignore[attr-defined]
+    backend: Any = store.inner.inner  # type: ignore[attr-defined]
     key = backend._key("artifacts/a/0/big")
     upload = run_sync(backend._call("create_multipart_upload", Key=key))["UploadId"]
     assert list(run_sync(store.leftovers())) == []  # this server lists uploads by full key only
@@ -160,7 +160,7 @@ def test_uploads_that_nobody_finished_can_be_discarded(place_of: Callable[[str],
 
     assert unfinished() == 1
     for _ in range(2):
-        run_sync(store.discard([Leftover("artifacts/a/0/big", upload)]))
+        run_sync(store.discard([WriteLeftover("artifacts/a/0/big", upload)]))
         assert unfinished() == 0
 
 
@@ -285,14 +285,14 @@ def test_a_read_of_nothing_tells_the_time_of_the_answer_that_named_it() -> None:
     ],
 )
 def test_the_account_in_a_url_of_azure_is_used(url: str, account: dict[str, str]) -> None:
-    backend: Any = open_store(url)._inner._inner  # type: ignore[attr-defined]
+    backend: Any = open_store(url).inner.inner  # type: ignore[attr-defined]
     assert backend._options == account
     assert (backend._container, backend._root, backend.url) == ("c", "x", url)
 
 
 def test_a_failed_connection_is_made_again(place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch) -> None:
     store = place_of("s3").open()
-    backend: Any = store._inner._inner  # type: ignore[attr-defined]
+    backend: Any = store.inner.inner  # type: ignore[attr-defined]
     options, backend._options = backend._options, {**backend._options, "nonsense": 1}
     with pytest.raises(ValueError, match="TypeError"):
         run_sync(store.get("x"))

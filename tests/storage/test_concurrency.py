@@ -1,4 +1,4 @@
-"""Many writers of one object, in threads and in processes, on every store that promises to tell them apart."""
+"""Many writers of one object, in threads and in processes, on every store with conditional writes."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def test_no_swap_of_many_processes_is_lost(place: Place) -> None:
 
 @pytest.mark.kinds("local", "s3")
 def test_without_fencing_swaps_are_lost(place: Place) -> None:
-    """The control: the same test fails where conditions are not kept."""
+    """Control: without conditions on writes, the same test fails."""
     store = place.open(fencing="none")
     run_sync(store.compare_and_swap(workers.COUNTER, b"0 0", None))
     arguments = [(place.open(fencing="none"), 8) for _ in range(WRITERS)]

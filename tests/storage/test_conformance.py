@@ -1,4 +1,4 @@
-"""What every store promises, asked of every kind of store."""
+"""The contract of a store, tested on every kind of store."""
 
 import asyncio
 import hashlib
@@ -16,7 +16,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import (
     SWAP_LIMIT,
     Blob,
-    Entry,
+    ListedObject,
     ObjectExistsError,
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -45,7 +45,7 @@ def test_an_empty_object(store: Store) -> None:
     assert run_sync(store.get("x")).data == b""
     assert run_sync(store.get("x", limit=0)).data == b""
     assert run_sync(store.get_range("x", 0, 5)) == b""
-    assert run_sync(store.list("")) == [Entry("x", 0)]
+    assert run_sync(store.list("")) == [ListedObject("x", 0)]
 
 
 @pytest.mark.parametrize("limit", [None, 0])
@@ -81,7 +81,7 @@ def test_a_big_object(store: Store, of: type) -> None:
     run_sync(store.put("big", of(data)))
     assert run_sync(store.get("big", limit=len(data))).data == data
     assert run_sync(store.get_range("big", 20 * MIB, 1000)) == data[20 * MIB : 20 * MIB + 1000]
-    assert run_sync(store.list("")) == [Entry("big", len(data))]
+    assert run_sync(store.list("")) == [ListedObject("big", len(data))]
     with pytest.raises(CorruptionError, match=f"big: expected at most 1000 bytes, found {len(data)}"):
         run_sync(store.get("big", limit=1000))
     with pytest.raises(ObjectExistsError):
@@ -89,7 +89,7 @@ def test_a_big_object(store: Store, of: type) -> None:
 
 
 class Pieces:
-    """Keeps what it is handed, and where."""
+    """A sink that keeps its pieces, and the threads that fed it."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -174,7 +174,7 @@ NAMES = [
 def test_names_come_back_as_they_were_given(store: Store) -> None:
     for number, name in enumerate(NAMES):
         run_sync(store.put(name, b"%d" % number))
-    assert run_sync(store.list("")) == [Entry(name, 1) for name in sorted(NAMES)]
+    assert run_sync(store.list("")) == [ListedObject(name, 1) for name in sorted(NAMES)]
     assert [run_sync(store.get(name)).data for name in NAMES] == [b"%d" % n for n in range(len(NAMES))]
     run_sync(store.delete(NAMES))
     assert run_sync(store.list("")) == []
@@ -207,7 +207,7 @@ def test_a_listing_holds_what_starts_with_the_prefix(store: Store) -> None:
         run_sync(store.put(path, b"123"))
     folders = ("", "artifacts/", "artifacts/a/", "artifacts/a/1/", "manifests/", "none/", "artifacts/a/0/x/")
     for prefix in (*folders, "artifacts/a/1", "manifests/1", "manifests/2", "art"):
-        expected = [Entry(path, 3) for path in paths if path.startswith(prefix)]
+        expected = [ListedObject(path, 3) for path in paths if path.startswith(prefix)]
         assert run_sync(store.list(prefix)) == expected
 
 
@@ -261,7 +261,7 @@ def test_a_root_does_not_see_its_neighbours(place: Place) -> None:
     run_sync(neighbour.put("x", b""))
     assert run_sync(store.list("")) == []
     run_sync(store.put("inside/y", b"1"))
-    assert run_sync(inside.list("")) == [Entry("y", 1)]
+    assert run_sync(inside.list("")) == [ListedObject("y", 1)]
 
 
 def test_what_is_deleted_is_gone_and_what_is_not_there_is_no_error(store: Store) -> None:
@@ -271,7 +271,7 @@ def test_what_is_deleted_is_gone_and_what_is_not_there_is_no_error(store: Store)
     run_sync(store.put("y", b""))
     run_sync(store.put("z", b""))
     run_sync(store.delete(["artifacts/a/0/x", "never", "y"]))
-    assert run_sync(store.list("")) == [Entry("z", 0)]
+    assert run_sync(store.list("")) == [ListedObject("z", 0)]
     run_sync(store.put("y", b"again"))
     assert run_sync(store.get("y")).data == b"again"
 
@@ -341,7 +341,7 @@ def test_without_fencing_everything_else_works(place: Place) -> None:
     with pytest.raises(PreconditionFailedError):
         run_sync(store.compare_and_swap("_latest", b"3", None))
     assert run_sync(store.get("_latest")).version == version
-    assert run_sync(store.list("")) == [Entry("_latest", 1), Entry("x", 1)]
+    assert run_sync(store.list("")) == [ListedObject("_latest", 1), ListedObject("x", 1)]
 
 
 def test_no_write_in_progress_no_leftovers(store: Store) -> None:

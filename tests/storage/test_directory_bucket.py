@@ -1,4 +1,4 @@
-"""Directory buckets (S3 Express) list whole folders only, in no order: the rest is done here."""
+"""Directory buckets (S3 Express) list whole folders only, in no order; the store does the rest."""
 
 import random
 from typing import Any
@@ -13,7 +13,7 @@ from pyspark_checkpointer.storage.url import parse
 
 
 class Bucket(S3Store):
-    """Answers as a directory bucket does: `InvalidRequest` for a prefix that is no folder."""
+    """A server that answers as a directory bucket: `InvalidRequest` for a prefix that is no folder."""
 
     def __init__(self, root: str, keys: list[str], bucket: str = "data--use1-az4--x-s3") -> None:
         url = f"s3://{bucket}/{root}".rstrip("/")

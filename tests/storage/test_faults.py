@@ -1,4 +1,4 @@
-"""Clouds in trouble: which error each trouble becomes, how often it is tried, and that no secret is in it."""
+"""Failures of clouds: the error of the tree for each, the number of attempts, and no secret in the message."""
 
 import asyncio
 import hashlib
@@ -26,7 +26,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import ObjectNotFoundError, PreconditionFailedError, Store, open_store
-from pyspark_checkpointer.storage.limiting import SMALL_TURNS, LimitedStore
+from pyspark_checkpointer.storage.request_path import SMALL_SLOTS, LimitedStore
 from pyspark_checkpointer.storage.scrubbing import scrub
 from tests.servers import Server
 from tests.storage.conftest import Place
@@ -36,8 +36,8 @@ CLOUDS = pytest.mark.parametrize("kind", ["s3", "azure"])
 
 
 def once(place: Place, timeout: float = 5.0, **options: Any) -> Store:
-    """The store without its retries."""
-    inner = place.open(timeout=timeout, **options)._inner  # type: ignore[attr-defined]
+    """Return the store without its retries."""
+    inner = place.open(timeout=timeout, **options).inner  # type: ignore[attr-defined]
     assert isinstance(inner, LimitedStore)
     return inner
 
@@ -129,7 +129,7 @@ def test_a_swap_on_what_is_gone_is_refused(kind: str) -> None:
 
 
 def test_every_turn_has_a_connection() -> None:
-    turns = 4 * SMALL_TURNS
+    turns = 4 * SMALL_SLOTS
     all_there = threading.Barrier(turns)
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -191,7 +191,7 @@ def test_a_server_that_comes_back_is_used_again(kind: str, request: pytest.Fixtu
 
 
 def wrong(place: Place) -> Place:
-    """The same root, with a secret that is not the right one."""
+    """Return the same root with a wrong secret."""
     options = dict(place.storage_options)
     if place.kind == "s3":
         options["secret"] = "hunter22" * 4
@@ -245,7 +245,7 @@ def test_options_that_cannot_be_right(
 ) -> None:
     for name in ("AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT_NAME"):
         monkeypatch.delenv(name, raising=False)
-    store = open_store(url, options, timeout=1.0)._inner  # type: ignore[attr-defined]
+    store = open_store(url, options, timeout=1.0).inner  # type: ignore[attr-defined]
     with pytest.raises(CheckpointError, match=reason) as raised:
         run_sync(store.get("y"))
     assert isinstance(raised.value, IllegalArgumentError | InvalidStateError | DependencyError)

@@ -1,4 +1,4 @@
-"""An identity service that is away is an outage; what it answers says nothing of any object."""
+"""Failures of the identity service are outages; its answers say nothing about any object."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from pyspark_checkpointer.storage.s3 import errors
 
 
 def answered(status: int, message: str = "said", kind: type[HttpResponseError] = ClientAuthenticationError) -> Any:
-    """An error as the SDK makes it from an answer."""
+    """Return the error that the SDK makes of an answer."""
     told = {"content_type": "text/plain", "text": lambda *_: message}
     response: Any = SimpleNamespace(status_code=status, reason="why", headers={}, **told)
     return kind(message=message, response=response)
@@ -57,7 +57,7 @@ REFUSALS: dict[str, Exception] = {
 
 
 class Credential:
-    """Has no token to give."""
+    """A credential that never gets a token."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -77,9 +77,9 @@ def options(credential: Credential) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyspark_checkpointer.storage import retrying
+    from pyspark_checkpointer.storage import request_path
 
-    monkeypatch.setattr(retrying, "wait_random_exponential", lambda **_: lambda state: 0.0)
+    monkeypatch.setattr(request_path, "wait_random_exponential", lambda **_: lambda state: 0.0)
 
 
 @pytest.mark.parametrize("what", OUTAGES)

@@ -1,4 +1,4 @@
-"""What only a local folder can get wrong: durability, disks, rights, links, mounts and the files of dead writers."""
+"""Behaviour of local folders alone: durability, disks, rights, links, mounts and the files of dead writers."""
 
 import errno
 import os
@@ -21,12 +21,12 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
 )
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import Entry, ObjectExistsError, ObjectNotFoundError, Store, open_store
-from pyspark_checkpointer.storage.base import Leftover
+from pyspark_checkpointer.storage import ListedObject, ObjectExistsError, ObjectNotFoundError, Store, open_store
+from pyspark_checkpointer.storage.base import WriteLeftover
 from pyspark_checkpointer.storage.local import files, mounts
 from pyspark_checkpointer.storage.local.locks import locked
 from pyspark_checkpointer.storage.local.store import LocalStore
-from pyspark_checkpointer.storage.local.walk import Walk
+from pyspark_checkpointer.storage.local.walk import FileWalk
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system or changes users: root only")
 
@@ -231,7 +231,7 @@ def test_the_whole_root_may_be_removed_under_a_running_store(root: Path, local: 
     run_sync(local.compare_and_swap("_latest", b"2", None))
     subprocess.run(["rm", "-r", root.parent], check=True)
     run_sync(local.compare_and_swap("_latest", b"3", None))
-    assert run_sync(local.list("")) == [Entry("_latest", 1)]
+    assert run_sync(local.list("")) == [ListedObject("_latest", 1)]
 
 
 @pytest.mark.parametrize("blocked", ["jobs/orders", "jobs"])
@@ -322,13 +322,13 @@ def test_leftovers_name_their_object_and_can_be_discarded(root: Path, local: Sto
     other = Path(files.write_temporary(str(root / "_latest"), b"half"))
     found = run_sync(local.leftovers())
     assert {leftover.path for leftover in found} == {"artifacts/a.b/y.raw", "_latest"}
-    assert run_sync(local.list("")) == [Entry("_latest", 1), Entry("artifacts/a.b/x", 1)]
+    assert run_sync(local.list("")) == [ListedObject("_latest", 1), ListedObject("artifacts/a.b/x", 1)]
     run_sync(local.discard(found))
     run_sync(local.discard(found))
     assert not one.exists()
     assert not other.exists()
     with pytest.raises(IllegalArgumentError, match="is no temporary file"):
-        run_sync(local.discard([Leftover("_latest", "_latest")]))
+        run_sync(local.discard([WriteLeftover("_latest", "_latest")]))
     assert run_sync(local.get("_latest")).data == b"1"
 
 
@@ -449,7 +449,7 @@ def test_a_full_disk(small_disk: Path) -> None:
         run_sync(store.put("big", bytes(4 << 20)))
     with pytest.raises(InvalidStateError, match="_latest: No space left on device"):
         run_sync(store.compare_and_swap("_latest", bytes(4 << 20), version))
-    assert run_sync(store.list("")) == [Entry("_latest", 1)]
+    assert run_sync(store.list("")) == [ListedObject("_latest", 1)]
     assert list(run_sync(store.leftovers())) == []
     run_sync(store.put("small", b"1"))
 
@@ -505,11 +505,11 @@ def test_a_walk_that_failed_does_not_look_like_one_that_ended() -> None:
         yield "a", 1
         raise PermissionError("b")
 
-    walk = Walk(steps())
+    walk = FileWalk(steps())
     for _ in range(2):
         with pytest.raises(PermissionError):
             walk.take(10)
-    given_up = Walk(iter([("a", 1)]))
+    given_up = FileWalk(iter([("a", 1)]))
     given_up.give_up()
     with pytest.raises(OSError, match="lost"):
         given_up.take(10)
@@ -521,7 +521,7 @@ def test_what_one_call_cannot_read_is_in_memory_once(root: Path, local: Store, m
     run_sync(local.put("x", data))
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, most), offset))
-    monkeypatch.setattr(files, "_ONE_CALL", most)
+    monkeypatch.setattr(files, "_MAX_READ", most)
     tracemalloc.start()
     try:
         read = run_sync(local.get("x")).data

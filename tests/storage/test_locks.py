@@ -1,4 +1,4 @@
-"""The lock of a local root is its holder's alone: forked children, kills and stopped processes included."""
+"""The lock of a local root belongs to its holder alone, whatever processes fork, are killed or stopped."""
 
 import ctypes
 import multiprocessing
@@ -41,7 +41,7 @@ def is_free(lock: str) -> bool:
 
 @contextmanager
 def idle_child() -> Iterator[int]:
-    """A forked child that does nothing for long."""
+    """Return a forked child that does nothing for long."""
     child = os.fork()
     if not child:
         time.sleep(60)
@@ -55,7 +55,7 @@ def idle_child() -> Iterator[int]:
 
 @contextmanager
 def program(lock: str, *lines: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs `lines` while it has the lock, and has said so. They may make a child."""
+    """Start a process that runs `lines` while it has the lock, and wait until it has it. The lines may fork a child."""
     begin = ["import os, sys, time, signal", f"sys.path.insert(0, {PROJECT!r})"]
     begin += ["from pyspark_checkpointer.storage.local.locks import locked", f"with locked({lock!r}, 5):"]
     source = "\n".join([*begin, textwrap.indent("\n".join([*lines, "print(os.getpid(), flush=True)"]), "    ")])
@@ -85,7 +85,7 @@ def test_a_child_that_is_forked_under_the_lock_does_not_keep_it(lock: str) -> No
 
 
 def test_a_child_of_a_library_that_forks_by_itself_does_not_keep_it(lock: str) -> None:
-    """Python's hooks do not run in such a child: that the holder releases the lock by name has to do."""
+    """Python's hooks do not run in such a child, so all depends on the holder that unlocks explicitly."""
     with locked(lock, 1.0):
         child = ctypes.PyDLL(None).fork()
         if not child:
@@ -99,7 +99,7 @@ def test_a_child_of_a_library_that_forks_by_itself_does_not_keep_it(lock: str) -
 
 
 def test_a_child_that_is_forked_before_the_lock_is_taken_does_not_keep_it(lock: str) -> None:
-    """Between opening the file and locking it: the child has the open file that is locked after it was forked."""
+    """The fork comes between opening the file and locking it, so the child has the open file that is then locked."""
     fd = locks._open(lock)
     with idle_child():
         assert locks._try_lock(fd, lock)
@@ -148,7 +148,7 @@ def test_a_parent_that_is_killed_under_the_lock_leaves_it_free_while_its_child_l
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_commits_go_on_beside_children_of_any_kind(method: str, tmp_path: Path) -> None:
-    """Children are started all the time while a thread commits; they idle, and nobody waits for the lock."""
+    """Children are started all the time while a thread commits. They idle, and nobody waits for the lock."""
     client = Checkpointer(tmp_path / "root", timeout=5.0)
     put(client, b"first")
     context, children = multiprocessing.get_context(method), []
@@ -185,7 +185,7 @@ def test_commits_go_on_beside_children_of_any_kind(method: str, tmp_path: Path) 
 
 
 def test_a_thousand_forks_beside_the_lock(lock: str) -> None:
-    """Whatever a thread is doing with the lock at the moment of a fork, the child keeps nothing of it."""
+    """At whichever step of locking a thread is when the process forks, the child keeps no lock."""
     stop = threading.Event()
 
     def use() -> None:

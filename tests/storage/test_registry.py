@@ -1,4 +1,4 @@
-"""One table knows the stores: a new one is a folder and a line, and nothing else asks for protocols by their names."""
+"""The registry knows all stores: a new one is a folder and a line, and no other module names a protocol."""
 
 import ast
 import importlib
@@ -13,7 +13,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.storage import open_store, options_near, parse, registry
 from pyspark_checkpointer.storage.base import Settings, Store
 from pyspark_checkpointer.storage.memory.store import MemoryStore
-from pyspark_checkpointer.storage.registry import STORES, StoreKind, kind_of
+from pyspark_checkpointer.storage.registry import STORES, Reach, StoreKind, kind_of
 from pyspark_checkpointer.storage.url import Location
 from tests.test_layers import FILES, ROOT
 from tests.test_layers import parse as parse_module
@@ -50,9 +50,8 @@ def test_every_folder_is_in_the_table_and_opens_roots() -> None:
 def test_a_root_knows_its_store_and_the_package_that_it_needs(url: str, folder: str, package: str | None) -> None:
     kind = parse(url).kind
     assert (kind.module, kind.package) == (f"pyspark_checkpointer.storage.{folder}", package)
-    assert kind.is_of_this_machine == (folder == "local")
-    assert kind.is_in_memory == (folder == "memory")
-    assert kind.is_cloud == (folder in ("s3", "azure"))
+    reaches = {"local": Reach.MACHINE, "memory": Reach.PROCESS, "s3": Reach.CLOUD, "azure": Reach.CLOUD}
+    assert kind.reach is reaches.get(folder, Reach.UNKNOWN)
 
 
 def test_options_go_along_to_a_root_of_the_same_store() -> None:
@@ -73,7 +72,7 @@ def test_a_new_store_is_a_folder_and_a_line(monkeypatch: pytest.MonkeyPatch) -> 
     toy = ModuleType("pyspark_checkpointer.storage.toy")
     toy.__dict__["open_root"] = open_root
     monkeypatch.setitem(sys.modules, toy.__name__, toy)
-    line = StoreKind(("toy", "toys"), toy.__name__, is_cloud=True)
+    line = StoreKind(("toy", "toys"), toy.__name__, Reach.CLOUD)
     monkeypatch.setattr(registry, "STORES", (*STORES, line))
 
     assert open_store("toys://bucket/x", {"key": 1}, timeout=3.0).url == "toys://bucket/x"

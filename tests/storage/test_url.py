@@ -1,4 +1,4 @@
-"""Which roots are understood, and which are refused before anything is opened."""
+"""Roots that are understood, and roots that are refused before anything is opened."""
 
 import subprocess
 import sys

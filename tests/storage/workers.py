@@ -1,4 +1,4 @@
-"""What the tests run in other processes, and at once in many threads."""
+"""Functions that tests run in other processes, and in many threads at the same time."""
 
 import multiprocessing
 import random
@@ -16,7 +16,7 @@ WRITERS = 16
 
 
 def processes() -> ProcessPoolExecutor:
-    """One process for each writer, forked from a server that has imported what takes long."""
+    """Return an executor with a process for each writer, forked from a server that has imported slow packages."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["s3fs", "adlfs", "pyspark_checkpointer.storage", "tests.storage.workers"])
     return ProcessPoolExecutor(WRITERS, mp_context=context)
@@ -27,7 +27,7 @@ def threads() -> ThreadPoolExecutor:
 
 
 def increment(store: Store, times: int) -> int:
-    """Add one to a counter, `times` times, by compare-and-swap; how often somebody else was faster."""
+    """Add one to a counter, `times` times, by compare-and-swap. Return how often another writer was faster."""
     refused = 0
     for _ in range(times):
         pause = 0.1

@@ -1,4 +1,4 @@
-"""What users do with the fixtures: kill a job of their own at every place, and look at what a restart finds."""
+"""The fixtures as users have them: a job is killed at every place, and the test checks what a restart finds."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ EVENTS = ["a", "b", "a", "c"]
 
 
 def count_events(root: str) -> None:
-    """A job: counts events, one batch each, and goes on where the last checkpoint was."""
+    """Count events, one in each batch, and go on from the last checkpoint."""
     with Checkpointer(root) as checkpointer:
         restored = checkpointer.restore()
         state = restored.keyed("counts") if restored else KeyedState(partitions=1)
@@ -23,7 +23,7 @@ def count_events(root: str) -> None:
 
 
 def forgetful(root: str) -> None:
-    """The same with a bug: the offset stands beside the state, not in it."""
+    """Count events with a bug: the offset is kept beside the checkpoint, not in it."""
     offset_file = Path(f"{root}.offset")
     begin = int(offset_file.read_text()) if offset_file.exists() else 0
     with Checkpointer(root) as checkpointer:

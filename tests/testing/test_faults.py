@@ -1,4 +1,4 @@
-"""The faulty store fails as it is told, and in no other way."""
+"""A faulty store fails as the test says, and in no other way."""
 
 import asyncio
 import inspect
@@ -27,7 +27,7 @@ from tests.conftest import Root
 
 @pytest.fixture
 def store(any_root: Root) -> FaultyStore:
-    """On every kind of store, with the retries that it has beneath the faults."""
+    """Return a faulty store of each kind; its retries are beneath the faults."""
     return FaultyStore(open_store(any_root.url, any_root.storage_options))
 
 
@@ -195,7 +195,7 @@ def test_a_seed_always_fails_in_the_same_way() -> None:
 
 
 def damage(act: Callable[[Faults], None]) -> None:
-    """A job commits, then a fault is put in, and a new one restores."""
+    """Commit, put a fault in, and restore with a new client."""
     root = f"memory://{uuid.uuid4().hex}"
     with Checkpointer(root) as first, first.begin() as cp:
         cp.snapshot("op", 0, b"content")

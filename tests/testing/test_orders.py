@@ -1,4 +1,4 @@
-"""Every order that makes a difference is played, and each once."""
+"""Every order that makes a difference is played exactly once."""
 
 import asyncio
 import uuid
@@ -18,7 +18,7 @@ Life = Callable[[Store, list[str]], object]
 
 
 def histories(*lives: Life, faults: int = 0) -> Counter[str]:
-    """What can come out, and in how many orders."""
+    """Return the possible results, and how many orders were played."""
     found: Counter[str] = Counter()
 
     def begin(simulation: Simulation) -> Callable[[], object]:
@@ -113,7 +113,7 @@ def test_a_swap_may_land_when_all_have_come_to_an_end_or_never() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_who_tidies_up_after_the_end_holds_up_nobody(fails: bool) -> None:
-    """Also where an order is left early, since all that follows is looked at in another."""
+    """Also where an order is left early, because another order explores the rest."""
 
     async def tidies(store: Store) -> None:
         try:
@@ -170,7 +170,7 @@ def test_an_actor_that_was_killed_is_served_no_more_and_its_write_may_land() -> 
 
 
 async def gives_up(store: Store, told: list[str]) -> None:
-    """The first request that is answered ends the others."""
+    """End all other requests with the first one that is answered."""
     requests = [asyncio.ensure_future(one) for one in (store.list("never"), store.put("a", b"1"), store.put("b", b"1"))]
     await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
     for request in requests:

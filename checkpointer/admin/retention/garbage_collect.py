@@ -31,7 +31,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, StalePlanError, St
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Ref
 from pyspark_checkpointer.runtime.host import Progress, tell
-from pyspark_checkpointer.storage.base import Leftover, pages
+from pyspark_checkpointer.storage.base import WriteLeftover, pages
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -218,7 +218,7 @@ async def _sweep(session: Session, plan: Plan, progress: Progress | None) -> Tot
     async def delete(batch: list[PlanRow]) -> None:
         nonlocal done, size
         await session.store.delete([row.path for row in batch if row.leftover is None])
-        left = [Leftover(row.path, row.leftover) for row in batch if row.leftover is not None]
+        left = [WriteLeftover(row.path, row.leftover) for row in batch if row.leftover is not None]
         if left:
             await session.store.discard(left)
         done += len(batch)

@@ -1,4 +1,4 @@
-"""Azure Blob Storage and Data Lake."""
+"""Roots in a container of Azure Blob Storage or Data Lake Storage."""
 
 from collections.abc import Mapping
 from typing import Any

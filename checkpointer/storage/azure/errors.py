@@ -1,5 +1,4 @@
-"""What the failures of Azure Blob Storage mean: which becomes which error of the tree, and what to do about
-it."""
+"""Translation of failures of Azure Blob Storage into errors of the tree, which say what to do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,10 +20,10 @@ _IMPOSSIBLE = {"InvalidResourceName", "InvalidUri", "OutOfRangeInput", "RequestB
 
 
 _REFUSED = (401, 403)
-"""What the service of the blobs answers to credentials that it does not take."""
+"""Statuses of the blob service for credentials that it does not accept."""
 
-_PASSING = ("AADSTS90033", "AADSTS90006", "AADSTS90012", "AADSTS50033", "temporarily_unavailable")
-"""What Entra ID says of troubles of its own, also where the status is one of a refusal."""
+_OUTAGES = ("AADSTS90033", "AADSTS90006", "AADSTS90012", "AADSTS50033", "temporarily_unavailable")
+"""Codes of Entra ID for outages of its own, which it may send with the status of a refusal."""
 
 
 def code_of(error: Exception) -> str:
@@ -34,13 +33,14 @@ def code_of(error: Exception) -> str:
 
 
 def status_of(error: Exception) -> int:
+    """Return the HTTP status of the answer, or 0 where there was none."""
     return int(getattr(error, "status_code", None) or 0)
 
 
 def is_of_identity(error: Exception) -> bool:
-    """Return whether no token was to be had, so that the service of the blobs was never asked.
+    """Return whether the identity service gave no token; then the blob service was never asked.
 
-    The identity service's own answer is in such an error: its 404 says nothing of a blob.
+    Such an error holds the answer of the identity service: its 404 says nothing about a blob.
     """
     from azure.core.exceptions import ClientAuthenticationError
 
@@ -48,22 +48,24 @@ def is_of_identity(error: Exception) -> bool:
 
 
 def is_missing(error: Exception) -> bool:
-    """Return whether the blob is not there; of a missing container, this is false."""
+    """Return whether the blob is missing; False where the whole container is."""
     return not is_of_identity(error) and status_of(error) == 404 and code_of(error) not in _NO_CONTAINER
 
 
 def is_past_the_end(error: Exception) -> bool:
+    """Return whether the range that was asked for starts after the end of the blob."""
     return not is_of_identity(error) and status_of(error) == 416
 
 
 def is_refused_condition(error: Exception) -> bool:
+    """Return whether the condition of a write did not hold."""
     if is_of_identity(error):
         return False
     return code_of(error) in _CONDITIONS or (status_of(error) == 412 and not code_of(error).startswith("Lease"))
 
 
 def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -> CheckpointError:
-    """Return the error of the tree; `name` says what was asked for, `url` is the root."""
+    """Return the error of the tree for a failure; `name` says what was asked for, `url` is the root."""
     status, code = status_of(error), code_of(error)
     said = scrub(f"{code or type(error).__name__}: {getattr(error, 'message', None) or error}", options)
     if is_of_identity(error):
@@ -83,7 +85,7 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
         or (status >= 500 and status != 501)
         or code in ("ContainerBeingDeleted", "OperationTimedOut")
     ):
-        # Also from a gateway in between, which does not know what became of the request behind it.
+        # A gateway in between may say so too, and does not know what became of the request behind it.
         return DependencyError(f"{name}: {said}")
     if status in _REFUSED or code == "PublicAccessNotPermitted":
         return StoreRefusedError(
@@ -96,17 +98,18 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
 
 
 def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
+    """Return the error for a request that failed before the service answered."""
     if isinstance(error, TypeError | ValueError | KeyError | AttributeError):
         return IllegalArgumentError(f"{name}: {said}")
     return DependencyError(f"{name}: {said}")
 
 
 def _without_token(error: Exception, name: str, said: str) -> CheckpointError:
-    """Tell an identity service that refuses from one that is away: no answer, an error of its own, or not there yet."""
+    """Return the error for a missing token: final if the identity service refused, else retryable."""
     status, whole = status_of(error), str(error)
-    unsigned = type(error).__module__.startswith("azure.storage")  # a key that is none: nobody was asked
+    unsigned = type(error).__module__.startswith("azure.storage")  # the key is malformed: nobody was asked
     refused = status in (400, 405, 406) or (not status and "AADSTS" in whole)
-    if unsigned or (refused and not any(passing in whole for passing in _PASSING)):
+    if unsigned or (refused and not any(outage in whole for outage in _OUTAGES)):
         return StoreRefusedError(f"{name}: {said}; correct the credentials in storage_options or the environment")
     kind = ThrottlingError if status in (429, 503) else DependencyError
     return kind(f"{name}: no token: {said}; if this goes on, look at the identity that this process runs with")

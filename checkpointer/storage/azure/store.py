@@ -7,55 +7,52 @@ retries are off, since after a lost answer only the layers above can tell what h
 import asyncio
 import base64
 import io
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pyspark_checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError
+from pyspark_checkpointer.errors import CheckpointError, DependencyError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage import cloud
+from pyspark_checkpointer.storage.azure.client import account_of, close_client, open_client
 from pyspark_checkpointer.storage.azure.errors import is_missing, is_past_the_end, is_refused_condition, meaning
 from pyspark_checkpointer.storage.base import (
     Blob,
-    Entry,
-    Leftover,
-    Listing,
+    ListedObject,
+    ListingPage,
     ObjectExistsError,
-    ObjectNotFoundError,
-    Page,
+    PagedStore,
     PreconditionFailedError,
     S,
+    WriteLeftover,
     check_path,
+    check_swap_size,
 )
-from pyspark_checkpointer.storage.connection import Connection, load, take_finalizers_off
+from pyspark_checkpointer.storage.connection import Connection
 from pyspark_checkpointer.storage.url import Location
 
-_ACCOUNT = ("account_name", "connection_string")
-_DELETES = 256
-_PAGE = 5000
-_BLOCKS = 50_000
+_DELETE_BATCH = 256
+"""Blobs that one request of the store deletes, each with a request of its own to the service."""
+
 _PARALLEL_DELETES = 16
+"""Blobs that are deleted at the same time."""
 
-# Nothing of a user's options may bring back caches, shared instances or requests that read old versions.
-_FORCED = {
-    "asynchronous": False,
-    "skip_instance_cache": True,
-    "use_listings_cache": False,
-    "version_aware": False,
-    "max_concurrency": cloud.PARALLEL_PARTS,
-}
+_PAGE_SIZE = 5000
+"""Blobs in one page of a listing, at most: a limit of the service."""
+
+_MAX_BLOCKS = 50_000
+"""Blocks of one blob, at most: a limit of the service."""
 
 
-class AzureStore(Listing):
-    """The blobs of a container below a prefix."""
+class AzureStore(PagedStore):
+    """The store of the blobs of a container below a prefix."""
 
     def __init__(self, location: Location, options: Mapping[str, Any], *, fencing: bool, timeout: float) -> None:
         self._url, self._container, self._root = location.url, location.host, location.path
-        self._options = _account(location) | dict(options)
+        self._options = account_of(location) | dict(options)
         self._fencing = fencing
         self._limits = {"retry_total": 0, "connection_timeout": min(timeout, 10.0), "read_timeout": timeout}
-        self._connection = Connection(self._connect, _close)
+        self._connection = Connection(self._connect, close_client)
 
     def __repr__(self) -> str:
         return f"<AzureStore {self._url}>"
@@ -80,31 +77,31 @@ class AzureStore(Listing):
         return await cloud.answer(request, partial(self._error, name=self._name(path)))
 
     async def put(self, path: str, data: Bytes) -> None:
-        write = self._put_one if len(data) <= cloud.SINGLE else self._put_blocks
+        write = self._put_one if len(data) <= cloud.MAX_SINGLE_PUT else self._put_blocks
         await cloud.answer(write(path, data), partial(self._put_error, name=self._name(path)))
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         name = self._name(path)
-        cloud.check_swap(name, data)
+        check_swap_size(name, data)
         if not self._fencing:
-            await self._compare(path, expected)
+            await cloud.check_version(self, path, expected)
         return await cloud.answer(self._swap(path, data, expected), partial(self._swap_error, name=name))
 
-    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         return await cloud.answer(self._list_page(prefix, more), partial(self._error, name=self._name(prefix)))
 
     async def folders(self, prefix: str) -> Sequence[str]:
         return await cloud.answer(self._folders(prefix), partial(self._error, name=self._name(prefix)))
 
     async def delete(self, paths: Sequence[str]) -> None:
-        for some in cloud.batches([*paths], _DELETES):
+        for some in cloud.batches([*paths], _DELETE_BATCH):
             await cloud.answer(self._delete(some), partial(self._error, name=f"{self._url}: delete"))
 
-    async def leftovers(self) -> Sequence[Leftover]:
-        """Nothing: blocks that were never committed are dropped by the service after a week."""
+    async def leftovers(self) -> Sequence[WriteLeftover]:
+        """Return nothing: the service drops blocks that were never committed after a week."""
         return []
 
-    async def discard(self, leftovers: Sequence[Leftover]) -> None:
+    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         pass
 
     async def close(self) -> None:
@@ -113,20 +110,10 @@ class AzureStore(Listing):
     # --- requests ---
 
     async def _connect(self) -> Any:
-        return await cloud.answer(self._open(), partial(self._error, name=self._url))
-
-    async def _open(self) -> Any:
-        if not any(self._options.get(name) or os.environ.get(f"AZURE_STORAGE_{name.upper()}") for name in _ACCOUNT):
-            raise IllegalArgumentError(
-                f"{self._url}: no account; write abfs://container@account.dfs.core.windows.net/… or give account_name "
-                "or connection_string in storage_options"
-            )
-        adlfs = await load("adlfs")
-        files = adlfs.AzureBlobFileSystem(**{**self._options, **_FORCED})
-        take_finalizers_off(files)
-        return files
+        return await cloud.answer(open_client(self._url, self._options), partial(self._error, name=self._url))
 
     async def _blob(self, path: str) -> Any:
+        """Return the SDK's client of a blob, after a check of its path."""
         files = await self._connection.get()
         return files.service_client.get_blob_client(self._container, self._key(check_path(path)))
 
@@ -141,10 +128,12 @@ class AzureStore(Listing):
         return sink
 
     async def _open_blob(self, path: str, limit: int | None) -> tuple[Any | None, str, float | None]:
-        """A download, None where there is nothing to read; the ETag, and the time of the answer that named it."""
-        blob, clock = await self._blob(path), _Clock()
-        # Asking for no more than the limit keeps a larger object out of memory; the answer says how large
-        # it is.
+        """Begin a download. Return it, the ETag, and when the server answered.
+
+        The download is None where the blob is empty.
+        """
+        blob, clock = await self._blob(path), _ServerClock()
+        # Asking for no more than the limit keeps a larger object out of memory. The answer says how large it is.
         span = {} if limit is None else {"offset": 0, "length": max(limit, 1)}
         try:
             stream = await blob.download_blob(
@@ -153,6 +142,7 @@ class AzureStore(Listing):
         except Exception as error:
             if not is_past_the_end(error):
                 raise
+            # An empty blob has no range to read. Its ETag is still needed, for a swap on it.
             properties = await blob.get_blob_properties(raw_response_hook=clock, **self._limits)
             return None, properties.etag, clock.at
         size = int(stream.properties.content_range.rpartition("/")[2]) if span else stream.size
@@ -177,6 +167,7 @@ class AzureStore(Listing):
         await blob.upload_blob(whole, length=len(whole), overwrite=not self._fencing, **self._limits)
 
     async def _put_blocks(self, path: str, data: Bytes) -> None:
+        """Upload the blocks of a large blob, then commit them. Nothing is visible before."""
         from azure.core import MatchConditions
         from azure.storage.blob import BlobBlock
 
@@ -187,7 +178,7 @@ class AzureStore(Listing):
             await blob.stage_block(block.id, part, length=len(part.getbuffer()), **self._limits)
             return block
 
-        blocks = await cloud.upload_parts(data, cloud.part_size(len(data), _BLOCKS), send)
+        blocks = await cloud.upload_parts(data, cloud.part_size(len(data), _MAX_BLOCKS), send)
         absent = {"match_condition": MatchConditions.IfMissing} if self._fencing else {}
         await blob.commit_block_list(blocks, **absent, **self._limits)
 
@@ -195,24 +186,28 @@ class AzureStore(Listing):
         from azure.core import MatchConditions
 
         blob = await self._blob(path)
+        # overwrite=False sends If-None-Match: *, so that the blob must not exist.
         condition: dict[str, Any] = {"overwrite": not (self._fencing and expected is None)}
         if self._fencing and expected is not None:
             condition |= {"etag": expected, "match_condition": MatchConditions.IfNotModified}
         reply = await blob.upload_blob(data, length=len(data), **condition, **self._limits)
         return str(reply["etag"])
 
-    async def _list_page(self, prefix: str, more: object | None) -> Page:
+    async def _list_page(self, prefix: str, more: object | None) -> ListingPage:
         container = await self._containers()
         entries, inside = [], len(self._key(""))
         found = container.list_blobs(
-            name_starts_with=self._key(prefix) or None, include=["metadata"], results_per_page=_PAGE, **self._limits
+            name_starts_with=self._key(prefix) or None,
+            include=["metadata"],
+            results_per_page=_PAGE_SIZE,
+            **self._limits,
         )
         pages = found.by_page(continuation_token=more)
         async for blob in await anext(pages):
             # Accounts with a hierarchical namespace list their folders as blobs too.
             if (blob.metadata or {}).get("hdi_isfolder") != "true" and not blob.name.endswith("/"):
-                entries.append(Entry(blob.name[inside:], blob.size))
-        return Page(entries, pages.continuation_token or None)
+                entries.append(ListedObject(blob.name[inside:], blob.size))
+        return ListingPage(entries, pages.continuation_token or None)
 
     async def _folders(self, prefix: str) -> Sequence[str]:
         container = await self._containers()
@@ -221,7 +216,10 @@ class AzureStore(Listing):
         return sorted([item.name[inside:] async for item in found if item.name.endswith("/")])
 
     async def _delete(self, paths: Sequence[str]) -> None:
-        """One by one, many at a time: the batch request fails for some credentials and some names."""
+        """Delete each blob with a request of its own, several at a time.
+
+        The service's request for many blobs fails with some credentials and some names.
+        """
         turns = asyncio.Semaphore(_PARALLEL_DELETES)
 
         async def remove(path: str) -> None:
@@ -237,16 +235,6 @@ class AzureStore(Listing):
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-
-    async def _compare(self, path: str, expected: str | None) -> None:
-        """The check of `fencing="none"`: it tells of a change that came before, not of one that comes
-        meanwhile."""
-        try:
-            found: str | None = (await self.get(path)).version
-        except ObjectNotFoundError:
-            found = None
-        if found != expected:
-            raise PreconditionFailedError(f"{self._name(path)}: was changed by somebody else")
 
     async def _containers(self) -> Any:
         files = await self._connection.get()
@@ -267,13 +255,14 @@ class AzureStore(Listing):
         return self._error(error, name)
 
     def _swap_error(self, error: Exception, name: str) -> CheckpointError:
+        # A condition on the ETag of a missing blob may be answered with 404.
         if is_refused_condition(error) or is_missing(error):
             return PreconditionFailedError(f"{name}: was changed by somebody else")
         return self._error(error, name)
 
 
-class _Clock:
-    """Keeps the time that the server told in its latest answer: the SDK hands answers to a hook only."""
+class _ServerClock:
+    """The time of the latest answer, by the server's clock. The SDK shows answers to a hook only."""
 
     at: float | None = None
 
@@ -281,19 +270,11 @@ class _Clock:
         self.at = cloud.server_time(answer.http_response.headers.get("Date"))
 
 
-def _account(location: Location) -> dict[str, Any]:
-    """Return what `container@account.dfs.core.windows.net` in a URL says about the account."""
-    host = location.account_host
-    if host is None:
-        return {}
-    account = {"account_name": host.partition(".")[0]}
-    if not host.endswith(".core.windows.net"):
-        account["account_host"] = host.replace(".dfs.", ".blob.", 1)
-    return account
-
-
 async def _read(stream: Any) -> bytes:
-    """Return a download, its pieces written where they belong: the buffer becomes the result without a copy."""
+    """Return a whole download.
+
+    Its pieces are written into a buffer, which becomes the result without a copy.
+    """
     buffer = io.BytesIO()
     await stream.readinto(buffer)
     data = buffer.getvalue()
@@ -302,12 +283,6 @@ async def _read(stream: Any) -> bytes:
 
 
 def _check_whole(stream: Any, found: int) -> None:
+    """Raise `DependencyError` where the download ended early."""
     if found != stream.size:
         raise DependencyError(f"{stream.name}: the answer broke off after {found} of {stream.size} bytes")
-
-
-async def _close(files: Any) -> None:
-    await files.service_client.close()
-    if files.sync_credential is not None:  # the file system made these two itself
-        await files.credential.close()
-        files.sync_credential.close()

@@ -1,4 +1,4 @@
-"""Any other file system that fsspec knows, without conditions on writes."""
+"""Roots on any other file system that fsspec knows, without conditions on writes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +9,9 @@ from pyspark_checkpointer.storage.url import Location
 
 
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
-    """Open a root through fsspec. Raises `IllegalArgumentError` unless fencing is given up and fsspec can open it."""
+    """Open a root through fsspec.
+
+    Raises `IllegalArgumentError` unless fencing is given up and fsspec can open it.
+    """
     check_protocol(location, settings.fencing)
     return GenericStore(location.url, options)

@@ -1,4 +1,7 @@
-"""A root on any other file system that fsspec knows: without conditions, so for `fencing="none"` only."""
+"""A root on any other file system that fsspec knows.
+
+Writes are not conditional there, so it can be opened with `fencing="none"` only.
+"""
 
 import importlib.util
 import secrets
@@ -19,15 +22,16 @@ from pyspark_checkpointer.storage import cloud
 from pyspark_checkpointer.storage.base import (
     UNFENCED,
     Blob,
-    Entry,
-    Leftover,
-    Listing,
+    ListedObject,
+    ListingPage,
     ObjectExistsError,
     ObjectNotFoundError,
-    Page,
+    PagedStore,
     PreconditionFailedError,
     S,
+    WriteLeftover,
     check_path,
+    check_swap_size,
 )
 from pyspark_checkpointer.storage.connection import Connection
 from pyspark_checkpointer.storage.local import files
@@ -36,14 +40,13 @@ from pyspark_checkpointer.storage.url import Location
 
 T = TypeVar("T")
 
-# Object stores show an object when its upload is complete. Elsewhere a file shows while it is written, so
-# it is written under another name and moved.
-_WHOLE = {"gs", "gcs", "oci", "ocilake", "oss", "tos", "hf", "memory"}
+# Object stores show an object when its upload is complete. Elsewhere a file is visible while it is written, so it is
+# written under another name and then moved.
+_OBJECT_STORES = {"gs", "gcs", "oci", "ocilake", "oss", "tos", "hf", "memory"}
 
 
 def check_protocol(location: Location, fencing: bool) -> None:
-    """Raise `IllegalArgumentError` unless fsspec knows the protocol, its package is there, and fencing is
-    given up."""
+    """Raise `IllegalArgumentError` unless fsspec knows the location and fencing is given up."""
     from fsspec.registry import known_implementations, registry
 
     protocol, shown = location.protocol, location.url
@@ -63,13 +66,16 @@ def check_protocol(location: Location, fencing: bool) -> None:
         )
 
 
-class GenericStore(Listing):
-    """Whole objects through fsspec's synchronous calls, each in a thread."""
+class GenericStore(PagedStore):
+    """The store of a root that fsspec opens.
+
+    Its calls are synchronous; each runs in a thread.
+    """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self._url = url
         self._options = dict(options)
-        self._whole = url.partition("://")[0] in _WHOLE
+        self._shows_whole_objects = url.partition("://")[0] in _OBJECT_STORES
         self._connection: Connection[Any] = Connection(self._connect, _close)
 
     def __repr__(self) -> str:
@@ -104,6 +110,7 @@ class GenericStore(Listing):
 
     async def put(self, path: str, data: Bytes) -> None:
         def write(fs: Any, key: str) -> None:
+            # Not atomic: another writer may create the object now. That is what giving up fencing means.
             if fs.exists(key):
                 raise ObjectExistsError(f"{self._name(path)}: exists already")
             self._write(fs, key, bytes(data))
@@ -111,8 +118,11 @@ class GenericStore(Listing):
         await self._run(check_path(path), write)
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
-        """It tells of a change that came before, not of one that comes meanwhile."""
-        cloud.check_swap(self._name(path), data)
+        """Compare, then write.
+
+        This detects a change made before, and not one made between the two.
+        """
+        check_swap_size(self._name(path), data)
 
         def swap(fs: Any, key: str) -> str:
             found = sha256(fs.cat_file(key)) if fs.exists(key) else None
@@ -123,8 +133,8 @@ class GenericStore(Listing):
 
         return await self._run(check_path(path), swap)
 
-    async def list_page(self, prefix: str, more: object | None = None) -> Page:
-        """Return one page: fsspec gives a listing as a whole."""
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
+        """Return the whole listing as one page, as fsspec gives it."""
 
         def find(fs: Any, root: str) -> dict[str, Any]:
             folder = f"{root}/{prefix.rpartition('/')[0]}".rstrip("/")
@@ -133,11 +143,11 @@ class GenericStore(Listing):
             return {name[inside:]: info for name, info in found.items()}
 
         entries = [
-            Entry(path, info["size"])
+            ListedObject(path, info["size"])
             for path, info in (await self._run("", find)).items()
             if path.startswith(prefix) and not files.is_hidden(path.rpartition("/")[2])
         ]
-        return Page(entries, None)
+        return ListingPage(entries, None)
 
     async def folders(self, prefix: str) -> Sequence[str]:
         def find(fs: Any, folder: str) -> list[str]:
@@ -151,10 +161,10 @@ class GenericStore(Listing):
             with suppress(ObjectNotFoundError):
                 await self._run(check_path(path), lambda fs, key: fs.rm_file(key))
 
-    async def leftovers(self) -> Sequence[Leftover]:
+    async def leftovers(self) -> Sequence[WriteLeftover]:
         return []
 
-    async def discard(self, leftovers: Sequence[Leftover]) -> None:
+    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         pass
 
     async def close(self) -> None:
@@ -171,6 +181,7 @@ class GenericStore(Listing):
         return url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False, **self._options)[0]
 
     async def _run(self, path: str, call: Callable[[Any, str], T]) -> T:
+        """Call a function with the file system and the key of an object, in a thread."""
         fs = await self._connection.get()
         root = str(fs._strip_protocol(self._url)).rstrip("/")
         key = f"{root}/{path}" if path else root
@@ -183,9 +194,10 @@ class GenericStore(Listing):
         return data
 
     def _write(self, fs: Any, key: str, data: bytes) -> None:
+        """Write an object that is never visible in part, as far as the file system moves files at once."""
         folder, _, name = key.rpartition("/")
         fs.makedirs(folder, exist_ok=True)
-        if self._whole:
+        if self._shows_whole_objects:
             fs.pipe_file(key, data)
             return
         temporary = f"{folder}/.{name}.{secrets.token_hex(8)}.tmp"
@@ -216,4 +228,4 @@ class GenericStore(Listing):
 
 
 async def _close(fs: Any) -> None:
-    """fsspec's file systems close themselves when they are dropped."""
+    """Do nothing: fsspec's file systems close themselves when they are dropped."""

@@ -1,4 +1,4 @@
-"""A folder of the local machine."""
+"""Roots in a folder of this machine."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,10 @@ from pyspark_checkpointer.storage.url import Location
 
 
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
-    """Open a folder. Of the options of fsspec it takes only the one that it keeps anyway: folders are made."""
+    """Open a folder.
+
+    Raises `IllegalArgumentError` for any option but `auto_mkdir`, which it does in any case.
+    """
     if options.keys() - {"auto_mkdir"}:
         raise IllegalArgumentError(
             f"{location.url}: a local folder takes no storage_options; was a URL such as s3://… meant?"

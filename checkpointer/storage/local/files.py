@@ -1,5 +1,4 @@
-"""The few durable things one can do to a local file, and what each failure of the system means to a
-caller."""
+"""Durable operations on local files, and translation of their failures."""
 
 import errno
 import io
@@ -15,9 +14,13 @@ from pyspark_checkpointer.errors import (
     CorruptionError,
     DependencyError,
     IllegalArgumentError,
+    OutcomeUnknownError,
     StoreRefusedError,
 )
 from pyspark_checkpointer.manifests.digest import Bytes
+
+_OWNER_ONLY = 0o600
+"""Mode of every file that is created here."""
 
 _TEMPORARY = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{16}\.tmp")
 
@@ -25,36 +28,41 @@ LOCK = ".lock"
 """The one lock file of a root."""
 
 _PIECE = 1 << 20
-"""Bytes that may still be in a processor's own cache when they are hashed, having been read."""
+"""Bytes of a piece: few enough to be in the processor's cache still when they are hashed after reading."""
 
-_ONE_CALL = 1 << 30
-"""Bytes that one call is asked for. The system reads a little less than 2 GiB at most."""
+_MAX_READ = 1 << 30
+"""Bytes that one call reads at most. The system itself ends a read a little below 2 GiB."""
 
-_BIT = 8 << 20
-"""Bytes of a larger file that are in memory once more at a time."""
+_COPIED_AT_ONCE = 8 << 20
+"""Bytes of a larger file that are in memory a second time while it is read."""
+
+_UNDECIDED = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR}
+"""Errors after which a rename may have happened or not."""
 
 
 def temporary_target(name: str) -> str | None:
-    """Return the name of the file that the temporary file `name` was to become, or None if it is not a temporary
-    file."""
+    """Return the name that a temporary file was to have at last; None for any other file."""
     match = _TEMPORARY.fullmatch(name)
     return match["target"] if match else None
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file of this name is the store's own, and no object."""
+    """Return whether a file of this name belongs to the store itself and is no object."""
     return _TEMPORARY.fullmatch(name) is not None or name == LOCK
 
 
 def read(path: str, limit: int | None) -> bytes:
-    """Return a whole file, from one open: what a rename puts in its place meanwhile does not mix in."""
+    """Return a whole file.
+
+    It is opened once, so a file that is renamed over it meanwhile does not mix in.
+    """
     with _opened(path) as (fd, size):
         _check_size(path, size, limit)
         return _read(fd, size, 0)
 
 
 def pieces(path: str, limit: int | None) -> Iterator[bytes]:
-    """Yield a whole file, from one open, a piece at a time."""
+    """Yield a whole file piece by piece. It is opened once, as in `read`."""
     with _opened(path) as (fd, size):
         _check_size(path, size, limit)
         while piece := os.read(fd, _PIECE):
@@ -67,15 +75,15 @@ def _check_size(path: str, size: int, limit: int | None) -> None:
 
 
 def read_range(path: str, offset: int, length: int) -> bytes:
-    """`length` bytes from `offset`, fewer where the file ends."""
+    """Return `length` bytes from `offset`, fewer where the file ends before."""
     with _opened(path) as (fd, size):
         return _read(fd, max(0, min(length, size - offset)), offset)
 
 
 @contextmanager
 def _opened(path: str) -> Iterator[tuple[int, int]]:
-    """The descriptor and the size of a regular file."""
-    # O_NONBLOCK: a FIFO of that name must not block the thread for ever.
+    """Open a regular file for the block; yield its descriptor and its size."""
+    # O_NONBLOCK, because a FIFO of that name would block the thread for ever.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         status = os.fstat(fd)
@@ -89,18 +97,21 @@ def _opened(path: str) -> Iterator[tuple[int, int]]:
 
 
 def _read(fd: int, size: int, offset: int) -> bytes:
-    data = os.pread(fd, size, offset) if size <= _ONE_CALL else b""
+    data = os.pread(fd, size, offset) if size <= _MAX_READ else b""
     if len(data) == size:
         return data
-    # The buffer of a BytesIO becomes the result without a copy; what a call brings is copied, so each brings little.
+    # A BytesIO gives its buffer away without a copy. What each call reads is copied into it, so each call reads little.
     buffer = io.BytesIO()
-    while buffer.tell() < size and (data := os.pread(fd, min(size - buffer.tell(), _BIT), offset + buffer.tell())):
+    while (done := buffer.tell()) < size and (data := os.pread(fd, min(size - done, _COPIED_AT_ONCE), offset + done)):
         buffer.write(data)
     return buffer.getvalue()
 
 
 def write_temporary(target: str, data: Bytes) -> str:
-    """A durable temporary file beside `target`; nothing is left behind on a failure."""
+    """Write a durable temporary file beside `target` and return its path.
+
+    A failure leaves nothing behind.
+    """
     temporary, fd = create_temporary(target)
     try:
         with os.fdopen(fd, "wb", buffering=0) as file:
@@ -116,29 +127,54 @@ def write_temporary(target: str, data: Bytes) -> str:
 
 
 def create_temporary(target: str) -> tuple[str, int]:
-    """Create an empty temporary file beside `target`, which nobody but the owner may read. Returns path, descriptor."""
+    """Create an empty temporary file beside `target`. Return its path and its descriptor."""
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
-    return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    return temporary, os.open(temporary, flags, _OWNER_ONLY)
 
 
 def private(path: str, flags: int) -> int:
-    """Return an opener for `open`: what it makes, nobody but the owner may read, whatever the umask says."""
-    return os.open(path, flags, 0o600)
+    """Open a file that nobody but its owner may read, whatever the umask says: an `opener` for `open`."""
+    return os.open(path, flags, _OWNER_ONLY)
+
+
+def replace(temporary: str, target: str) -> None:
+    """Rename `temporary` to `target`, durably.
+
+    Raises:
+        OSError: It was not renamed.
+        OutcomeUnknownError: It was renamed and that may not be durable, or nothing proves whether it was.
+    """
+    try:
+        os.rename(temporary, target)
+    except OSError as error:
+        if error.errno not in _UNDECIDED:
+            raise
+        why = os.strerror(error.errno or 0)
+        raise OutcomeUnknownError(f"{target}: {why} while it was replaced; nothing proves whether it was") from error
+    try:
+        sync_folder(os.path.dirname(target))
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise OutcomeUnknownError(
+            f"{target}: was replaced, but {why} while making that durable; a crash may still undo it"
+        ) from error
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in `folder` durable."""
+    """Make the names of the files in `folder` durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems keep no folders to sync
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync folders
             raise
     finally:
         os.close(fd)
 
 
+# After these, a later attempt may succeed.
 _BUSY = {
     errno.EAGAIN,
     errno.EBUSY,
@@ -152,7 +188,10 @@ _BUSY = {
 
 
 def translate(error: OSError, path: str) -> CheckpointError:
-    """Return what a failed system call on `path` means. Missing files are told apart before this is asked."""
+    """Return the error of the tree for a failed system call on `path`.
+
+    Missing files never get here.
+    """
     code = error.errno
     why = os.strerror(code) if code else str(error)
     if code == errno.EMFILE:

@@ -1,9 +1,11 @@
-"""The lock of a local root: one holder among all processes of this host, whatever they fork and however they end.
+"""The lock of a local root: it has one holder among all processes of this host.
 
-The lock is `flock`, which belongs to the *open file*: a forked child has that too. So a holder releases it by name
-before it closes the file, and a child closes what it inherited. Otherwise an idle child would hold the lock of a parent
-that went on, or was killed, long ago. (POSIX record locks stay with the parent, but a process loses them whenever any
-of its threads closes the file.)
+That holds whatever processes fork, and however they end.
+
+The lock is `flock`, which belongs to the *open file*, and a forked child has that too. So a holder unlocks explicitly
+before it closes the file, and a child closes the files that it inherited. Otherwise an idle child would hold the lock
+of a parent that went on, or was killed, long ago. (POSIX record locks stay with the parent, but a process loses them
+whenever any of its threads closes the file.)
 """
 
 import fcntl
@@ -18,21 +20,23 @@ from contextlib import contextmanager, suppress
 from pyspark_checkpointer.errors import SwapNotSentError
 from pyspark_checkpointer.runtime.processes import read_state
 
-LONGEST_PAUSE = 0.02
-"""Seconds between two tries to take the lock, at most about."""
+MAX_PAUSE = 0.02
+"""Seconds between two tries to take the lock, at most; half as many more or less, at random."""
 
 _open_files: set[int] = set()
-"""Descriptors of lock files of this process. Whoever forks holds `_guard`, so that none is open and not in here."""
+"""Descriptors of the lock files that this process has open."""
 
 _guard = threading.RLock()
+"""Held while a lock file is opened or closed, and by a fork: so the child finds every open one in `_open_files`."""
 
 
 @contextmanager
 def locked(path: str, timeout: float) -> Iterator[None]:
-    """Hold an exclusive lock against every process of this host. The kernel frees it when its holder dies.
+    """Hold an exclusive lock against every process of this host.
 
-    The lock file is created if need be and never removed: whoever waits for it would then lock a file without name.
-    Raises `SwapNotSentError` after `timeout` seconds, which says who has the lock.
+    The kernel frees it when its holder dies. The lock file is created if there is none, and never removed: another
+    process may already wait for it, and would then lock a file without a name. Raises `SwapNotSentError` after
+    `timeout` seconds, which says who has the lock.
     """
     deadline = time.monotonic() + timeout
     pause = 0.0005
@@ -48,13 +52,16 @@ def locked(path: str, timeout: float) -> Iterator[None]:
                     f"{path}: not free for {timeout:g} s, so nothing was written: {_describe_holder(fd)}"
                 )
         finally:
-            if os.getpid() == process:  # a child that was forked in the block has closed it, and must release nothing
+            # A child that was forked in the block has closed the file, and must not unlock it for its parent.
+            if os.getpid() == process:
                 _close(fd)
+        # Each try opens the file anew, because it may have been removed and created again.
         time.sleep(pause * random.uniform(0.5, 1.5))
-        pause = min(pause * 2, LONGEST_PAUSE)
+        pause = min(pause * 2, MAX_PAUSE)
 
 
 def _open(path: str) -> int:
+    """Open the lock file, and return its descriptor."""
     with _guard:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         _open_files.add(fd)
@@ -62,7 +69,7 @@ def _open(path: str) -> int:
 
 
 def _close(fd: int) -> None:
-    """Release the lock for every process that has this open file, then close it."""
+    """Unlock the file for every process that has it open, then close it."""
     with _guard:
         try:
             fcntl.flock(fd, fcntl.LOCK_UN)
@@ -72,18 +79,19 @@ def _close(fd: int) -> None:
 
 
 def _try_lock(fd: int, path: str) -> bool:
+    """Take the lock if it is free, and return whether it is ours now."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    # Somebody may have removed the file between open and flock; a lock on a file without name excludes nobody.
+    # Somebody may have removed the file between open and flock: a lock on a file without a name excludes nobody.
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
     return False
 
 
 def _sign(fd: int) -> None:
-    """Write into the file who has the lock, for the messages of those who wait in vain. Nothing else reads it."""
+    """Write into the file who has the lock, for the error message of those who wait in vain."""
     with suppress(OSError):  # a full disk
         os.ftruncate(fd, os.pwrite(fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0))
 
@@ -104,7 +112,10 @@ def _describe_holder(fd: int) -> str:
 
 
 def _close_inherited() -> None:
-    """In a forked child: close the parent's lock files. Closing releases nothing while the parent has them open."""
+    """Close the parent's lock files in a forked child.
+
+    That unlocks nothing while the parent has them open.
+    """
     global _guard
     _guard = threading.RLock()
     for fd in _open_files:

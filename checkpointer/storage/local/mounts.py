@@ -1,16 +1,15 @@
-"""Which file system a folder is on, and whether a lock taken there is seen by every host that could write
-to it."""
+"""The file system of a folder, and whether a lock there excludes writers on other hosts."""
 
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 Table = Callable[[], str]
-"""Gives the text of a mount table, in the format of /proc/self/mountinfo."""
+"""Returns the text of a mount table, in the format of /proc/self/mountinfo."""
 
-# Locks on these may hold on one host only, or not at all, whatever the call says. A block device behind FUSE
-# (fuseblk) and a folder of the host inside a virtual machine (virtiofs) have one kernel that all writers
-# share.
+# On these file systems a lock may hold on one host only, or not at all, whatever the call returns. Not among them: a
+# block device behind FUSE (fuseblk) and a folder of the host inside a virtual machine (virtiofs), where all writers
+# share one kernel.
 _SHARED = re.compile(
     r"nfs4?|cifs|smb\w*|ncpfs?|fuse|fuse\..+|9p|afs|coda|ceph|lustre|gpfs|beegfs|glusterfs|orangefs|pvfs2|panfs"
     r"|ocfs2|gfs2|vboxsf|vmhgfs|prl_fs|drvfs|wslfs"
@@ -18,7 +17,7 @@ _SHARED = re.compile(
 
 
 def system_table() -> str:
-    """Return the mount table of this process; empty where the system has none of this kind."""
+    """Return the mount table of this process; empty where the system has none in this format."""
     try:
         return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -26,8 +25,10 @@ def system_table() -> str:
 
 
 def file_system(folder: str, table: str) -> tuple[str, str] | None:
-    """Return the mount point and type that an absolute, resolved `folder` is on, or None if the table does not
-    say."""
+    """Return the mount point and type of a folder's file system, or None if the table does not say.
+
+    `folder` is an absolute path without symbolic links.
+    """
     best: tuple[str, str] | None = None
     for line in table.splitlines():
         left, separator, right = line.partition(" - ")
@@ -42,7 +43,7 @@ def file_system(folder: str, table: str) -> tuple[str, str] | None:
 
 
 def shared_mount(folder: str, table: str) -> tuple[str, str] | None:
-    """Return the mount point and type of `folder` if it is on a network or FUSE file system, else None."""
+    """Return the mount point and type of a folder on a network or FUSE file system, else None."""
     found = file_system(folder, table)
     return found if found is not None and _SHARED.fullmatch(found[1]) else None
 

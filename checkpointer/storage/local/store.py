@@ -1,7 +1,7 @@
 """A root in a local folder.
 
 An object appears under its name at once and whole: it is written to a temporary file in the same folder, made
-durable, and only then linked (objects written once) or renamed (swapped objects) to its name. Swaps hold the
+durable, and only then linked (objects written once) or renamed (swapped objects) to its name. A swap holds the
 root's lock, so that comparing and renaming are one step for every process of this host.
 """
 
@@ -13,38 +13,43 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import ParamSpec, TypeVar
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUnknownError, StoreRefusedError
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, StoreRefusedError
 from pyspark_checkpointer.manifests.digest import Bytes, sha256
 from pyspark_checkpointer.storage.base import (
-    SWAP_LIMIT,
     UNFENCED,
     Blob,
-    Entry,
-    Leftover,
-    Listing,
+    ListedObject,
+    ListingPage,
     ObjectExistsError,
     ObjectNotFoundError,
-    Page,
+    PagedStore,
     PreconditionFailedError,
     S,
+    WriteLeftover,
     check_path,
+    check_swap_size,
 )
 from pyspark_checkpointer.storage.local import files, locks, mounts, walk
+from pyspark_checkpointer.storage.local.folders import DurableFolders
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
-_UNDECIDED = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR}
-_MAX_SETTLED = 65536
-_PAGE = 1000
-_PATIENCE = 0.8
-"""The share of a request's time that it waits for the lock: it gives up by itself, before it counts as unanswered."""
+"""Errors of file systems, or files, that take no further hard link."""
+
+_PAGE_SIZE = 1000
+"""Files in one page of a listing."""
+
+_LOCK_SHARE = 0.8
+"""Share of a request's time that it waits for the lock: so it gives up by itself before it counts as unanswered."""
 
 
-class LocalStore(Listing):
-    """The folder `root`, an absolute path. It is made by the first write, like everything in it with mode
-    0700."""
+class LocalStore(PagedStore):
+    """The store of the folder `root`, an absolute path.
+
+    The first write makes the folder. Nobody but the owner may enter it, or read what is in it.
+    """
 
     def __init__(
         self,
@@ -59,8 +64,8 @@ class LocalStore(Listing):
         self._timeout = timeout
         self._mount_table = mount_table
         self._may_write = not fencing
-        # Folders whose names this process knows to be durable. Plain set operations: safe between threads.
-        self._settled: set[str] = set()
+        """Whether a write is allowed: without fencing always, with it after the check of the mount."""
+        self._durable_folders = DurableFolders(root)
 
     def __repr__(self) -> str:
         return f"<LocalStore {self._root}>"
@@ -77,7 +82,7 @@ class LocalStore(Listing):
         return await self._run(path, self._get, path, limit)
 
     async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
-        # What sinks do keeps a processor busy: more threads than processors would only be in each other's way.
+        # Sinks keep a processor busy: more threads than processors would only be in each other's way.
         return await self._answer(path, runtime.on_cpu(self._read_into, path, make, limit))
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
@@ -89,15 +94,15 @@ class LocalStore(Listing):
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         return await self._run(path, self._swap, path, data, expected)
 
-    async def list_page(self, prefix: str, more: object | None = None) -> Page:
-        steps = more if isinstance(more, walk.Walk) else walk.Walk(self._walk(prefix))
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
+        steps = more if isinstance(more, walk.FileWalk) else walk.FileWalk(self._walk(prefix))
         try:
-            found = await self._run(prefix, steps.take, _PAGE)
+            found = await self._run(prefix, steps.take, _PAGE_SIZE)
         except BaseException:
-            steps.give_up()  # a thread may still be taking the steps of this page
+            steps.give_up()  # a thread may still be reading this page
             raise
-        entries = [Entry(path, size) for path, size in found if not files.is_hidden(path.rpartition("/")[2])]
-        return Page(entries, None if steps.ended else steps)
+        entries = [ListedObject(path, size) for path, size in found if not files.is_hidden(path.rpartition("/")[2])]
+        return ListingPage(entries, None if steps.ended else steps)
 
     async def folders(self, prefix: str) -> Sequence[str]:
         return sorted(await self._run(prefix, self._folders, prefix))
@@ -105,11 +110,11 @@ class LocalStore(Listing):
     async def delete(self, paths: Sequence[str]) -> None:
         await self._run("", self._delete, paths)
 
-    async def leftovers(self) -> Sequence[Leftover]:
-        """Temporary files, each with the object that it was to become."""
+    async def leftovers(self) -> Sequence[WriteLeftover]:
+        """Return the temporary files, each with the object that it was to become."""
         return await self._run("", lambda: [*self._leftovers()])
 
-    async def discard(self, leftovers: Sequence[Leftover]) -> None:
+    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         await self._run("", self._discard, leftovers)
 
     async def close(self) -> None:
@@ -118,32 +123,37 @@ class LocalStore(Listing):
     # --- what runs in a thread ---
 
     async def _run(self, path: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`function` in a thread of those that wait for files."""
+        """Run `function` in the pool of threads that wait for files."""
         return await self._answer(path, runtime.in_thread(function, *args, **kwargs))
 
     async def _answer(self, path: str, work: Awaitable[T]) -> T:
-        """Return the result of work on a file, with the system's errors turned into those of the tree."""
+        """Return the result of work on a file; turn the system's errors into errors of the tree."""
         try:
             return await work
         except OSError as error:
             raise self._translate(error, os.path.join(self._root, path)) from error
 
     def _translate(self, error: OSError, full: str) -> CheckpointError:
+        # The root, or a folder above it, is a file: a mistake of the user and no failure of the store.
         if error.errno in (errno.ENOTDIR, errno.EEXIST) and (file := _file_above(self._root)):
             return IllegalArgumentError(f"{file}: is a file; the root of a store is a folder")
         return files.translate(error, full)
 
     @contextmanager
     def _finding(self, path: str) -> Iterator[None]:
+        """Turn the system's error for a missing file into `ObjectNotFoundError`."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError):
-            if _file_above(self._root):
+            if _file_above(self._root):  # no root at all: that is another error than a missing object
                 raise
             raise ObjectNotFoundError(f"{os.path.join(self._root, path)}: not found") from None
 
     def _locate(self, path: str) -> str:
-        """Return the file of an object, refused where a symbolic link on the way leads out of the root."""
+        """Return the path of an object's file.
+
+        Refuse it where a symbolic link on the way leads out of the root.
+        """
         if files.is_hidden(check_path(path).rpartition("/")[2]):
             raise IllegalArgumentError(f"{path!r:.200}: this name is kept for the store's own files")
         full = os.path.join(self._root, path)
@@ -170,12 +180,13 @@ class LocalStore(Listing):
     def _put(self, path: str, data: Bytes) -> None:
         target = self._locate(path)
         folder = os.path.dirname(target)
-        self._make_folders(folder)
+        self._prepare_write(folder)
+        # A crash leaves the temporary file behind: alone, or beside the object, which is whole.
         temporary = files.write_temporary(target, data)
         try:
             self._publish(temporary, target)
         except FileExistsError:
-            # It may be there from an earlier attempt that could not make its name durable.
+            # It may be our own, from an earlier attempt that could not make its name durable.
             files.sync_folder(folder)
             raise ObjectExistsError(f"{target}: exists already") from None
         finally:
@@ -184,33 +195,37 @@ class LocalStore(Listing):
         files.sync_folder(folder)
 
     def _publish(self, temporary: str, target: str) -> None:
+        """Give a temporary file its name. Raise `FileExistsError` where the name is taken."""
         try:
             os.link(temporary, target)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
+            # A rename would replace a file of that name, so only the lock keeps a second writer out.
             with self._lock():
                 if os.path.lexists(target):
                     raise FileExistsError(target) from None
                 os.rename(temporary, target)
 
     def _swap(self, path: str, data: bytes, expected: str | None) -> str:
+        """Compare and rename under the lock of the root. Return the new version."""
         target = self._locate(path)
-        if len(data) > SWAP_LIMIT:
-            raise IllegalArgumentError(f"{target}: {len(data)} bytes are too many to swap")
-        self._make_folders(os.path.dirname(target))
+        check_swap_size(target, data)
+        self._prepare_write(os.path.dirname(target))
         with self._lock():
             if self._current(target) != expected:
                 raise PreconditionFailedError(f"{target}: was changed by somebody else")
+            # Written under the lock, so that `discard` can tell the files of dead writers.
             temporary = files.write_temporary(target, data)
             try:
-                _replace(temporary, target)
+                files.replace(temporary, target)
             finally:
                 with suppress(OSError):
                     os.unlink(temporary)
         return sha256(data)
 
     def _current(self, target: str) -> str | None:
+        """Return the version of a file; None where there is none."""
         try:
             return Blob(files.read(target, None)).version
         except FileNotFoundError:
@@ -218,38 +233,18 @@ class LocalStore(Listing):
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
+        """Hold the lock of the root for the block; without fencing, nothing is locked."""
         lock = os.path.join(self._root, files.LOCK)
-        with locks.locked(lock, self._timeout * _PATIENCE) if self._fencing else nullcontext():
+        with locks.locked(lock, self._timeout * _LOCK_SHARE) if self._fencing else nullcontext():
             yield
 
-    def _make_folders(self, folder: str) -> None:
-        """Make `folder` and those above it durable, up to the parent of the root.
-
-        A folder that is there already may have been made a moment ago by somebody whose fsync has not come
-        yet. Therefore every folder is synced once by each process that writes below it.
-        """
+    def _prepare_write(self, folder: str) -> None:
+        """Make `folder` durable, so that a file can be written there."""
         self._check_mount()
-        if not os.path.isdir(folder):
-            self._settled.clear()  # removed since it was last seen, perhaps with the whole root
-        missing = []
-        while folder not in self._settled:
-            missing.append(folder)
-            if folder == self._root:
-                missing += _missing_above(folder)
-                break
-            folder = os.path.dirname(folder)
-        for name in reversed(missing):
-            with suppress(FileExistsError):
-                os.mkdir(name, 0o700)
-            if not os.path.isdir(name):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
-            with suppress(PermissionError):  # the system may let us pass its folders, but not open them
-                files.sync_folder(os.path.dirname(name))
-            if len(self._settled) >= _MAX_SETTLED:
-                self._settled.clear()
-            self._settled.add(name)
+        self._durable_folders.make(folder)
 
     def _check_mount(self) -> None:
+        """Raise `StoreRefusedError` where a lock may not exclude writers on other hosts."""
         if self._may_write:
             return
         found = mounts.shared_mount(os.path.realpath(self._root), self._mount_table())
@@ -264,7 +259,7 @@ class LocalStore(Listing):
     def _walk(self, prefix: str) -> Iterator[tuple[str, int]]:
         start = prefix.rpartition("/")[0]
         if start:
-            self._locate(start + "/_")
+            self._locate(start + "/_")  # refuses links that lead out of the root
         if _file_above(self._root):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._root)
         yield from walk.files_below(self._root, prefix)
@@ -273,16 +268,16 @@ class LocalStore(Listing):
         self._locate(prefix + "_")
         return [f"{prefix}{name}/" for name in walk.folders_in(os.path.join(self._root, prefix))]
 
-    def _leftovers(self) -> Iterator[Leftover]:
+    def _leftovers(self) -> Iterator[WriteLeftover]:
         for path, _ in self._walk(""):
             folder, slash, name = path.rpartition("/")
             target = files.temporary_target(name)
             if target is not None:
-                yield Leftover(folder + slash + target, path)
+                yield WriteLeftover(folder + slash + target, path)
 
     def _delete(self, paths: Sequence[str]) -> None:
         self._check_mount()
-        folders: dict[str, str] = {}  # many objects stand in few folders
+        folders: dict[str, str] = {}  # many objects are in few folders, each of which is checked once
         for path in paths:
             folder, _, name = check_path(path).rpartition("/")
             if folder not in folders or files.is_hidden(name):
@@ -290,35 +285,17 @@ class LocalStore(Listing):
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(os.path.join(folders[folder], name))
 
-    def _discard(self, leftovers: Sequence[Leftover]) -> None:
+    def _discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         self._check_mount()
         for leftover in leftovers:
             folder, name = os.path.split(self._locate(leftover.path))
             own = os.path.basename(leftover.token)
             if files.temporary_target(own) != name:
                 raise IllegalArgumentError(f"{leftover.token!r:.200}: is no temporary file of {leftover.path}")
-            # A swap keeps its temporary file only while it holds the lock: whose file is seen under the
-            # lock is dead.
+            # A swap has a temporary file only while it holds the lock. So a file that is seen under the lock belongs
+            # to a dead writer.
             with self._lock(), suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, own))
-
-
-def _replace(temporary: str, target: str) -> None:
-    """Rename durably, or say which of three things happened: not done (`OSError`), done, or nobody knows."""
-    try:
-        os.rename(temporary, target)
-    except OSError as error:
-        if error.errno not in _UNDECIDED:
-            raise
-        why = os.strerror(error.errno or 0)
-        raise OutcomeUnknownError(f"{target}: {why} while it was replaced; nothing proves whether it was") from error
-    try:
-        files.sync_folder(os.path.dirname(target))
-    except OSError as error:
-        why = os.strerror(error.errno or 0)
-        raise OutcomeUnknownError(
-            f"{target}: was replaced, but {why} while making that durable; a crash may still undo it"
-        ) from error
 
 
 def _is_inside(file: str, root: str) -> bool:
@@ -327,17 +304,8 @@ def _is_inside(file: str, root: str) -> bool:
     return os.path.commonpath([real, os.path.realpath(os.path.dirname(file))]) == real
 
 
-def _missing_above(folder: str) -> list[str]:
-    """Return the parents of `folder` that do not exist yet, nearest first."""
-    missing = []
-    while not os.path.lexists(parent := os.path.dirname(folder)):
-        missing.append(parent)
-        folder = parent
-    return missing
-
-
 def _file_above(path: str) -> str | None:
-    """`path` or the first of its parents that is there, if that is no folder."""
+    """Return the nearest of `path` and its parents that exists if it is no folder, else None."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return None if os.path.isdir(path) else path

@@ -1,4 +1,7 @@
-"""Walking over the files of a folder, in no order and without following links: memory for folders, not for files."""
+"""Listing of the files below a folder, in no order and without following links.
+
+Memory grows with the number of folders, not with the number of files.
+"""
 
 import errno
 import itertools
@@ -8,9 +11,9 @@ from contextlib import suppress
 
 
 def files_below(root: str, prefix: str) -> Iterator[tuple[str, int]]:
-    """Path below `root` and size of every regular file whose path starts with `prefix`.
+    """Yield path below `root` and size of every regular file whose path starts with `prefix`.
 
-    What comes or goes meanwhile may be there or not.
+    A file that is created or removed meanwhile may be missing or not.
     """
     folders = [prefix.rpartition("/")[0]]
     while folders:
@@ -22,6 +25,7 @@ def files_below(root: str, prefix: str) -> Iterator[tuple[str, int]]:
             for entry in entries:
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir(follow_symlinks=False):
+                    # Below the prefix, or on the way to it.
                     if f"{path}/".startswith(prefix) or prefix.startswith(f"{path}/"):
                         folders.append(path)
                 elif path.startswith(prefix) and entry.is_file(follow_symlinks=False):
@@ -30,14 +34,18 @@ def files_below(root: str, prefix: str) -> Iterator[tuple[str, int]]:
 
 
 def folders_in(folder: str) -> list[str]:
-    """Return the names of the folders directly in a folder; none where it is not there."""
+    """Return the names of the folders directly in a folder; none where the folder is missing."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     return []
 
 
-class Walk:
-    """A walk that is taken some steps at a time. One that failed fails again: it must not look like one that ended."""
+class FileWalk:
+    """A listing in progress, from which files are taken a page at a time.
+
+    It has ended with the first page that is not full. A listing that failed fails again with the same error, for ever:
+    it must not look like one that has ended.
+    """
 
     def __init__(self, steps: Iterator[tuple[str, int]]) -> None:
         self._steps = steps
@@ -45,10 +53,11 @@ class Walk:
         self.ended = False
 
     def give_up(self) -> None:
-        """From now on it fails: a page that nobody received must not be missing unnoticed."""
+        """Let it fail from now on: a page that nobody received must not be missing unnoticed."""
         self._failure = self._failure or OSError(errno.EIO, "a page of this listing was lost")
 
     def take(self, number: int) -> list[tuple[str, int]]:
+        """Return the next files, at most `number` of them."""
         if self._failure is not None:
             raise self._failure
         try:

@@ -1,4 +1,4 @@
-"""The memory of this process."""
+"""Roots in the memory of this process."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,7 @@
-"""Objects in the memory of this process: for tests, and for trying things out. Nothing survives the
-process."""
+"""A root in the memory of this process, for tests and for trying things out.
+
+Nothing survives the process.
+"""
 
 import heapq
 import itertools
@@ -7,26 +9,27 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
+from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage.base import (
-    SWAP_LIMIT,
     Blob,
-    Entry,
-    Leftover,
-    Listing,
+    ListedObject,
+    ListingPage,
     ObjectExistsError,
     ObjectNotFoundError,
-    Page,
+    PagedStore,
     PreconditionFailedError,
     S,
+    WriteLeftover,
     check_path,
+    check_swap_size,
 )
 
-_PAGE = 1000
+_PAGE_SIZE = 1000
+"""Objects in one page of a listing."""
 
 
-class _Space:
+class _MemoryRoot:
     """The objects of one root, shared by every store of this process that names it."""
 
     def __init__(self) -> None:
@@ -34,22 +37,22 @@ class _Space:
         self.objects: dict[str, Blob] = {}
 
 
-_spaces: dict[str, _Space] = {}
+_roots: dict[str, _MemoryRoot] = {}
 _versions = itertools.count(1)
 
 
 def forget(url: str) -> None:
-    """Give the memory of a root back."""
-    _spaces.pop(url, None)
+    """Drop the objects of a root, and free their memory."""
+    _roots.pop(url, None)
 
 
-class MemoryStore(Listing):
-    """A root named by its URL; `fencing="none"` changes nothing here."""
+class MemoryStore(PagedStore):
+    """The store of a root that its URL names. `fencing="none"` changes nothing here."""
 
     def __init__(self, url: str, *, fencing: bool = True) -> None:
         self._url = url
         self._fencing = fencing
-        self._space = _spaces.setdefault(url, _Space())
+        self._root = _roots.setdefault(url, _MemoryRoot())
 
     def __repr__(self) -> str:
         return f"<MemoryStore {self._url}>"
@@ -60,8 +63,8 @@ class MemoryStore(Listing):
 
     @property
     def objects(self) -> dict[str, Blob]:
-        """What is there, by path: for tests, which may look at it and change it."""
-        return self._space.objects
+        """Return the objects by path, for tests, which may change them."""
+        return self._root.objects
 
     @property
     def fencing(self) -> bool:
@@ -83,52 +86,52 @@ class MemoryStore(Listing):
 
     async def put(self, path: str, data: Bytes) -> None:
         check_path(path)
-        with self._space.lock:
-            if path in self._space.objects:
+        with self._root.lock:
+            if path in self._root.objects:
                 raise ObjectExistsError(f"{self._url}/{path}: exists already")
-            self._space.objects[path] = Blob(bytes(data), str(next(_versions)))
+            self._root.objects[path] = Blob(bytes(data), str(next(_versions)))
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         check_path(path)
-        if len(data) > SWAP_LIMIT:
-            raise IllegalArgumentError(f"{self._url}/{path}: {len(data)} bytes are too many to swap")
-        with self._space.lock:
-            found = self._space.objects.get(path)
+        check_swap_size(f"{self._url}/{path}", data)
+        # Under the lock, comparing and writing are one step for all threads.
+        with self._root.lock:
+            found = self._root.objects.get(path)
             if (None if found is None else found.version) != expected:
                 raise PreconditionFailedError(f"{self._url}/{path}: was changed by somebody else")
             blob = Blob(bytes(data), str(next(_versions)))
-            self._space.objects[path] = blob
+            self._root.objects[path] = blob
         return blob.version
 
-    async def list_page(self, prefix: str, more: object | None = None) -> Page:
-        with self._space.lock:
-            found = [path for path in self._space.objects if path.startswith(prefix) and path > str(more or "")]
-            page = heapq.nsmallest(_PAGE, found)
-            entries = [Entry(path, len(self._space.objects[path].data)) for path in page]
-        return Page(entries, page[-1] if len(found) > _PAGE else None)
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
+        with self._root.lock:
+            found = [path for path in self._root.objects if path.startswith(prefix) and path > str(more or "")]
+            page = heapq.nsmallest(_PAGE_SIZE, found)
+            entries = [ListedObject(path, len(self._root.objects[path].data)) for path in page]
+        return ListingPage(entries, page[-1] if len(found) > _PAGE_SIZE else None)
 
     async def folders(self, prefix: str) -> Sequence[str]:
-        with self._space.lock:
-            inside = [path.removeprefix(prefix) for path in self._space.objects if path.startswith(prefix)]
+        with self._root.lock:
+            inside = [path.removeprefix(prefix) for path in self._root.objects if path.startswith(prefix)]
         return sorted({f"{prefix}{rest.partition('/')[0]}/" for rest in inside if "/" in rest})
 
     async def delete(self, paths: Sequence[str]) -> None:
-        with self._space.lock:
+        with self._root.lock:
             for path in paths:
-                self._space.objects.pop(path, None)
+                self._root.objects.pop(path, None)
 
-    async def leftovers(self) -> Sequence[Leftover]:
+    async def leftovers(self) -> Sequence[WriteLeftover]:
         return []
 
-    async def discard(self, leftovers: Sequence[Leftover]) -> None:
+    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         pass
 
     async def close(self) -> None:
         pass
 
     def _find(self, path: str) -> Blob:
-        with self._space.lock:
-            blob = self._space.objects.get(check_path(path))
+        with self._root.lock:
+            blob = self._root.objects.get(check_path(path))
         if blob is None:
             raise ObjectNotFoundError(f"{self._url}/{path}: not found")
         return blob

@@ -1,4 +1,4 @@
-"""S3 and stores that speak its protocol."""
+"""Roots in a bucket of S3, or of a server that speaks its protocol."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,4 @@
-"""What the failures of S3 mean: which code or exception becomes which error of the tree, and what to do
-about it."""
+"""Translation of failures of S3 into errors of the tree, which say what to do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.storage.base import UNFENCED, ObjectNotFoundError
 from pyspark_checkpointer.storage.scrubbing import scrub
 
+# Codes of S3 and of servers that speak its protocol, by what they mean to a caller.
 _BUSY = {
     "SlowDown",
     "ServiceUnavailable",
@@ -59,7 +59,7 @@ _UNABLE = {"NotImplemented", "MethodNotAllowed", "501", "405"}
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request failed: the server's code, or where there was no answer the name of the exception."""
+    """Why a request failed, as the server says it; `error` is set where it gave no answer."""
 
     code: str
     status: int
@@ -68,7 +68,7 @@ class Refusal:
 
 
 def refusal(error: Exception | str, message: str = "") -> Refusal:
-    """Look through s3fs's translation to what botocore saw."""
+    """Return why a request failed, as botocore saw it before s3fs translated it."""
     if isinstance(error, str):
         return Refusal(error, 0, message)
     for candidate in (error, error.__cause__):
@@ -76,6 +76,7 @@ def refusal(error: Exception | str, message: str = "") -> Refusal:
         if isinstance(response, dict):
             said = response.get("Error") or {}
             status = int((response.get("ResponseMetadata") or {}).get("HTTPStatusCode") or 0)
+            # An answer without a body, as to HEAD, has the status in place of a code.
             code = {"404": "NoSuchKey", "412": "PreconditionFailed", "416": "InvalidRange"}.get(
                 str(said.get("Code") or status), str(said.get("Code") or status)
             )
@@ -84,7 +85,7 @@ def refusal(error: Exception | str, message: str = "") -> Refusal:
 
 
 def meaning(why: Refusal, name: str, url: str, options: Mapping[str, Any]) -> CheckpointError:
-    """Return the error of the tree; `name` says what was asked for, `url` is the root."""
+    """Return the error of the tree for a failure; `name` says what was asked for, `url` is the root."""
     if why.error is not None:
         return _without_answer(why.error, name, scrub(f"{type(why.error).__name__}: {why.message}", options))
     code, said = why.code, scrub(f"{why.code}: {why.message}", options)
@@ -96,12 +97,13 @@ def meaning(why: Refusal, name: str, url: str, options: Mapping[str, Any]) -> Ch
     if code in _BUSY or code.startswith("Throttl") or why.status in (429, 503):
         return ThrottlingError(f"{name}: {said}")
     if code in _AGAIN or why.status in (408, 499) or (why.status >= 500 and code not in _UNABLE):
-        # Also from a gateway in between, which does not know what became of the request behind it.
+        # A gateway in between may say so too, and does not know what became of the request behind it.
         return DependencyError(f"{name}: {said}")
     return _final(code, name, url, said)
 
 
 def _final(code: str, name: str, url: str, said: str) -> CheckpointError:
+    """Return the error for a code that no further attempt can change."""
     if code in _DENIED:
         return StoreRefusedError(
             f"{name}: {said}; the credentials in use need s3:GetObject, s3:PutObject, s3:DeleteObject, "
@@ -126,6 +128,7 @@ def _final(code: str, name: str, url: str, said: str) -> CheckpointError:
 
 
 def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
+    """Return the error for a request that failed before the server answered."""
     from botocore import exceptions as boto
 
     no_user = (
@@ -142,6 +145,5 @@ def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
         return StoreRefusedError(f"{name}: redirected for ever; name the bucket's region or endpoint_url")
     if isinstance(error, boto.ParamValidationError | boto.NoRegionError | TypeError | ValueError | KeyError):
         return IllegalArgumentError(f"{name}: {said}")
-    # Everything else had no answer: botocore's and aiohttp's own errors share no base with each other or
-    # OSError.
+    # Everything else is a broken connection or a timeout: botocore's errors, aiohttp's and OSError have no common base.
     return DependencyError(f"{name}: {said}")

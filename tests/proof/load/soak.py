@@ -166,7 +166,7 @@ def fill_pools(pool: ThreadPoolExecutor) -> None:
     for workers, start in (
         (len(JOBS), lambda barrier: pool.submit(barrier.wait)),
         (runtime.FILE_THREADS, lambda barrier: runtime.submit(runtime.in_thread(barrier.wait))),
-        (runtime._cpu._workers, lambda barrier: runtime.submit(runtime.on_cpu(barrier.wait))),
+        (runtime.pools.cpu_pool.workers, lambda barrier: runtime.submit(runtime.on_cpu(barrier.wait))),
     ):
         barrier = threading.Barrier(workers)
         for waiting in [start(barrier) for _ in range(workers)]:

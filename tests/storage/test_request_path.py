@@ -1,4 +1,4 @@
-"""The bounds round a store: what is tried again and for how long, how much runs at once, and the probe."""
+"""The path of a request: what is tried again and for how long, and how many run at once. And the probe."""
 
 import asyncio
 import hashlib
@@ -12,16 +12,22 @@ from pyspark_checkpointer.errors import DependencyError, InvalidStateError, Retr
 from pyspark_checkpointer.manifests.digest import Bytes, sha256
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
-from pyspark_checkpointer.storage.base import Blob, Page, S
+from pyspark_checkpointer.storage.base import Blob, ListingPage, S
 from pyspark_checkpointer.storage.conditional_write_check import probe
-from pyspark_checkpointer.storage.limiting import SMALL, SMALL_TURNS, SMALL_WRITE, LimitedStore
 from pyspark_checkpointer.storage.memory.store import MemoryStore
-from pyspark_checkpointer.storage.request_counts import Traffic, counted
-from pyspark_checkpointer.storage.retrying import RetryingStore
+from pyspark_checkpointer.storage.request_path import (
+    SMALL_READ,
+    SMALL_SLOTS,
+    SMALL_WRITE,
+    LimitedStore,
+    RetryingStore,
+    Traffic,
+    counted,
+)
 
 
 class Time:
-    """A clock that moves when somebody sleeps."""
+    """A clock that goes on only while somebody sleeps."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -36,11 +42,11 @@ class Time:
 
 
 class Faulty(MemoryStore):
-    """Raises the errors it was given, before or after it does what was asked."""
+    """A store that raises given errors, before or after a request takes effect."""
 
     def __init__(self, *errors: Exception, after: bool = False, each: Callable[[], None] = lambda: None) -> None:
         super().__init__(f"memory://{id(self)}")
-        self._space.objects.clear()
+        self.objects.clear()
         self.errors, self.after, self.each = list(errors), after, each
         self.calls = 0
 
@@ -68,7 +74,7 @@ class Faulty(MemoryStore):
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         return await self._maybe(super().compare_and_swap(path, data, expected))
 
-    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         return await self._maybe(super().list_page(prefix, more))
 
     async def folders(self, prefix: str) -> Sequence[str]:
@@ -184,18 +190,18 @@ def test_a_put_that_failed_is_not_taken_for_the_object_of_another(other: bytes) 
 
 
 class Slow(MemoryStore):
-    """Takes its time, and counts who is in it."""
+    """A store that is slow, and counts the requests under way."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"memory://{id(self)}")
         self.seconds, self.now, self.most = seconds, 0, 0
 
-    async def list_page(self, prefix: str, more: object | None = None) -> Page:
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         self.now += 1
         self.most = max(self.most, self.now)
         try:
             await asyncio.sleep(self.seconds)
-            return Page([], None)
+            return ListingPage([], None)
         finally:
             self.now -= 1
 
@@ -228,12 +234,12 @@ def test_no_more_requests_at_once_than_allowed() -> None:
 @pytest.mark.parametrize(
     ("ask", "most"),
     [
-        (lambda store: store.get("x", limit=SMALL), SMALL_TURNS * 3),
-        (lambda store: store.get("x", limit=SMALL + 1), 3),
+        (lambda store: store.get("x", limit=SMALL_READ), SMALL_SLOTS * 3),
+        (lambda store: store.get("x", limit=SMALL_READ + 1), 3),
         (lambda store: store.get("x"), 3),
-        (lambda store: store.get_range("x", 0, SMALL), SMALL_TURNS * 3),
-        (lambda store: store.get_range("x", 0, SMALL + 1), 3),
-        (lambda store: store.put("x", bytes(SMALL_WRITE)), SMALL_TURNS * 3),
+        (lambda store: store.get_range("x", 0, SMALL_READ), SMALL_SLOTS * 3),
+        (lambda store: store.get_range("x", 0, SMALL_READ + 1), 3),
+        (lambda store: store.put("x", bytes(SMALL_WRITE)), SMALL_SLOTS * 3),
         (lambda store: store.put("x", bytes(SMALL_WRITE + 1)), 3),
     ],
 )
@@ -242,7 +248,7 @@ def test_requests_that_are_known_to_be_small_have_more_turns(ask: Callable[[Limi
     store = LimitedStore(slow, concurrency=3, timeout=5)
 
     async def many() -> None:
-        await asyncio.gather(*(ask(store) for _ in range(SMALL_TURNS * 4)))
+        await asyncio.gather(*(ask(store) for _ in range(SMALL_SLOTS * 4)))
 
     run_sync(many())
     assert slow.most == most
@@ -290,13 +296,13 @@ def test_a_cancelled_request_gives_its_turn_back() -> None:
 
     async def free() -> bool:
         await asyncio.sleep(0.01)
-        return not store._turns.locked()
+        return not store._slots.locked()
 
     assert run_sync(free())
 
 
 class Liar(MemoryStore):
-    """Ignores some of its conditions, as servers do that do not know them."""
+    """A store that ignores some conditions, as servers do that do not know them."""
 
     def __init__(self, *ignored: str) -> None:
         super().__init__(f"memory://liar-{id(self)}")

@@ -1,0 +1,141 @@
+"""The event loop for everything that talks to a store, and the ways in from other threads and loops.
+
+The loop is fsspec's own, in a background thread, because s3fs and adlfs keep their connections there. Synchronous
+callers block on it (`run_sync`), asynchronous callers of any loop await it (`bridge`), and neither ever starts a loop
+of its own.
+"""
+
+import asyncio
+import contextlib
+import os
+import queue
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+import fsspec.asyn
+
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError
+
+T = TypeVar("T")
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of this process; start it if it is not running yet."""
+    running: asyncio.AbstractEventLoop = fsspec.asyn.get_loop()
+    return running
+
+
+def on_loop() -> bool:
+    """Return whether the caller is on the loop's own thread, where blocking would stop everything."""
+    # fsspec's note of the thread is of no use here: it is made after the thread has begun to run work of others.
+    try:
+        return asyncio.get_running_loop() is fsspec.asyn.loop[0]
+    except RuntimeError:
+        return False
+
+
+def submit(coro: Coroutine[Any, Any, T]) -> "Future[T]":
+    """Start `coro` on the loop and return its future at once.
+
+    Cancelling the future cancels the work.
+    """
+    return asyncio.run_coroutine_threadsafe(coro, loop())
+
+
+def run_sync(coro: Coroutine[Any, Any, T]) -> T:
+    """Run `coro` on the loop and wait for its result, from any thread but the loop's own.
+
+    May be called while another event loop runs in the calling thread; that loop then stands still. An interrupt
+    (Ctrl-C) cancels the work.
+
+    Raises:
+        IllegalArgumentError: The caller is on the loop's own thread, and would wait for itself.
+    """
+    if on_loop():
+        coro.close()
+        raise IllegalArgumentError(
+            "a blocking call was made on the event loop that has to serve it: use the asynchronous interface"
+        )
+    # SimpleQueue may be used again by a signal handler that interrupts it; a lock of ours would block for ever then.
+    answers: queue.SimpleQueue[asyncio.Task[T]] = queue.SimpleQueue()
+    cancel = _begin(coro, answers.put)
+    try:
+        return answers.get().result()
+    except asyncio.CancelledError:
+        # asyncio's own would cancel the task of another loop that may run in this thread.
+        raise CancelledError from None
+    except BaseException:  # an interrupt in this thread
+        cancel()
+        raise
+
+
+async def bridge(coro: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
+    """Run `coro` on the loop and await its result from any running event loop.
+
+    With `shield`, cancelling the waiter leaves the work running to its end; without, it cancels the work too.
+    """
+    here = asyncio.get_running_loop()
+    waiter: asyncio.Future[T] = here.create_future()
+
+    def tell(work: "asyncio.Task[T]") -> None:
+        with contextlib.suppress(RuntimeError):  # the waiter's loop was closed before the work ended
+            here.call_soon_threadsafe(_settle, waiter, work)
+
+    cancel = _begin(coro, tell)
+    try:
+        return await waiter
+    except asyncio.CancelledError:
+        if not shield:
+            cancel()
+        raise
+
+
+def _begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], None]) -> Callable[[], None]:
+    """Start `coro` on the loop, call `done` there at its end, and return a function that cancels it.
+
+    The calling thread shares no lock with the loop's thread, as a `concurrent.futures.Future` would make it do: a
+    signal handler may interrupt the caller at any step, call the library again, and wait for the loop.
+    """
+    running = loop()
+    tasks: list[asyncio.Task[T]] = []
+
+    def start() -> None:
+        task = running.create_task(coro)
+        tasks.append(task)
+        task.add_done_callback(finish)
+
+    def finish(task: "asyncio.Task[T]") -> None:
+        tasks.clear()  # the task's exception refers to the caller's frame, and through it to this list
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved: asyncio would log it if nobody waits any more
+        done(task)
+
+    def stop() -> None:
+        for task in tasks:
+            task.cancel()
+
+    def cancel() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            running.call_soon_threadsafe(stop)
+
+    running.call_soon_threadsafe(start)
+    return cancel
+
+
+def _settle(waiter: "asyncio.Future[T]", work: "asyncio.Task[T]") -> None:
+    """Pass the outcome of `work` on to `waiter`, unless the waiter was cancelled meanwhile."""
+    if waiter.done():
+        return
+    if work.cancelled():
+        waiter.cancel()
+        return
+    error = work.exception()
+    if error is None:
+        waiter.set_result(work.result())
+    else:
+        waiter.set_exception(error)
+
+
+# fsspec registers a hook of its own, which does not replace the lock that guards the creation of the loop.
+os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)

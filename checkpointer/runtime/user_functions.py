@@ -1,0 +1,113 @@
+"""Calls of users' functions, in threads of their own, so that none holds up the library."""
+
+import asyncio
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from typing import TypeVar
+
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError
+from pyspark_checkpointer.runtime.process_exit import at_exit
+
+T = TypeVar("T")
+
+MAX_WAITING_CALLS = 1000
+"""Calls that may wait for those before them; further calls are dropped."""
+
+EXIT_SECONDS = 2.0
+"""Seconds that waiting calls are given when the interpreter ends."""
+
+
+class CallQueue:
+    """A thread that calls users' functions one after the other.
+
+    The interpreter does not wait for it to end.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the thread and what waits for it: in a forked child both are the parent's."""
+        self._lock = threading.Lock()
+        self._waiting: queue.Queue[tuple[Callable[[], None], Future[None]]] | None = None
+
+    def add(self, function: Callable[[], None]) -> "Future[None] | None":
+        """Queue a call and return its future, or None if it is dropped: the queue is full, or has no thread."""
+        with self._lock:
+            if self._waiting is None:
+                waiting: queue.Queue[tuple[Callable[[], None], Future[None]]] = queue.Queue(MAX_WAITING_CALLS)
+                worker = threading.Thread(target=self._work, args=(waiting,), name="checkpointer-callback", daemon=True)
+                try:
+                    worker.start()
+                except RuntimeError:
+                    # The interpreter is at its end and starts no threads. To call here would hold up the event loop.
+                    return None
+                self._waiting = waiting
+        done: Future[None] = Future()
+        try:
+            self._waiting.put_nowait((function, done))
+        except queue.Full:
+            return None
+        return done
+
+    @staticmethod
+    def _work(waiting: "queue.Queue[tuple[Callable[[], None], Future[None]]]") -> None:
+        while True:
+            function, done = waiting.get()
+            function()
+            done.set_result(None)
+
+    def drain(self) -> None:
+        """Give the calls that are waiting a moment to be made, when the interpreter ends."""
+        last = self.add(lambda: None) if self._waiting is not None else None
+        if last is not None:
+            with contextlib.suppress(TimeoutError):
+                last.result(EXIT_SECONDS)
+
+
+_queue = CallQueue()
+at_exit(_queue.drain)
+os.register_at_fork(after_in_child=_queue.reset)
+
+
+def call_later(function: Callable[[], None]) -> "Future[None] | None":
+    """Queue a user's function for the thread that calls them one after the other.
+
+    `function` must not raise. Returns None where too many calls wait already, or where the interpreter starts no
+    threads any more: then it will not be called.
+    """
+    return _queue.add(function)
+
+
+async def call_alone(function: Callable[[], T]) -> T:
+    """Return the result of a user's function, called in a new thread.
+
+    It may take long, and may call this library itself.
+
+    Raises:
+        IllegalArgumentError: The function raised an exception that would end a task, an iteration or the event loop:
+            handed on to the loop, it would let its waiter wait for ever.
+    """
+    done: Future[T] = Future()
+
+    def work() -> None:
+        if not done.set_running_or_notify_cancel():  # from here on it cannot be cancelled
+            return
+        try:
+            done.set_result(function())
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, StopIteration | CancelledError):
+                done.set_exception(error)
+                return
+            refused = IllegalArgumentError(
+                f"a function of yours raised {type(error).__name__}: raise another exception"
+            )
+            refused.__cause__ = error
+            done.set_exception(refused)
+
+    threading.Thread(target=work, name="checkpointer-user", daemon=True).start()
+    return await asyncio.wrap_future(done)

@@ -1,0 +1,57 @@
+"""The client of Azure Blob Storage: adlfs, without its caches and shared instances."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.storage import cloud
+from pyspark_checkpointer.storage.connection import load, take_finalizers_off
+from pyspark_checkpointer.storage.url import Location
+
+_ACCOUNT_OPTIONS = ("account_name", "connection_string")
+"""Options of which one has to name the account; each may stand in the environment as AZURE_STORAGE_…."""
+
+# Nothing in a user's options may bring back caches, shared instances or requests that read old versions.
+_FORCED = {
+    "asynchronous": False,
+    "skip_instance_cache": True,
+    "use_listings_cache": False,
+    "version_aware": False,
+    "max_concurrency": cloud.PARALLEL_PARTS,
+}
+
+
+def account_of(location: Location) -> dict[str, Any]:
+    """Return the options of adlfs for the account in a URL: `container@account.dfs.core.windows.net`."""
+    host = location.account_host
+    if host is None:
+        return {}
+    account = {"account_name": host.partition(".")[0]}
+    if not host.endswith(".core.windows.net"):
+        account["account_host"] = host.replace(".dfs.", ".blob.", 1)
+    return account
+
+
+async def open_client(url: str, options: Mapping[str, Any]) -> Any:
+    """Return a file system of adlfs.
+
+    Raises `IllegalArgumentError` where nothing names the account.
+    """
+    if not any(options.get(name) or os.environ.get(f"AZURE_STORAGE_{name.upper()}") for name in _ACCOUNT_OPTIONS):
+        raise IllegalArgumentError(
+            f"{url}: no account; write abfs://container@account.dfs.core.windows.net/… or give account_name "
+            "or connection_string in storage_options"
+        )
+    adlfs = await load("adlfs")
+    files = adlfs.AzureBlobFileSystem(**{**options, **_FORCED})
+    take_finalizers_off(files)
+    return files
+
+
+async def close_client(files: Any) -> None:
+    """Close the connections of a file system from `open_client`."""
+    await files.service_client.close()
+    if files.sync_credential is not None:  # adlfs made these two itself, and closes neither
+        await files.credential.close()
+        files.sync_credential.close()

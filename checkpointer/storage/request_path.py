@@ -1,0 +1,328 @@
+"""The path of a request to a store: retried, limited in number and time, and counted.
+
+`open_store` puts two stores around the one that talks to the disk or the cloud, and each request goes through both:
+
+    caller
+      -> RetryingStore    sends it again after a `RetryableError`, with growing pauses; a swap is sent once
+      -> LimitedStore     waits for a free slot, counts it in the `Traffic` of its context, and limits its time
+      -> S3Store, ...     sends it once, and turns a failure into an error of the tree
+
+So each attempt waits for a slot of its own, has the whole time limit, and counts as one request.
+"""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+
+from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, RetryableError
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.runtime import on_loop
+from pyspark_checkpointer.storage.base import (
+    Blob,
+    ListingPage,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    S,
+    Store,
+    WrappedStore,
+    WriteLeftover,
+)
+
+T = TypeVar("T")
+
+# ---- tried again -----------------------------------------------------------------------------------------------------
+
+COMPARED_AT_ONCE = 8 << 20
+"""Bytes of an object that are read at a time, to compare them with what was to be written."""
+
+
+class RetryingStore(WrappedStore):
+    """`inner`, with each request tried up to `attempts` times.
+
+    After `patience` seconds no request is tried again. The pauses grow exponentially, at random, up to `longest`
+    seconds. `compare_and_swap` is always one attempt: only its caller can judge a swap without an answer
+    (`compare_and_swap.py`).
+    """
+
+    def __init__(
+        self,
+        inner: Store,
+        *,
+        attempts: int = 6,
+        patience: float = 120.0,
+        longest: float = 10.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(inner)
+        self._attempts = attempts
+        self._patience = patience
+        self._wait = wait_random_exponential(multiplier=0.1, max=longest, min=0.02)
+        self._sleep = sleep
+        self._clock = clock
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        return await self._retry(lambda: self.inner.get(path, limit=limit))
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        return await self._retry(lambda: self.inner.read_into(path, make, limit=limit))
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        return await self._retry(lambda: self.inner.get_range(path, offset, length))
+
+    async def put(self, path: str, data: Bytes) -> None:
+        failed = False
+
+        async def attempt() -> None:
+            nonlocal failed
+            try:
+                await self.inner.put(path, data)
+            except RetryableError:
+                failed = True
+                raise
+            except ObjectExistsError:
+                # It may be our own object, from an attempt whose answer was lost.
+                if not failed or not await self._holds(path, data):
+                    raise
+
+        await self._retry(attempt)
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        return await self.inner.compare_and_swap(path, data, expected)
+
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
+        return await self._retry(lambda: self.inner.list_page(prefix, more))
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await self._retry(lambda: self.inner.folders(prefix))
+
+    async def delete(self, paths: Sequence[str]) -> None:
+        await self._retry(lambda: self.inner.delete(paths))
+
+    async def leftovers(self) -> Sequence[WriteLeftover]:
+        return await self._retry(self.inner.leftovers)
+
+    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
+        await self._retry(lambda: self.inner.discard(leftovers))
+
+    async def _retry(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer to a request, made again after each `RetryableError` until it is time to give up."""
+        started = self._clock()
+        try:
+            return await request()
+        except RetryableError as error:
+            # Nearly all requests have returned by now, and have not paid for the machinery of retries below.
+            first: list[RetryableError] = [error]
+
+        async def attempt() -> T:
+            if first:
+                raise first.pop()
+            return await request()
+
+        def is_over(state: RetryCallState) -> bool:
+            spent = self._clock() - started + state.upcoming_sleep
+            return state.attempt_number >= self._attempts or spent >= self._patience
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(RetryableError),
+            stop=is_over,
+            wait=self._wait,
+            sleep=self._sleep,
+            retry_error_callback=lambda state: self._give_up(state, self._clock() - started),
+        )
+        answer: T = await retrying(attempt)
+        return answer
+
+    @staticmethod
+    def _give_up(state: RetryCallState, spent: float) -> None:
+        """Raise the error of the last attempt, and add how many attempts took how long."""
+        error = state.outcome.exception() if state.outcome is not None else None
+        if error is None:
+            raise AssertionError("gave up on an attempt that did not fail")
+        if state.attempt_number == 1:
+            raise error
+        raise type(error)(f"{error} ({state.attempt_number} attempts in {spent:.1f} s)") from error
+
+    async def _holds(self, path: str, data: Bytes) -> bool:
+        """Return whether the object has exactly these bytes; one request where it is small."""
+        view, offset = memoryview(data).cast("B"), 0
+        with suppress(ObjectNotFoundError):
+            while True:
+                mine = view[offset : offset + COMPARED_AT_ONCE]
+                last = offset + COMPARED_AT_ONCE >= len(view)
+                # One byte more than there should be shows an object that goes on.
+                if await self.inner.get_range(path, offset, len(mine) + last) != mine:
+                    return False
+                if last:
+                    return True
+                offset += COMPARED_AT_ONCE
+        return False
+
+
+# ---- limited ---------------------------------------------------------------------------------------------------------
+
+MIN_BYTES_PER_SECOND = 1 << 20
+"""The rate that a transfer must reach: a large object gets as much more time."""
+
+ASSUMED_SIZE = 1 << 30
+"""Bytes that the time limit is made for where the size of an answer is not known before."""
+
+SMALL_READ = 256 << 10
+"""Bytes up to which a read costs its round trip and little else."""
+
+SMALL_WRITE = 1 << 20
+"""Bytes up to which a write is small. An attempt makes more writes than reads, and bounds their bytes together."""
+
+SMALL_SLOTS = 16
+"""Slots for small requests, for each slot for others. Each may hold a connection."""
+
+
+class LimitedStore(WrappedStore):
+    """`inner`, with at most `concurrency` requests at a time, each of limited time.
+
+    A small request has `timeout` seconds; a large one has more. Reads that are known to be small, and small writes,
+    have slots of their own, and more of them. Waiting for a slot does not count as time. A request without an answer in
+    time raises `DependencyError`, and may still take effect.
+    """
+
+    def __init__(self, inner: Store, *, concurrency: int, timeout: float) -> None:
+        super().__init__(inner)
+        self._concurrency = concurrency
+        self._timeout = timeout
+        self._make_slots()
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        blob = await self._read(path, self.inner.get(path, limit=limit), limit)
+        _count_received(len(blob.data))
+        return blob
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        counting = await self._read(path, self.inner.read_into(path, lambda: _CountingSink(make()), limit=limit), limit)
+        _count_received(counting.size)
+        return counting.sink
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        data = await self._read(path, self.inner.get_range(path, offset, length), length)
+        _count_received(len(data))
+        return data
+
+    async def put(self, path: str, data: Bytes) -> None:
+        await self._send("put", path, self.inner.put(path, data), len(data), small=len(data) <= SMALL_WRITE)
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        return await self._send("swap", path, self.inner.compare_and_swap(path, data, expected), len(data))
+
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
+        return await self._send("list", prefix, self.inner.list_page(prefix, more), ASSUMED_SIZE)
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await self._send("list", prefix, self.inner.folders(prefix), ASSUMED_SIZE)
+
+    async def delete(self, paths: Sequence[str]) -> None:
+        await self._send("delete", f"{len(paths)} objects", self.inner.delete(paths), ASSUMED_SIZE)
+
+    async def leftovers(self) -> Sequence[WriteLeftover]:
+        return await self._send("list", "leftovers", self.inner.leftovers(), ASSUMED_SIZE)
+
+    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
+        await self._send("delete", "leftovers", self.inner.discard(leftovers), ASSUMED_SIZE)
+
+    async def _read(self, path: str, request: Coroutine[Any, Any, T], size: int | None) -> T:
+        """Send a request whose answer has at most `size` bytes, None where that is not known."""
+        small = size is not None and size <= SMALL_READ
+        return await self._send("get", path, request, ASSUMED_SIZE if size is None else size, small=small)
+
+    async def _send(
+        self, kind: str, path: str, request: Coroutine[Any, Any, T], size: int, *, small: bool = False
+    ) -> T:
+        """Return the answer to a request that transfers about `size` bytes."""
+        try:
+            self._check_loop()
+            async with self._small_slots if small else self._slots:
+                _count_sent(kind)
+                # The time begins here, after the wait for a slot.
+                allowed = self._timeout + size / MIN_BYTES_PER_SECOND
+                async with asyncio.timeout(allowed) as deadline:
+                    return await request
+        except TimeoutError:
+            if not deadline.expired():  # the store's own error, and not ours
+                raise
+            raise DependencyError(f"{self.url}: {kind} {path}: no answer within {allowed:g} s") from None
+        finally:
+            request.close()  # does nothing once it has run; one that never ran would be reported as not awaited
+
+    def _check_loop(self) -> None:
+        """Raise `IllegalArgumentError` outside the library's loop, and begin anew in a forked child."""
+        if not on_loop():
+            raise IllegalArgumentError(
+                "a store was used outside its event loop: use pyspark_checkpointer.runtime.run_sync"
+            )
+        if self._process != os.getpid():
+            # In a forked child, the slots that the parent had taken would never be given back.
+            self._make_slots()
+
+    def _make_slots(self) -> None:
+        self._slots = asyncio.Semaphore(self._concurrency)
+        self._small_slots = asyncio.Semaphore(self._concurrency * SMALL_SLOTS)
+        self._process = os.getpid()
+
+
+class _CountingSink(Generic[S]):
+    """A sink that counts the bytes which it hands on to another."""
+
+    def __init__(self, sink: S) -> None:
+        self.sink, self.size = sink, 0
+
+    def update(self, piece: bytes, /) -> None:
+        self.sink.update(piece)
+        self.size += len(piece)
+
+
+# ---- counted ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Traffic:
+    """What was sent to a store, and received from it."""
+
+    requests: Counter[str] = field(default_factory=Counter)
+    """Requests by kind: get, put, swap, list, delete. Each attempt counts."""
+    bytes_read: int = 0
+    """Bytes of objects received."""
+
+
+_traffic: ContextVar[Traffic | None] = ContextVar("checkpointer-traffic", default=None)
+
+
+@contextmanager
+def counted(traffic: Traffic) -> Iterator[None]:
+    """Count in `traffic` what is sent within, and by the tasks that are started within.
+
+    asyncio hands a context variable down to every task. So a commit in the background and a restore beside it are
+    counted apart, and no store has to know who is asking.
+    """
+    token = _traffic.set(traffic)
+    try:
+        yield
+    finally:
+        _traffic.reset(token)
+
+
+def _count_sent(kind: str) -> None:
+    traffic = _traffic.get()
+    if traffic is not None:
+        traffic.requests[kind] += 1
+
+
+def _count_received(size: int) -> None:
+    traffic = _traffic.get()
+    if traffic is not None:
+        traffic.bytes_read += size

@@ -1,0 +1,85 @@
+"""The kinds of faults that a request can meet, as functions that stand in for sending it."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from pyspark_checkpointer.errors import CheckpointError, DependencyError
+from pyspark_checkpointer.storage.base import Blob
+from pyspark_checkpointer.testing.requests import Fault, Request, Send
+
+Action = Callable[[Request], object]
+"""A function of a test, called in a thread with the request that it is to act at."""
+
+
+def through(fault: Fault, send: Send) -> Send:
+    """Return a way to the store that goes through a fault."""
+    return lambda request: fault(request, send)
+
+
+def calling(action: Action, after: bool) -> Fault:
+    """Return a fault that calls `action` before or after the request is sent."""
+
+    async def fault(request: Request, send: Send) -> Any:
+        if not after:
+            await asyncio.to_thread(action, request)
+        try:
+            return await send(request)
+        finally:  # a request that is refused was answered too
+            if after:
+                await asyncio.to_thread(action, request)
+
+    return fault
+
+
+def failing(error: type[Exception], after: bool) -> Fault:
+    """Return a fault that raises `error` before or after the request took effect."""
+
+    async def fault(request: Request, send: Send) -> Any:
+        if after:
+            with suppress(CheckpointError):
+                await send(request)
+        raise error(f"{request.kind} {request.path}: failed by the test")
+
+    return fault
+
+
+def delaying(before: float, after: float) -> Fault:
+    """Return a fault that holds the request and its answer up, for so many seconds each."""
+
+    async def fault(request: Request, send: Send) -> Any:
+        await asyncio.sleep(before)
+        answer = await send(request)
+        await asyncio.sleep(after)
+        return answer
+
+    return fault
+
+
+def flipping(bit: int) -> Fault:
+    """Return a fault that flips one bit of an answer; the number wraps around at the end."""
+
+    async def fault(request: Request, send: Send) -> Any:
+        answer = await send(request)
+        data = bytearray(answer.data if isinstance(answer, Blob) else answer if isinstance(answer, bytes) else b"")
+        if data:
+            data[bit // 8 % len(data)] ^= 1 << bit % 8
+            answer = replace(answer, data=bytes(data)) if isinstance(answer, Blob) else bytes(data)
+        return answer
+
+    return fault
+
+
+def tearing(share: float) -> Fault:
+    """Return a fault that writes the beginning of a put, and fails."""
+
+    async def fault(request: Request, send: Send) -> Any:
+        if request.kind != "put":
+            return await send(request)
+        part = bytes(memoryview(request.data).cast("B")[: int(len(request.data) * share)])
+        await send(replace(request, data=part))
+        raise DependencyError(f"put {request.path}: broke off, says the test")
+
+    return fault
