@@ -1,1 +1,1 @@
-"""Look at a store, and look after it: everything that is no part of a batch."""
+"""Administer a store: look at it, keep and roll back checkpoints, clean up, copy and repair. No part of a batch."""

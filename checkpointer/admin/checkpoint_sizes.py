@@ -1,4 +1,4 @@
-"""How large a checkpoint is, and how much of it each operator, partition and commit has. Functions of manifests."""
+"""Compute sizes from a manifest: of a checkpoint, and of each operator, partition and commit in it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Manifest, O
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The smallest, the middle and the largest of some numbers."""
+    """The smallest, the median and the largest of some numbers."""
 
     minimum: int
     median: int
@@ -20,13 +20,17 @@ class Spread:
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> "Spread | None":
+        """Return the spread of some numbers; None without any."""
         values = sorted(numbers)
         return cls(values[0], median_low(values), values[-1]) if values else None
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorSize:
-    """What one operator's chains hold. Bytes are stored bytes; what several partitions share counts once."""
+    """Sizes of one operator's chains, in stored bytes.
+
+    What several partitions share counts once.
+    """
 
     partitions: int
     chain: Spread | None
@@ -35,12 +39,12 @@ class OperatorSize:
     records: int
     objects: int
     object_bytes: int
-    """Whole objects, with what they hold for others."""
+    """Bytes of the whole objects, which other checkpoints may share."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSize:
-    """One partition of one operator: its share of the stored bytes, and the length of its chain."""
+    """The size of one partition: its share of the stored bytes, and the length of its chain."""
 
     operator: str
     partition: int
@@ -50,17 +54,30 @@ class PartitionSize:
 
 
 def is_loaded(operator: Operator) -> bool:
-    """Return whether the chains are known: those that stand in segments are read only when somebody asks."""
+    """Return whether the chains are loaded.
+
+    Those that stand in segments are read only where they are needed.
+    """
     return len(operator.patches) == len(operator.segments)
 
 
 def partitions(operator: Operator) -> int:
-    """Partitions that have state; where the chains are not loaded, partitions that could have."""
+    """Return how many partitions have state.
+
+    Where the chains are not loaded, it is how many could have.
+    """
     return len(operator.chains) if is_loaded(operator) else operator.partitions
 
 
+def artifacts_of(operator: Operator) -> Iterator[Artifact]:
+    """Yield the artifacts of all chains of an operator."""
+    for chain in operator.chains.values():
+        yield from chain
+
+
 def operator_size(operator: Operator) -> OperatorSize:
-    artifacts = [artifact for chain in operator.chains.values() for artifact in chain]
+    """Return the sizes of an operator whose chains are loaded."""
+    artifacts = [*artifacts_of(operator)]
     slices = {(a.path, a.offset, a.length): a for a in artifacts}.values()
     whole = {artifact.path: artifact.size for artifact in artifacts}
     return OperatorSize(
@@ -75,14 +92,18 @@ def operator_size(operator: Operator) -> OperatorSize:
 
 
 def partition_bytes(operator: Operator) -> dict[int, int]:
-    """Stored bytes of each partition. Bytes that several share are divided by the records each has in them."""
+    """Return the stored bytes of each partition.
+
+    Shared bytes are divided by the records that each has in them.
+    """
     records: Counter[tuple[str, int]] = Counter()
     sharers: Counter[tuple[str, int]] = Counter()
-    for artifact in _artifacts(operator):
+    for artifact in artifacts_of(operator):
         records[artifact.path, artifact.offset] += artifact.records
         sharers[artifact.path, artifact.offset] += 1
 
     def share(artifact: Artifact) -> float:
+        """Return the part of a slice's bytes that this partition's records take."""
         place = artifact.path, artifact.offset
         if sharers[place] == 1 or not records[place]:
             return artifact.length / sharers[place]
@@ -92,7 +113,7 @@ def partition_bytes(operator: Operator) -> dict[int, int]:
 
 
 def biggest_partitions(manifest: Manifest, most: int = 10) -> tuple[PartitionSize, ...]:
-    """Return those of all operators that store the most bytes, the largest first."""
+    """Return the partitions of all operators that store the most bytes, the largest first."""
     sizes = (
         (size, name, partition)
         for name, operator in manifest.operators.items()
@@ -105,27 +126,25 @@ def biggest_partitions(manifest: Manifest, most: int = 10) -> tuple[PartitionSiz
     return tuple(found)
 
 
-def _artifacts(operator: Operator) -> Iterator[Artifact]:
-    for chain in operator.chains.values():
-        yield from chain
-
-
 def object_sizes(manifest: Manifest) -> dict[str, int]:
-    """Return every artifact's object and every segment that the checkpoint is made of, with its size in bytes."""
+    """Return the size in bytes of every object of an artifact and every segment, by path."""
     sizes: dict[str, int] = {}
     for operator in manifest.operators.values():
         sizes.update((segment.path, segment.size) for segment in operator.segments)
-        sizes.update((artifact.path, artifact.size) for artifact in _artifacts(operator))
+        sizes.update((artifact.path, artifact.size) for artifact in artifacts_of(operator))
     return sizes
 
 
 def operators_of_objects(manifest: Manifest) -> dict[str, str]:
-    """For every artifact's object the operator that it belongs to."""
-    return {a.path: name for name, operator in manifest.operators.items() for a in _artifacts(operator)}
+    """Return the operator that each object of an artifact belongs to, by path."""
+    return {a.path: name for name, operator in manifest.operators.items() for a in artifacts_of(operator)}
 
 
 def bytes_by_attempt(sizes: dict[str, int]) -> dict[str, int]:
-    """Return bytes of objects by the id, as text, of the attempt that wrote them."""
+    """Return the bytes that each attempt wrote, by its id as text.
+
+    `sizes` has the bytes of objects by path.
+    """
     written: defaultdict[str, int] = defaultdict(int)
     for path, size in sizes.items():
         written[str(object_paths.owner(path))] += size
@@ -133,23 +152,33 @@ def bytes_by_attempt(sizes: dict[str, int]) -> dict[str, int]:
 
 
 def written_bytes(manifest: Manifest) -> tuple[int, int] | None:
-    """Bytes of the snapshots and of the deltas that a checkpoint wrote itself; None where chains are not loaded."""
+    """Return the bytes of snapshots and of deltas that a checkpoint wrote itself.
+
+    None where chains are not loaded.
+    """
     if not all(map(is_loaded, manifest.operators.values())):
         return None
-    own = f"/{manifest.id}."
     slices = {
         (a.path, a.offset, a.length): a.kind
         for operator in manifest.operators.values()
-        for a in _artifacts(operator)
-        if own in a.path
+        for a in artifacts_of(operator)
+        if _wrote(manifest, a.path)
     }
     snapshots = sum(length for (_, _, length), kind in slices.items() if kind == SNAPSHOT)
     return snapshots, sum(length for _, _, length in slices) - snapshots
 
 
 def checkpoint_bytes(manifest: Manifest) -> tuple[int, int] | None:
-    """Bytes of all objects of a checkpoint, and of those it wrote itself; None where chains are not loaded."""
+    """Return the bytes of all objects of a checkpoint, and of those it wrote.
+
+    None where chains are not loaded.
+    """
     if not all(map(is_loaded, manifest.operators.values())):
         return None
-    sizes, own = object_sizes(manifest), f"/{manifest.id}."
-    return sum(sizes.values()), sum(size for path, size in sizes.items() if own in path)
+    sizes = object_sizes(manifest)
+    return sum(sizes.values()), sum(size for path, size in sizes.items() if _wrote(manifest, path))
+
+
+def _wrote(manifest: Manifest, path: str) -> bool:
+    """Return whether a checkpoint wrote an object itself, not an older one."""
+    return f"/{manifest.id}." in path

@@ -1,7 +1,7 @@
-"""Choose the candidate of a repair that somebody means, in the grammar of `checkpoint.resolve`.
+"""Choose the candidate of a repair that the caller means, in the grammar of `checkpoint.resolve`.
 
 There is no history to ask, only what manifests and catalogs say, and an attempt that was never committed is a candidate
-too. So whatever fits several is refused, and "the newest by then" has no answer.
+too. So a selector that fits several candidates is refused, and so is a time.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,12 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 
 
 def choose_candidate(found: Sequence[Candidate], url: str, wanted: CheckpointSelector) -> CheckpointId:
-    """Return the candidate that is meant. "latest" is the one that the remains of `_latest` name."""
+    """Return the candidate that `wanted` selects.
+
+    "latest" is the one that the remains of `_latest` name.
+    """
     if wanted.id is not None:
-        return wanted.id  # the repair itself says why that cannot be
+        return wanted.id  # Not checked here: the repair says why an id cannot be.
     if wanted.kind == LATEST:
         return _find_latest(found, url).id
     if wanted.kind == "at":
@@ -36,6 +39,7 @@ def choose_candidate(found: Sequence[Candidate], url: str, wanted: CheckpointSel
 
 
 def _fits(candidate: Candidate, wanted: CheckpointSelector) -> bool:
+    """Return whether a candidate has the epoch, the savepoint or the beginning of the id."""
     if wanted.kind == "epoch":
         return candidate.epoch == wanted.value
     if wanted.value in candidate.savepoints:
@@ -44,14 +48,18 @@ def _fits(candidate: Candidate, wanted: CheckpointSelector) -> bool:
 
 
 def _find_latest(found: Sequence[Candidate], url: str) -> Candidate:
-    """Return the candidate that `_latest` names, unless that is an older copy which somebody put there."""
+    """Return the candidate that `_latest` names.
+
+    Raises where `_latest` is an older copy that somebody put there.
+    """
     named = next((candidate for candidate in found if candidate.committed), None)
     if named is None:
         raise CheckpointNotFoundError(
             f"{url}: nothing is left of `_latest` that says which checkpoint was the last: choose one by its id"
         )
     newest = max(candidate.id for candidate in found)
-    if newest.sequence > named.id.sequence + 1:  # an attempt that failed is one above, and no more
+    # A failed attempt is one above the committed checkpoint. Anything higher was begun on a newer `_latest`.
+    if newest.sequence > named.id.sequence + 1:
         raise CheckpointNotFoundError(
             f"{url}: `_latest` names {named.id}, and {newest} was written after it: it is an old copy: choose one by "
             "its id"

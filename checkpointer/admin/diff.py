@@ -1,4 +1,4 @@
-"""What is different between two checkpoints. Functions of manifests with their chains loaded."""
+"""Compare two checkpoints: functions of their manifests, with chains loaded."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ KeyChange = Literal["inserted", "updated", "deleted"]
 
 @dataclass(frozen=True, slots=True)
 class OperatorDifference:
-    """An operator that is not the same on both sides, and its partitions that are not."""
+    """An operator that differs between two checkpoints, with the partitions that differ."""
 
     name: str
     change: Change
@@ -21,12 +21,15 @@ class OperatorDifference:
     removed: tuple[int, ...]
     changed: tuple[int, ...]
     redefined: tuple[str, ...]
-    """Which of its codec, schema, partitioner and number of partitions changed."""
+    """What changed of its codec, schema, partitioner and number of partitions, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueDifference:
-    """A position, property or the watermark that is not the same; None where a side has none."""
+    """A position, property or the watermark that differs.
+
+    A value is None where its checkpoint has none.
+    """
 
     name: str
     change: Change
@@ -36,7 +39,10 @@ class ValueDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """From `before` to `after`. Bytes are those of objects that only one side has."""
+    """What changed from `before` to `after`.
+
+    Bytes are those of objects that only one of them has.
+    """
 
     before: CheckpointId
     after: CheckpointId
@@ -52,27 +58,32 @@ class Difference:
 
 
 def compare(before: Manifest, after: Manifest) -> Difference:
-    """Return what one has to do to `before` to have `after`."""
+    """Return what has to be changed in `before` to get `after`."""
     old, new = object_sizes(before), object_sizes(after)
     names = sorted({*before.operators, *after.operators})
     pairs = ((name, before.operators.get(name), after.operators.get(name)) for name in names)
     return Difference(
         before=before.id,
         after=after.id,
-        operators=tuple(found for pair in pairs if (found := _operator(*pair))),
-        positions=_values(before.positions, after.positions),
-        properties=_values(before.properties, after.properties),
-        watermark=next(iter(_values(_watermark(before), _watermark(after))), None),
+        operators=tuple(found for pair in pairs if (found := _compare_operator(*pair))),
+        positions=_compare_values(before.positions, after.positions),
+        properties=_compare_values(before.properties, after.properties),
+        watermark=next(iter(_compare_values(_watermark(before), _watermark(after))), None),
         bytes_added=sum(size for path, size in new.items() if path not in old),
         bytes_removed=sum(size for path, size in old.items() if path not in new),
     )
 
 
 def _watermark(manifest: Manifest) -> dict[str, Json]:
+    """Return the watermark as the values of a dict, which is empty without one."""
     return {} if manifest.watermark is None else {"watermark": manifest.watermark}
 
 
-def _operator(name: str, old: Operator | None, new: Operator | None) -> OperatorDifference | None:
+def _compare_operator(name: str, old: Operator | None, new: Operator | None) -> OperatorDifference | None:
+    """Return how an operator differs; None where it does not.
+
+    A side is None where it has no such operator.
+    """
     before, after = old.chains if old else {}, new.chains if new else {}
     added = tuple(sorted(p for p in after if p not in before))
     removed = tuple(sorted(p for p in before if p not in after))
@@ -87,10 +98,10 @@ def _operator(name: str, old: Operator | None, new: Operator | None) -> Operator
 
 
 def partitions_to_compare(before: Operator | None, after: Operator | None) -> Iterator[list[int]]:
-    """Yield partitions whose keys have to be compared together.
+    """Yield groups of partitions whose keys have to be compared together.
 
-    Where both sides spread keys alike, a key is in the same partition of both, and a partition with the same chain
-    holds the same. Otherwise all partitions are compared at once.
+    Where both sides spread keys alike, a key is in the same partition of both, and partitions with equal chains have
+    equal content. Otherwise all partitions are one group.
     """
     old, new = before.chains if before else {}, after.chains if after else {}
     numbers = sorted({*old, *new})
@@ -105,7 +116,7 @@ def partitions_to_compare(before: Operator | None, after: Operator | None) -> It
 
 
 def compare_keys(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[tuple[str, KeyChange]]:
-    """Yield the keys that are not the same, and what one has to do to `before` to have `after`."""
+    """Yield the keys that differ, each with what has to be done to `before` to get `after`."""
     for key, value in after.items():
         if key not in before:
             yield key, "inserted"
@@ -114,7 +125,8 @@ def compare_keys(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Ite
     yield from ((key, "deleted") for key in before if key not in after)
 
 
-def _values(before: Mapping[str, Json], after: Mapping[str, Json]) -> tuple[ValueDifference, ...]:
+def _compare_values(before: Mapping[str, Json], after: Mapping[str, Json]) -> tuple[ValueDifference, ...]:
+    """Return the values that differ, by name in order."""
     found = []
     for name in sorted({*before, *after}):
         if name not in before:

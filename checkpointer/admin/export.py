@@ -1,14 +1,15 @@
-"""Copying a checkpoint with all it needs: to another root, or under a new id of a root that is repaired.
+"""Copy a checkpoint with all that it needs: to another root, or under a new id in a root that is repaired.
 
     GET object → size and digest → PUT under the id of this attempt … → PUT manifest → compare-and-swap _latest
 
-A copy is a new commit: every object carries the id of the attempt that writes it, and what the objects hold, their
-digests and the chains they make are what they were. What a crash leaves behind is garbage of the target.
+A copy is a new commit: the path of every object has the id of the attempt that writes it. The content of the objects,
+their digests and the chains stay the same. What a crash leaves behind is garbage in the target.
 """
 
 import logging
 from dataclasses import replace
 
+from pyspark_checkpointer.admin.checkpoint_sizes import artifacts_of
 from pyspark_checkpointer.checkpoint import metadata, offload, upload
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, read_consistent
@@ -26,12 +27,15 @@ from pyspark_checkpointer.storage.base import Store
 
 logger = logging.getLogger("pyspark_checkpointer")
 
-AT_ONCE = 16
+MAX_CONCURRENT_COPIES = 16
 """Objects that are copied at the same time; fewer where they are large, since each is in memory as a whole."""
 
 
 class Copier:
-    """Copies checkpoints from one store to another, or within one. All objects carry the id of `owner`, each once."""
+    """Copies checkpoints from one store to another, or within one.
+
+    The paths of all copies have the id of `owner`. Objects that several checkpoints share are copied once.
+    """
 
     def __init__(self, source: Store, target: Session, owner: CheckpointId, progress: Progress | None = None) -> None:
         self._source = source
@@ -42,45 +46,54 @@ class Copier:
         self._done = self._total = 0
 
     async def copy(self, manifest: Manifest, checkpoint: CheckpointId) -> tuple[Ref, Manifest]:
-        """Write a checkpoint of this content without a parent, up to its manifest. Nothing is committed."""
+        """Write a checkpoint of this content without a parent, and its manifest.
+
+        Nothing is committed.
+        """
         names: dict[str, set[Artifact]] = {}
         for operator in manifest.operators.values():
-            for artifact in _artifacts(operator):
+            for artifact in artifacts_of(operator):
                 names.setdefault(artifact.path, set()).add(artifact)
         moved = {path: object_paths.under(path, self._owner) for path in names}
         await self._copy_objects({moved[path]: artifacts for path, artifacts in names.items()})
         store, host = self._target.store, self._target.host
 
-        def renamed() -> tuple[Manifest, list[SegmentObject]]:
-            operators = {name: _renamed(operator, moved) for name, operator in manifest.operators.items()}
+        def make_manifest() -> tuple[Manifest, list[SegmentObject]]:
+            operators = {name: _with_new_paths(operator, moved) for name, operator in manifest.operators.items()}
             copied = replace(
                 manifest, id=checkpoint, parent=None, created=host.now(), operators=operators, cost=None, extra={}
             )
             return metadata.spill(copied, None)
 
-        written, segments = await host.run(renamed)
+        written, segments = await host.run(make_manifest)
         for segment in segments:
             await upload.put_once(store, segment.path, segment.data)
         return await metadata.write_manifest(store, host, written), written
 
     async def _copy_objects(self, wanted: dict[str, set[Artifact]]) -> None:
-        """Equal deltas of several attempts become one object of this one, so there may be fewer than there were."""
+        """Copy the objects that are not copied yet.
+
+        `wanted` has the artifacts in each object, by its new path. Equal deltas that several attempts wrote become one
+        object here.
+        """
         missing = {path: artifacts for path, artifacts in wanted.items() if path not in self._written}
         sizes = {path: min(artifact.size for artifact in artifacts) for path, artifacts in missing.items()}
         self._total += sum(sizes.values())
         await self._tell(0)
-        flight = UploadQueue()
+        queue = UploadQueue()
         try:
             for path, artifacts in missing.items():
-                await flight.submit(
-                    self._copy_object(path, sizes[path], artifacts), max(sizes[path], IN_FLIGHT // AT_ONCE)
+                # A small object counts as a larger one, so that no more than this many are under way.
+                await queue.submit(
+                    self._copy_object(path, sizes[path], artifacts),
+                    max(sizes[path], IN_FLIGHT // MAX_CONCURRENT_COPIES),
                 )
-            await flight.join()
+            await queue.join()
         finally:
-            await flight.cancel()
+            await queue.cancel()
 
     async def _copy_object(self, path: str, size: int, artifacts: set[Artifact]) -> None:
-        """Copy an object once it was compared with its name, and its slices with what the manifest says of them."""
+        """Read an object, compare it with its name and the manifest, then write the copy."""
         source = next(iter(artifacts)).path
         data = (await self._source.get(source, limit=size)).data
         comparison = Comparison(source, size, artifacts)
@@ -90,15 +103,13 @@ class Copier:
         await self._tell(size)
 
     async def _tell(self, size: int) -> None:
+        """Tell the caller's `progress` that so many bytes more are copied."""
         self._done += size
         await tell(self._target.host, self._progress, self._done, self._total)
 
 
-def _artifacts(operator: Operator) -> list[Artifact]:
-    return [artifact for chain in operator.chains.values() for artifact in chain]
-
-
-def _renamed(operator: Operator, moved: dict[str, str]) -> Operator:
+def _with_new_paths(operator: Operator, moved: dict[str, str]) -> Operator:
+    """Return the operator with the paths of the copied objects, and without segments."""
     chains = {
         partition: tuple(replace(artifact, path=moved[artifact.path]) for artifact in chain)
         for partition, chain in operator.chains.items()
@@ -109,10 +120,10 @@ def _renamed(operator: Operator, moved: dict[str, str]) -> Operator:
 async def export(
     session: Session, what: CheckpointSelector, target: Session, progress: Progress | None
 ) -> CheckpointId:
-    """Copy a live checkpoint to an empty root, as its first commit.
+    """Copy a live checkpoint to an empty root, as its first commit, and return its id there.
 
     Nothing is written to the source, and nobody is fenced. Raises `RetiredError` where the checkpoint was retired
-    meanwhile, `InvalidStateError` where the target is in use. The session of the target is closed.
+    meanwhile, and `InvalidStateError` where the target is in use. Closes the session of the target.
     """
     try:
         return await _export(session, what, target, progress)
@@ -123,6 +134,7 @@ async def export(
 async def _export(
     session: Session, what: CheckpointSelector, target: Session, progress: Progress | None
 ) -> CheckpointId:
+    """Export as `export` does, without closing the target."""
     await refuse_used(target)
     ref, manifest = await read_consistent(session.store, lambda head: read_live(session, head, what))
     return await create_root(session, ref.id, manifest, target, progress)
@@ -131,7 +143,10 @@ async def _export(
 async def create_root(
     session: Session, source: CheckpointId, manifest: Manifest, target: Session, progress: Progress | None
 ) -> CheckpointId:
-    """Make `manifest`, with the content of a live checkpoint, the first commit of an empty root."""
+    """Copy a live checkpoint to an empty root, and commit it there as the first one.
+
+    The copy has the content of `manifest`, and a new id, which is returned.
+    """
     await target.prove_conditions(Head())
     checkpoint = target.draw_id(0)
     copier = Copier(session.store, target, checkpoint, progress)
@@ -146,9 +161,9 @@ async def create_root(
 
 
 async def refuse_used(target: Session) -> None:
-    """Only an empty root has no history that a copy would have to continue, or could bury.
+    """Raise `InvalidStateError` unless a root is empty: elsewhere a copy could bury a history.
 
-    What an export left behind that did not come to its end is of sequence 1, and no obstacle.
+    An export that was interrupted left only objects of sequence 1. They are no obstacle.
     """
     url = target.store.url
     if (await find_head(target.store)).version is not None:

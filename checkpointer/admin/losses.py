@@ -1,20 +1,20 @@
-"""Tell what a repair of a damaged checkpoint would keep, and what would be missing."""
+"""Describe what a repair of a damaged checkpoint would keep, and what would be missing."""
 
 from dataclasses import dataclass
 
 from pyspark_checkpointer.display import count
 from pyspark_checkpointer.manifests.model import CheckpointId
 
-SHOWN = 3
+MAX_NAMED_LOSSES = 3
 """Losses that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Older:
+class OlderState:
     """An older state of a damaged partition, or operator, that is whole."""
 
     id: CheckpointId | None
-    """The newest checkpoint that had this state; None where no manifest is left that says which it was."""
+    """The newest checkpoint that had this state; None where no manifest is left that says which one it was."""
     epoch: int | None
     records: int
     """Records and changes in it."""
@@ -27,7 +27,7 @@ class Older:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A partition that is damaged, or a whole operator of which it cannot be read what its partitions are."""
+    """A damaged partition, or an operator whose list of partitions cannot be read."""
 
     operator: str
     partition: int | None
@@ -35,21 +35,22 @@ class Loss:
     problem: str
     records: int | None
     """Records and changes that its chain held when it was whole; None where that cannot be read."""
-    older: Older | None
-    """What it can be taken back to."""
+    older: OlderState | None
+    """The state that it can be taken back to."""
 
     def __str__(self) -> str:
         back = "" if self.older is None else f"; there is an older state of it, {self.older}"
         return f"{self._what}: {self.problem}{back}"
 
     def outcome(self, *, older_partitions: bool) -> str:
-        """Return what became of it once the loss was accepted, with older states where there are some, or without."""
+        """Return what became of the partition once the loss was accepted, in words."""
         if older_partitions and self.older is not None:
             return f"{self._what} went back to a state {self.older}"
         return f"{self._what} was left out"
 
     @property
     def _what(self) -> str:
+        """Return what is damaged, in words."""
         where = "all partitions" if self.partition is None else f"partition {self.partition}"
         held = "" if self.records is None else f" with {count(self.records, 'record')}"
         return f"operator {self.operator!r}, {where}{held}"
@@ -57,7 +58,10 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What `repair` would keep of a checkpoint, and what would be missing. True where nothing would be."""
+    """What `repair` would keep of a checkpoint, and what would be missing.
+
+    True where nothing would be missing.
+    """
 
     id: CheckpointId
     epoch: int | None
@@ -65,7 +69,7 @@ class RepairPlan:
     """Partitions that are whole."""
     losses: tuple[Loss, ...]
     savepoints: tuple[str, ...] = ()
-    """Savepoints that are damaged and would be lost, as the catalog is too."""
+    """Savepoints that are damaged and would be lost, since the catalog is damaged too."""
 
     def __bool__(self) -> bool:
         return not (self.losses or self.savepoints)
@@ -76,12 +80,12 @@ class RepairPlan:
         return "\n".join([f"{head}, {len(said) or 'nothing'} missing", *said])
 
     def outcome(self, *, older_partitions: bool) -> list[str]:
-        """Return what is missing of the commit that this plan led to, each loss in few words."""
+        """Return what is missing in the commit that this plan led to, a few words for each loss."""
         told = [loss.outcome(older_partitions=older_partitions) for loss in self.losses]
         return [*told, *(f"savepoint {name!r} is gone" for name in self.savepoints)]
 
     def summary(self) -> str:
-        """Return what would be missing in one sentence, the first of it by name."""
+        """Return in one sentence what would be missing, with the first losses by name."""
         said = [*map(str, self.losses), *(f"savepoint {name!r} is damaged" for name in self.savepoints)]
-        more = f"; and {len(said) - SHOWN} more" if len(said) > SHOWN else ""
-        return "; ".join(said[:SHOWN]) + more
+        more = f"; and {len(said) - MAX_NAMED_LOSSES} more" if len(said) > MAX_NAMED_LOSSES else ""
+        return "; ".join(said[:MAX_NAMED_LOSSES]) + more

@@ -1,9 +1,11 @@
-"""Repair: giving a root whose `_latest` is missing, damaged, or leads nowhere a committed checkpoint again.
+"""Repair a root whose `_latest` is missing, damaged, or leads nowhere: give it a committed checkpoint again.
 
-Nothing is decided here: somebody chose one of the candidates (`repair_candidates.py`). It is copied under a new id
-above every sequence in the store, with all its objects, since whatever lies at or below may be swept by somebody who
-saw it dead. Before the swap nothing has changed. Where a candidate is damaged, `salvage.py` finds what of it is whole;
-that is committed only for a caller who accepts the loss.
+    scan the store → examine the candidate → copy savepoints and candidate → write a catalog → compare-and-swap _latest
+
+The caller chose one of the candidates (`repair_candidates.py`). It is copied with all its objects under a new id, above
+every sequence in the store: whatever lies at or below may be swept by a cleanup that saw it dead. Before the swap
+nothing has changed. Where a candidate is damaged, `salvage.py` finds what of it is whole; that is committed only for a
+caller who accepts the loss.
 """
 
 import logging
@@ -13,8 +15,9 @@ from dataclasses import dataclass, replace
 from pyspark_checkpointer.admin.choose_candidate import choose_candidate
 from pyspark_checkpointer.admin.export import Copier
 from pyspark_checkpointer.admin.losses import RepairPlan
-from pyspark_checkpointer.admin.repair_candidates import survey
-from pyspark_checkpointer.admin.salvage import Salvage, extract, salvage
+from pyspark_checkpointer.admin.repair_candidates import scan_store
+from pyspark_checkpointer.admin.salvage import Salvage, salvage
+from pyspark_checkpointer.admin.slices import extract_slices
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
@@ -31,7 +34,7 @@ logger = logging.getLogger("pyspark_checkpointer")
 
 
 async def plan_repair(session: Session, to: CheckpointSelector, progress: Progress | None = None) -> RepairPlan:
-    """Say what `repair` would keep of a candidate, and what would be missing. Only reads."""
+    """Return what `repair` would keep of a candidate, and what would be missing. Only reads."""
     return (await _examine(session, to, progress)).salvage.plan
 
 
@@ -43,47 +46,54 @@ async def repair(
     older_partitions: bool = False,
     progress: Progress | None = None,
 ) -> CheckpointId:
-    """Commit a copy of a candidate as the first checkpoint of a new history. Returns the new id.
+    """Commit a copy of a candidate as the first checkpoint of a new history.
 
-    Savepoints are kept where the catalog is known, and copied too where only its remains are. Where something would be
-    missing, nothing is written unless the caller accepts that.
+    Returns the new id. Savepoints are kept where `_latest` leads to the catalog; otherwise those in the newest catalogs
+    of the store are copied too. Where something would be missing, nothing is written unless the caller accepts the
+    loss.
     """
     if older_partitions and not accept_loss:
         raise IllegalArgumentError("older_partitions=True: makes a mix of batches, which goes with accept_loss=True")
     url = session.store.url
     async with session.lock:
-        seen = await _examine(session, wanted, progress)
-        head, plan = seen.head, seen.salvage.plan
+        examined = await _examine(session, wanted, progress)
+        head, plan = examined.head, examined.salvage.plan
         to = plan.id
         if not plan and not accept_loss:
-            other = f"rollback(to=…), or `checkpointer rollback`: {seen.intact} is intact; or " if seen.intact else ""
+            other = (
+                f"rollback(to=…), or `checkpointer rollback`: {examined.intact} is intact; or "
+                if examined.intact
+                else ""
+            )
             raise CorruptionError(
                 f"{url}: {to} is not whole: {plan.summary()}: {other}choose another candidate; or repair_plan() says "
                 "all that would be missing of this one, and accept_loss=True, or --accept-loss on the command line, "
                 "commits the rest. Nothing was written"
             )
-        savepoints = [entry for entry in seen.savepoints if entry.name not in plan.savepoints]
-        top = max(seen.top, head.sequence)
+        savepoints = [entry for entry in examined.savepoints if entry.name not in plan.savepoints]
+        top = max(examined.top, head.sequence)
+        # The committed checkpoint needs the highest sequence, so the candidate is copied last, after the savepoints.
         ids = [session.draw_id(top + number) for number in range(len(savepoints) + 1)]
         copier = Copier(session.store, session, ids[0])
         try:
             entries = await _copy_savepoints(session, copier, savepoints, ids)
-            content = seen.salvage.content(older_partitions=older_partitions)
-            content = await extract(session, content, seen.salvage.broken, ids[0])
+            content = examined.salvage.content(older_partitions=older_partitions)
+            content = await extract_slices(session, content, examined.salvage.copied_by_slice, ids[0])
             copied, whole = await copier.copy(content, ids[-1])
         except ObjectNotFoundError as missing:
             raise CorruptionError(f"{url}: {to} names an object that is gone: {missing}: choose another") from None
         catalog = await _write_catalog(session, copied.id, entries)
 
         async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
-            epoch = max(pointer.writer.epoch, copied.id.sequence)  # how many there were cannot be read any more
+            # The number of takeovers may be lost with `_latest`. The epoch must not fall, so the sequence stands in.
+            epoch = max(pointer.writer.epoch, copied.id.sequence)
             return replace(
                 pointer,
                 writer=replace(pointer.writer, epoch=epoch),
                 committed=copied,
                 prepared=None,
                 boundary=copied.id.sequence,
-                catalog=pointer.catalog if seen.catalogued else catalog,
+                catalog=pointer.catalog if examined.has_catalog else catalog,
                 retired=(),
             )
 
@@ -97,47 +107,58 @@ async def repair(
 
 @dataclass(frozen=True, slots=True)
 class _Examined:
-    """A root that is to be repaired, and what was chosen."""
+    """A root that is to be repaired, and the candidate that was chosen."""
 
     head: Head
     top: int
     """The highest sequence in any name."""
-    catalogued: bool
+    has_catalog: bool
+    """Whether `_latest` leads to a catalog that can be read, or to none: then that stays."""
     savepoints: Sequence[CatalogEntry]
-    """Those that have to be copied, as the catalog cannot be read."""
+    """The savepoints that have to be copied, as the catalog cannot be read."""
     salvage: Salvage
     intact: CheckpointId | None
     """A live checkpoint that needs no repair, where there is one."""
 
 
 async def _examine(session: Session, wanted: CheckpointSelector, progress: Progress | None) -> _Examined:
-    """Look at all that a repair needs to know. Raises where there is nothing to repair."""
+    """Read all that a repair needs to know.
+
+    Raises `InvalidStateError` where there is nothing to repair.
+    """
     head, latest = await read_damaged(session.store)
-    found = await survey(session, latest)
+    found = await scan_store(session, latest)
     to = choose_candidate(found.candidates, session.store.url, wanted)
-    sound = None
+    # Where the history can be proven and has an intact checkpoint, only a live checkpoint that is damaged is repaired.
+    intact = None
     if head.pointer is not None and not await _is_old(session, head):
-        sound = await _find_sound(session)
-    if sound is not None and not await read_consistent(session.store, lambda head: is_live(session.store, head, to)):
-        raise _sound_error(session, sound)
-    catalogued = head.pointer is not None and await _reads_catalog(session, head)
-    savepoints = () if catalogued else found.savepoints
+        intact = await _find_intact(session)
+    if intact is not None and not await read_consistent(session.store, lambda head: is_live(session.store, head, to)):
+        raise _nothing_to_repair(session, intact)
+    has_catalog = head.pointer is not None and await _reads_catalog(session, head)
+    savepoints = () if has_catalog else found.savepoints
     made = await salvage(session, found, to, savepoints, progress)
-    if sound is not None and made.plan:
-        raise _sound_error(session, sound)
+    if intact is not None and made.plan:
+        raise _nothing_to_repair(session, intact)
     return _Examined(
-        head, found.top, catalogued, savepoints, made, sound.manifest.id if sound and sound.manifest else None
+        head, found.top, has_catalog, savepoints, made, intact.manifest.id if intact and intact.manifest else None
     )
 
 
 async def _is_old(session: Session, head: Head) -> bool:
-    """Return whether `_latest` is an old copy that somebody put there."""
+    """Return whether `_latest` is an old copy that somebody put there.
+
+    Then manifests exist that are newer than any attempt on it can be.
+    """
     newest = await newest_above(session.store, head)
     return newest is not None and (await find_head(session.store)).version == head.version
 
 
-async def _find_sound(session: Session) -> Intact | None:
-    """Return the newest intact checkpoint, where the history can be proven: then a rollback does what is needed."""
+async def _find_intact(session: Session) -> Intact | None:
+    """Return the newest intact checkpoint; None where the history cannot be proven.
+
+    Where there is one, a rollback does what is needed.
+    """
     store = session.store
     try:
         await read_consistent(store, lambda head: read_history(store, head))
@@ -146,15 +167,20 @@ async def _find_sound(session: Session) -> Intact | None:
         return None
 
 
-def _sound_error(session: Session, sound: Intact) -> InvalidStateError:
-    intact = sound.manifest.id if sound.manifest else "all there is, nothing,"
+def _nothing_to_repair(session: Session, intact: Intact) -> InvalidStateError:
+    """Return the error for a root that needs no repair."""
+    what = intact.manifest.id if intact.manifest else "all there is, nothing,"
     return InvalidStateError(
-        f"{session.store.url}: its history can be read, and {intact} is intact: there is nothing to repair; "
+        f"{session.store.url}: its history can be read, and {what} is intact: there is nothing to repair; "
         "rollback(to=…), or `checkpointer rollback`, goes back to an older checkpoint"
     )
 
 
 async def _reads_catalog(session: Session, head: Head) -> bool:
+    """Return whether the catalog that `_latest` names can be read.
+
+    No catalog at all counts as one.
+    """
     assert head.pointer is not None
     try:
         await metadata.read_catalog(session.store, head.pointer.catalog)
@@ -178,6 +204,7 @@ async def _copy_savepoints(
 async def _write_catalog(
     session: Session, committed: CheckpointId, entries: Sequence[CatalogEntry]
 ) -> CatalogRef | None:
+    """Write a catalog of the copied savepoints; return None without any."""
     if not entries:
         return None
     return await metadata.write_catalog(session.store, Catalog(session.draw_id(committed.sequence), tuple(entries)))

@@ -1,6 +1,6 @@
-"""What a root whose `_latest` says nothing can be repaired to: every manifest that is there, and what speaks for it.
+"""List what a root with a lost or damaged `_latest` can be repaired to: every manifest, with the evidence for it.
 
-Nothing here proves which commit was the last. It is put side by side for somebody to choose.
+Nothing here proves which commit was the last. The candidates are put side by side for somebody to choose.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A manifest that a root could be repaired to, with the evidence that it was once committed."""
+    """A manifest that a root could be repaired to, with the evidence for it."""
 
     id: CheckpointId
     problems: tuple[str, ...]
-    """Why it is not whole: what is damaged, missing, or not of its size. Digests are compared by `repair` itself."""
+    """Why it is not whole: objects that are damaged, missing or not of their size. Only `repair` compares digests."""
     epoch: int | None = None
     created: datetime | None = None
     job: Job | None = None
@@ -44,16 +44,19 @@ class Candidate:
     savepoints: tuple[str, ...] = ()
     """The names it has in those catalogs."""
     batch_done: bool | None = None
-    """Whether Spark's own progress says that its batch was finished; None where that was not looked at."""
+    """Whether Spark has finished its batch; None where Spark's checkpoint was not looked at."""
 
     @property
     def proven(self) -> bool:
-        """Whether anything shows that it was committed. One without proof may be an attempt that never was."""
+        """Return whether anything shows that it was committed.
+
+        Without proof it may be an attempt that never was.
+        """
         return self.committed or bool(self.children or self.catalogs or self.batch_done)
 
     @property
     def evidence(self) -> list[str]:
-        """What speaks for or against it, in words."""
+        """Return the evidence for and against a commit, in words."""
         said = ["committed, says what is left of _latest"] * self.committed
         said += [f"parent of {self.children}"] * bool(self.children)
         said += [f"in {self.catalogs} catalogs"] * bool(self.catalogs)
@@ -102,27 +105,30 @@ class StoreScan:
     """All that a root holds, whatever its `_latest` says."""
 
     top: int
-    """The highest sequence in any name."""
+    """The highest sequence in the name of any object or interrupted write."""
     manifests: Mapping[CheckpointId, tuple[Ref, Manifest]]
     candidates: Sequence[Candidate]
-    """The best first: whole ones, the one that `_latest` named, the newest, what is proven."""
+    """The best first: see `_rank`."""
     savepoints: Sequence[CatalogEntry]
-    """Those of the newest catalogs that can be read, oldest first."""
+    """The savepoints in the newest catalogs that can be read, oldest first."""
 
 
 async def candidates(
     session: Session,
     spark_checkpoint: str | os.PathLike[str] | None,
-    storage_options: Mapping[str, Any] | None,
+    spark_storage_options: Mapping[str, Any] | None,
 ) -> list[Candidate]:
     """Return every manifest of the root with its evidence, the best first. Only reads."""
-    progress = None if spark_checkpoint is None else await read_progress(spark_checkpoint, storage_options)
+    log = None if spark_checkpoint is None else await read_spark_log(spark_checkpoint, spark_storage_options)
     _, latest = await read_damaged(session.store)
-    return Candidates((await survey(session, latest, progress)).candidates)
+    return Candidates((await scan_store(session, latest, log)).candidates)
 
 
-async def read_progress(location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> SparkLog:
-    """Return what a query's `checkpointLocation` says; `IllegalArgumentError` where it has not finished a batch."""
+async def read_spark_log(location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> SparkLog:
+    """Read a query's `checkpointLocation`.
+
+    Raises `IllegalArgumentError` where no batch is finished in it.
+    """
     store = open_log(location, storage_options)
     try:
         log = await read_log(store)
@@ -133,68 +139,111 @@ async def read_progress(location: str | os.PathLike[str], storage_options: Mappi
     return log
 
 
-async def survey(session: Session, latest: bytes, progress: SparkLog | None = None) -> StoreScan:
-    """List the root and read every manifest and catalog; of other objects only existence and size are looked at."""
+async def scan_store(session: Session, latest: bytes, log: SparkLog | None = None) -> StoreScan:
+    """List the root, and read every manifest and catalog.
+
+    Of other objects only existence and size are looked at. `latest` is what is left of `_latest`; `log` is Spark's
+    checkpoint, where its evidence is wanted.
+    """
     store = session.store
     sizes = {entry.path: entry.size for entry in await store.list("")}
     owners = {path: owner for path in sizes if (owner := object_paths.owner(path)) is not None}
+    # Interrupted writes count too: one may still end, under an id that a repair must not use again.
     unfinished = [object_paths.owner(leftover.path) for leftover in await store.leftovers()]
     sequences = [owner.sequence for owner in [*owners.values(), *unfinished] if owner is not None]
 
     found: dict[CheckpointId, tuple[Ref, Manifest]] = {}
-    broken: dict[CheckpointId, str] = {}
+    listed: list[Candidate] = []
     ids = [owner for path, owner in owners.items() if path == object_paths.manifest(owner)]
     for known, one in zip(ids, await asyncio.gather(*(_find(session, i) for i in ids)), strict=True):
         if isinstance(one, str):
-            broken[known] = one
+            listed.append(Candidate(known, (one,)))
         else:
             found[known] = one
     entries = await _read_catalogs(session, [path for path in owners if path.startswith(object_paths.CATALOGS)])
-
-    entries_of: dict[Ref, list[CatalogEntry]] = {}
-    for entry, _ in entries:
-        entries_of.setdefault(entry.ref, []).append(entry)
-    children = Counter(manifest.parent for _, manifest in found.values())
-    digests: dict[CheckpointId, set[str]] = {}
-    for named in {*children, *entries_of}:
-        if named is not None:
-            digests.setdefault(named.id, set()).add(named.digest)
-    listed = [Candidate(known, (problem,)) for known, problem in broken.items()]
+    evidence = _Evidence.collect(latest, log, [manifest for _, manifest in found.values()], entries)
     for ref, manifest in found.values():
-        own = entries_of.get(ref, [])
         missing, size = await _missing(session, ref, manifest, sizes)
-        others = sorted(digests.get(ref.id, set()) - {ref.digest})
-        problems = [
-            f"{object_paths.manifest(ref.id)}: expected SHA-256 {digest}, found {ref.digest}" for digest in others
-        ]
-        listed.append(
-            Candidate(
-                id=ref.id,
-                problems=(*problems, *missing),
-                epoch=manifest.epoch,
-                created=manifest.created,
-                job=manifest.job,
-                bytes=size,
-                committed=f'"committed":{{"id":"{ref.id}","digest":"{ref.digest}"}}'.encode() in latest,
-                children=children[ref],
-                catalogs=len(own),
-                savepoints=tuple(sorted({entry.name for entry in own if entry.name is not None})),
-                batch_done=None if progress is None else progress.has_finished(manifest.job),
-            )
-        )
+        listed.append(evidence.weigh(ref, manifest, missing, size))
     listed.sort(key=_rank, reverse=True)
     return StoreScan(max(sequences, default=0), found, listed, _newest_savepoints(entries))
 
 
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """What the objects of a root say about which checkpoints were committed."""
+
+    latest: bytes
+    log: SparkLog | None
+    children: Counter[Ref | None]
+    """How many manifests name a checkpoint as their parent."""
+    entries: Mapping[Ref, Sequence[CatalogEntry]]
+    """The entries of all catalogs, by checkpoint."""
+    digests: Mapping[CheckpointId, set[str]]
+    """Every digest that a manifest or catalog gives for a checkpoint's manifest."""
+
+    @classmethod
+    def collect(
+        cls,
+        latest: bytes,
+        log: SparkLog | None,
+        manifests: Sequence[Manifest],
+        entries: Sequence[tuple[CatalogEntry, int]],
+    ) -> "_Evidence":
+        """Index the references of all manifests and catalog entries."""
+        children = Counter(manifest.parent for manifest in manifests)
+        by_checkpoint: dict[Ref, list[CatalogEntry]] = {}
+        for entry, _ in entries:
+            by_checkpoint.setdefault(entry.ref, []).append(entry)
+        digests: dict[CheckpointId, set[str]] = {}
+        for ref in {*children, *by_checkpoint}:
+            if ref is not None:
+                digests.setdefault(ref.id, set()).add(ref.digest)
+        return cls(latest, log, children, by_checkpoint, digests)
+
+    def weigh(self, ref: Ref, manifest: Manifest, missing: Sequence[str], size: int) -> Candidate:
+        """Return a manifest as a candidate.
+
+        `missing` says which of its objects are not as they should be.
+        """
+        own = self.entries.get(ref, [])
+        # A manifest that others know by another digest is not the one that was committed.
+        others = sorted(self.digests.get(ref.id, set()) - {ref.digest})
+        problems = [
+            f"{object_paths.manifest(ref.id)}: expected SHA-256 {digest}, found {ref.digest}" for digest in others
+        ]
+        return Candidate(
+            id=ref.id,
+            problems=(*problems, *missing),
+            epoch=manifest.epoch,
+            created=manifest.created,
+            job=manifest.job,
+            bytes=size,
+            # As `_latest` is encoded: its remains need not be JSON any more.
+            committed=f'"committed":{{"id":"{ref.id}","digest":"{ref.digest}"}}'.encode() in self.latest,
+            children=self.children[ref],
+            catalogs=len(own),
+            savepoints=tuple(sorted({entry.name for entry in own if entry.name is not None})),
+            batch_done=None if self.log is None else self.log.has_finished(manifest.job),
+        )
+
+
 def _rank(candidate: Candidate) -> tuple[bool, bool, int, bool, float, CheckpointId]:
-    """Higher is better. Of two attempts at one sequence, neither proven, the later one had seen the other fail."""
+    """Return the rank of a candidate: higher is better.
+
+    Whole ones come first; among them the one that `_latest` names, then the newest. Of two attempts at one sequence of
+    which none is proven, the later one comes first: its writer had seen the other fail.
+    """
     made = candidate.created.timestamp() if candidate.created else 0.0
     whole = not candidate.problems
     return (whole, candidate.committed, candidate.id.sequence, candidate.proven, made, candidate.id)
 
 
 async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manifest] | str:
-    """Return a manifest, or what is wrong with it. A newer format is for a newer library to repair."""
+    """Return a manifest, or what is wrong with it.
+
+    Raises for a newer format, which a newer library has to repair.
+    """
     try:
         return await metadata.find_manifest(session.store, checkpoint)
     except UnsupportedFormatError:
@@ -204,7 +253,7 @@ async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manife
 
 
 async def _read_catalogs(session: Session, paths: Sequence[str]) -> list[tuple[CatalogEntry, int]]:
-    """Return all entries of all catalogs that can be read, each with the sequence of its catalog."""
+    """Return the entries of all readable catalogs, with the sequence of each catalog."""
     entries = []
     for path in paths:
         try:
@@ -219,7 +268,10 @@ async def _read_catalogs(session: Session, paths: Sequence[str]) -> list[tuple[C
 
 
 def _newest_savepoints(entries: Sequence[tuple[CatalogEntry, int]]) -> list[CatalogEntry]:
-    """Return those in the catalogs of the highest sequence, of which nothing says which was the last."""
+    """Return the savepoints in all catalogs of the highest sequence.
+
+    Nothing says which of these catalogs was the last.
+    """
     newest = max((sequence for _, sequence in entries), default=0)
     named = sorted((entry for entry, sequence in entries if sequence == newest), key=lambda entry: entry.created)
     last = {entry.name: entry for entry in named if entry.name is not None}
@@ -227,7 +279,10 @@ def _newest_savepoints(entries: Sequence[tuple[CatalogEntry, int]]) -> list[Cata
 
 
 async def _missing(session: Session, ref: Ref, manifest: Manifest, sizes: Mapping[str, int]) -> tuple[list[str], int]:
-    """Return what a checkpoint needs and the listing does not show as it should be; and the bytes of all it needs."""
+    """Return the problems of the objects that a checkpoint needs, and their bytes.
+
+    A problem is an object that the listing does not show, or shows with another size.
+    """
     wanted = {segment.path: segment.size for op in manifest.operators.values() for segment in op.segments}
     problems = []
     try:

@@ -1,10 +1,9 @@
-"""What is done to the history of checkpoints: listing, savepoints, deleting, going back.
+"""List checkpoints, and keep some of them by name as savepoints.
 
-Savepoint and delete never take over: they swap in the name of whoever is the writer, so that a command line does not
-fence the running job. After a refused swap each plans again, wholly, from the version that is there then.
+Making and deleting a savepoint never fences the running job: the swap keeps the writer that is in `_latest`. After a
+refused swap each function plans again, from the start, on the version that is there then.
 """
 
-import asyncio
 import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,26 +11,16 @@ from datetime import datetime
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
-from pyspark_checkpointer.checkpoint.metering import Meter, written
-from pyspark_checkpointer.checkpoint.prepared import refuse_prepared
-from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, means_two_things, read_live, resolve_live
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, means_two_things, resolve_live
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.display import cut, moment, table
 from pyspark_checkpointer.errors import (
-    CheckpointNotFoundError,
-    ConflictError,
-    CorruptionError,
     IllegalArgumentError,
-    InvalidStateError,
     RetiredError,
     SavepointNotFoundError,
 )
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Job, Manifest, Pointer, Ref
-from pyspark_checkpointer.runtime.host import Progress
-from pyspark_checkpointer.storage.base import ObjectNotFoundError
+from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Pointer, Ref
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -69,7 +58,10 @@ async def list_checkpoints(session: Session) -> list[CheckpointId]:
 
 
 async def savepoints(session: Session) -> list[Savepoint]:
-    """Every savepoint, oldest checkpoint first. Reads the catalog only, so that damage elsewhere does not matter."""
+    """Return every savepoint, oldest checkpoint first.
+
+    Reads the catalog only, so damage elsewhere does not matter.
+    """
 
     async def read(head: Head) -> tuple[CatalogEntry, ...]:
         return await read_entries(session.store, head)
@@ -80,7 +72,7 @@ async def savepoints(session: Session) -> list[Savepoint]:
 
 
 async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> Savepoint:
-    """Keep a live checkpoint under a name that is used once."""
+    """Keep a live checkpoint under a name that no other savepoint has."""
     object_paths.encode_name("savepoint", name)
     if means_two_things(name):
         raise IllegalArgumentError(
@@ -95,14 +87,15 @@ async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> 
         entries = await read_entries(session.store, head)
         taken = next((entry for entry in entries if entry.name == name), None)
         if taken is not None and taken.nonce == nonce:
-            return None
+            return None  # An earlier swap of this call took effect, though its answer was lost.
         if taken is not None:
             raise IllegalArgumentError(f"savepoint {name!r}: the name is taken, by {taken.ref.id}: choose another")
+        # The checkpoint is resolved once: "latest" must not come to mean another one after a refused swap.
         if kept is None:
             kept = await resolve_live(session, head, wanted)
         elif await is_live(session.store, head, kept.id) != kept:
             raise RetiredError(f"{session.store.url}: {kept.id} was retired before it became savepoint {name!r}")
-        return await recatalogue(session, head, (*entries, CatalogEntry(kept, name, created, nonce)))
+        return await replace_catalog(session, head, (*entries, CatalogEntry(kept, name, created, nonce)))
 
     await cas_loop(session.store, await read_head(session.store), step)
     assert kept is not None
@@ -111,7 +104,10 @@ async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> 
 
 
 async def delete_savepoint(session: Session, name: str) -> None:
-    """Take a savepoint's name away. Its checkpoint is no longer live then, unless the history still has it."""
+    """Delete a savepoint.
+
+    Its checkpoint is no longer live then, unless the history still has it.
+    """
     meant: CatalogEntry | None = None
 
     async def step(head: Head) -> Pointer | None:
@@ -121,15 +117,19 @@ async def delete_savepoint(session: Session, name: str) -> None:
             meant = next((entry for entry in entries if entry.name == name), None)
             if meant is None:
                 raise SavepointNotFoundError(f"{session.store.url}: no savepoint {name!r:.80}")
+        # By nonce: somebody may have deleted the name and given it to another checkpoint since.
         rest = tuple(entry for entry in entries if entry.nonce != meant.nonce)
-        return None if len(rest) == len(entries) else await recatalogue(session, head, rest)
+        return None if len(rest) == len(entries) else await replace_catalog(session, head, rest)
 
     await cas_loop(session.store, await read_head(session.store), step)
     logger.info("%s: savepoint %r was deleted", session.store.url, name)
 
 
-async def recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry, ...]) -> Pointer:
-    """Return the pointer with a new catalog, under a newly drawn id: no stalled sweep can take it for an old one."""
+async def replace_catalog(session: Session, head: Head, entries: tuple[CatalogEntry, ...]) -> Pointer:
+    """Return the pointer with a new catalog of these entries.
+
+    The catalog gets a new id above the committed sequence, so that no cleanup that stalled takes it for garbage.
+    """
     assert head.pointer is not None
     ordered = tuple(sorted(entries, key=lambda entry: (entry.ref.id, entry.name or "")))
     ref = (
@@ -138,155 +138,3 @@ async def recatalogue(session: Session, head: Head, entries: tuple[CatalogEntry,
         else None
     )
     return replace(head.pointer, catalog=ref, nonce=session.host.token(32))
-
-
-async def rollback(
-    session: Session,
-    to: CheckpointSelector,
-    new: CheckpointId | None = None,
-    job: Job | None = None,
-    *,
-    verified: Ref | None = None,
-    progress: Progress | None = None,
-) -> CheckpointId:
-    """Commit an older live checkpoint's content on top of the history. Drops a prepared one.
-
-    Every object of it is read and compared first: `CorruptionError` where one is damaged. `new` is the id of the
-    attempt, where it was drawn already on what is committed; `job` what it says of the job, where that is not what the
-    old one says; `verified` a checkpoint that the caller compared just now. `progress` is told bytes.
-    """
-    meter = session.reports.meter()
-    with meter.blocking():
-        return await _rollback(session, to, meter, new, job, verified, progress)
-
-
-async def _rollback(
-    session: Session,
-    to: CheckpointSelector,
-    meter: Meter,
-    new: CheckpointId | None,
-    job: Job | None,
-    verified: Ref | None,
-    progress: Progress | None,
-) -> CheckpointId:
-    async with session.lock:
-        session.check_may_write()
-        target, old = await read_consistent(session.store, lambda head: read_live(session, head, to))
-        if target != verified:
-            await refuse_damaged(session, target, old, progress)
-        # Only now: comparing may take long, and a job that commits meanwhile is no reason to give up.
-        base = await session.rollback_base()  # whatever is committed now, if that is not what was restored
-        if target.id.sequence > base.head.sequence:
-            raise ConflictError(
-                f"{session.store.url}: {target.id} was committed since this session last restored: call restore() first"
-            )
-        manifest = replace(
-            old,
-            id=new or session.draw_id(base.head.sequence),
-            parent=base.parent,
-            created=session.host.now(),
-            job=job or old.job,
-            cost=meter.cost(),
-            extra={},
-        )
-
-        async def plan(head: Head, pointer: Pointer) -> Pointer:
-            if await is_live(session.store, head, target.id) != target:
-                raise RetiredError(f"{session.store.url}: {target.id} was retired before the rollback: choose another")
-            return replace(pointer, committed=ref, prepared=None)
-
-        with session.reports.committing(meter, manifest.id, manifest.epoch):
-            ref = await metadata.write_manifest(session.store, session.host, manifest)
-            head = await session.swap_pointer(base, ref, plan)
-        session.rebase_on_commit(head, ref, manifest)
-        logger.info("%s: rolled back to %s, as %s", session.store.url, target.id, ref.id)
-        return ref.id
-
-
-async def update_latest(session: Session, checkpoint: CheckpointId) -> CheckpointId:
-    """Commit a manifest that was saved under an id of this attempt. A live, older id is a rollback."""
-    base = await session.base()
-    if base.migrated is not None:
-        raise InvalidStateError(
-            f"{session.store.url}: a migration is pending, which a saved manifest would leave out: begin() commits it, "
-            "restore() gives it up"
-        )
-    if base.parent is not None and base.parent.id == checkpoint:
-        now = (await read_head(session.store)).committed
-        if now is not None and now.id == checkpoint:
-            return checkpoint
-    if checkpoint.sequence <= base.head.sequence:
-        return await rollback(session, CheckpointSelector.parse(checkpoint))
-    meter = session.reports.meter()
-    with meter.blocking():
-        return await _commit_saved(session, base, checkpoint, meter)
-
-
-async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, meter: Meter) -> CheckpointId:
-    async with session.lock:
-        try:
-            ref, found = await metadata.find_manifest(session.store, checkpoint)
-        except ObjectNotFoundError:
-            raise CheckpointNotFoundError(
-                f"{session.store.url}: no manifest of {checkpoint}: save_manifest() first"
-            ) from None
-        try:
-            manifest = await metadata.load_operators(session.store, session.host, found)
-            _check_attempt(session, base.parent, base.manifest, manifest)
-            await _check_written(session, manifest)
-        except ObjectNotFoundError as error:
-            if (await read_head(session.store)).version == base.head.version:
-                raise InvalidStateError(
-                    f"{session.store.url}: {checkpoint} names an object that was never written ({error}): write all "
-                    "that a manifest names before it is committed, or begin another attempt"
-                ) from None
-            raise ConflictError(
-                f"{session.store.url}: what {checkpoint} names was cleaned up, as others moved on meanwhile: "
-                f"it was not committed ({error}); call restore() and go on from there"
-            ) from None
-
-        async def plan(head: Head, pointer: Pointer) -> Pointer:
-            if head.prepared != ref:
-                refuse_prepared(session, head.prepared)
-            return replace(pointer, committed=ref, prepared=None)
-
-        meter.operators = await session.host.run(lambda: written(manifest, base.manifest))
-        with session.reports.committing(meter, checkpoint, manifest.epoch):
-            head = await session.swap_pointer(base, ref, plan)
-        session.rebase_on_commit(head, ref, manifest)
-        return checkpoint
-
-
-def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None, manifest: Manifest) -> None:
-    """What makes a saved manifest fit to be committed: it follows the parent, and reuses nothing but the parent's."""
-    expected = 1 if parent is None else parent.id.sequence + 1
-    if manifest.parent != parent or manifest.id.sequence != expected:
-        raise InvalidStateError(
-            f"{session.store.url}: {manifest.id} has parent {manifest.parent and manifest.parent.id}, but "
-            f"{parent and parent.id} was restored: save it again on top of that, under a new id"
-        )
-    known = metadata.objects_of(parent, before) if parent is not None and before is not None else set()
-    for path in metadata.objects_of(Ref(manifest.id, ""), manifest) - known:
-        if object_paths.owner(path) != manifest.id:
-            raise IllegalArgumentError(f"{path}: neither of the parent nor written for {manifest.id}")
-    for name, operator in manifest.operators.items():
-        for artifact in {artifact for chain in operator.chains.values() for artifact in chain}:
-            written = object_paths.parse_artifact(artifact.path)
-            if written.id == manifest.id and written.operator != name:
-                raise IllegalArgumentError(f"{artifact.path}: was written for {written.operator!r}, not for {name!r}")
-
-
-async def _check_written(session: Session, manifest: Manifest) -> None:
-    """Ask for the last byte of every object that the attempt wrote: a manifest may stand without what it names."""
-    chains = (chain for operator in manifest.operators.values() for chain in operator.chains.values())
-    sizes = {artifact.path: artifact.size for chain in chains for artifact in chain}
-
-    async def check(path: str, size: int) -> None:
-        if not size:
-            await session.store.get(path, limit=0)
-        elif not await session.store.get_range(path, size - 1, 1):
-            raise CorruptionError(f"{path}: expected {size} bytes, found fewer: begin another attempt")
-
-    await asyncio.gather(
-        *(check(path, size) for path, size in sizes.items() if object_paths.owner(path) == manifest.id)
-    )

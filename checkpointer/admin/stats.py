@@ -1,4 +1,4 @@
-"""What a whole store holds: every object that a live manifest names, counted once."""
+"""Count what a whole store holds: every object that a live manifest references, once."""
 
 import asyncio
 from collections import Counter
@@ -15,43 +15,47 @@ from pyspark_checkpointer.runtime.host import Progress, tell
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Objects of one operator, by its newest name, and of one kind: "snapshot", "delta", or "pack" for those that
-    several partitions share."""
+class HeldObjects:
+    """The objects of one kind that an operator has."""
 
     operator: str
+    """The newest name of the operator."""
     kind: str
+    """"snapshot", "delta", or "pack" for an object that several partitions share."""
     objects: int
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """All that is live and prepared. `current` has the operators of the committed checkpoint, by name."""
+    """What the live checkpoints and the prepared one hold together."""
 
     checkpoints: int
     savepoints: int
-    held: tuple[Held, ...]
+    held: tuple[HeldObjects, ...]
     metadata_objects: int
     """`_latest`, manifests, segments and the catalog."""
     metadata_bytes: int
     current: dict[str, Operator]
+    """The operators of the committed checkpoint, by name."""
     growth: Spread | None
-    """Bytes of artifacts and segments that a commit of the recent history wrote."""
+    """Bytes of artifacts and segments that each commit of the history wrote; None without history."""
 
     @property
     def objects(self) -> int:
+        """Return the number of all objects."""
         return self.metadata_objects + sum(held.objects for held in self.held)
 
     @property
     def bytes(self) -> int:
+        """Return the bytes of all objects."""
         return self.metadata_bytes + sum(held.bytes for held in self.held)
 
 
 async def read_stats(session: Session, progress: Progress | None = None) -> StoreStats:
-    """Count what is live. Reads manifests and segments, and lists those; reads no artifact.
+    """Return the statistics of a store.
 
-    `progress` is told checkpoints.
+    Reads and lists manifests and segments, but reads no artifact. `progress` is told checkpoints.
     """
     overview = await read_overview(session)
     segments = Segments(session.store, session.host)
@@ -59,15 +63,15 @@ async def read_stats(session: Session, progress: Progress | None = None) -> Stor
     named: dict[str, str] = {}
     current: dict[str, Operator] = {}
     done = 0
-    for some in batched(overview.checkpoints):
-        manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in some))
-        segments.forget_but(listed.manifest for listed in some)
-        for listed, manifest in zip(some, manifests, strict=True):
+    for batch in batched(overview.checkpoints):
+        manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in batch))
+        segments.forget_but(listed.manifest for listed in batch)
+        for listed, manifest in zip(batch, manifests, strict=True):
             sizes |= checkpoint_sizes.object_sizes(manifest)
             named |= checkpoint_sizes.operators_of_objects(manifest)
             if listed.state == "committed":
                 current = dict(sorted(manifest.operators.items()))
-        done += len(some)
+        done += len(batch)
         await tell(session.host, progress, done, len(overview.checkpoints))
     written = checkpoint_sizes.bytes_by_attempt(sizes)
     metadata = await _metadata(session, overview, set(sizes))
@@ -83,7 +87,10 @@ async def read_stats(session: Session, progress: Progress | None = None) -> Stor
 
 
 async def _metadata(session: Session, overview: Overview, known: set[str]) -> dict[str, int]:
-    """Return the sizes of what is no artifact. Nothing but a listing tells how large a manifest is."""
+    """Return the sizes of live objects that are no artifacts, by path.
+
+    A listing alone tells the size of a manifest.
+    """
     wanted = {object_paths.LATEST, *(object_paths.manifest(listed.ref.id) for listed in overview.checkpoints)}
     wanted |= {path for path in known if path.startswith(object_paths.SEGMENTS)}
     sections = await asyncio.gather(*(session.store.list(p) for p in (object_paths.MANIFESTS, object_paths.CATALOGS)))
@@ -94,8 +101,11 @@ async def _metadata(session: Session, overview: Overview, known: set[str]) -> di
     return {path: size for path, size in sizes.items() if path in wanted}
 
 
-def _held(sizes: dict[str, int], named: dict[str, str]) -> tuple[Held, ...]:
-    """By the operator that an object belongs to: its folder may have the name of an older one."""
+def _held(sizes: dict[str, int], named: dict[str, str]) -> tuple[HeldObjects, ...]:
+    """Return the artifacts' objects, counted by operator and kind.
+
+    `named` has the operator of each object: its folder may have the name that the operator had before.
+    """
     count: Counter[tuple[str, str]] = Counter()
     stored: Counter[tuple[str, str]] = Counter()
     for path, size in sizes.items():
@@ -103,4 +113,4 @@ def _held(sizes: dict[str, int], named: dict[str, str]) -> tuple[Held, ...]:
             key = named[path], object_paths.parse_artifact(path).kind or "pack"
             count[key] += 1
             stored[key] += size
-    return tuple(Held(*key, count[key], stored[key]) for key in sorted(count))
+    return tuple(HeldObjects(*key, count[key], stored[key]) for key in sorted(count))

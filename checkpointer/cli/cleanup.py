@@ -167,7 +167,7 @@ def _print(plan: Plan) -> None:
 
 def _print_rows(plan: Plan, as_json: bool) -> None:
     if not as_json:
-        print_table(_ROWS, [(r.action, size(r.size), r.path, r.reason, r.named_by) for r in plan])
+        print_table(_ROWS, [(r.action, size(r.size), r.path, r.reason, r.referenced_by) for r in plan])
         return
     print("[", end="")
     for number, row in enumerate(plan):  # one by one: there may be millions

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.admin.checkpoint_sizes import OperatorSize, PartitionSize, Spread
-from pyspark_checkpointer.admin.losses import Loss, Older, RepairPlan
+from pyspark_checkpointer.admin.losses import Loss, OlderState, RepairPlan
 from pyspark_checkpointer.admin.repair_candidates import Candidate
-from pyspark_checkpointer.admin.retention.plan import PlanRow, Total
+from pyspark_checkpointer.admin.retention.classifier import PlanRow
+from pyspark_checkpointer.admin.retention.plan import Total
 from pyspark_checkpointer.admin.savepoints import Savepoint
 from pyspark_checkpointer.checkpoint.listing import Listed
 from pyspark_checkpointer.checkpoint.verify import Finding, Verification
@@ -205,8 +206,8 @@ def plan_row(row: PlanRow) -> nouns.PlanRow:
         "bytes": row.size,
         "action": row.action,
         "reason": row.reason,
-        "named_by": row.named_by,
-        "namers": row.namers,
+        "referenced_by": row.referenced_by,
+        "reference_count": row.reference_count,
         "leftover": row.leftover,
     }
 
@@ -249,7 +250,7 @@ def _loss(found: Loss) -> nouns.Loss:
     }
 
 
-def _older(found: Older) -> nouns.OlderState:
+def _older(found: OlderState) -> nouns.OlderState:
     return {"id": id_or_none(found.id), "epoch": found.epoch, "records": found.records}
 
 

@@ -328,8 +328,8 @@ class PlanRow(TypedDict):
     bytes: int
     action: Literal["keep", "delete", "later"]
     reason: str
-    named_by: Annotated[Id | None, "the strongest of the checkpoints that name it"]
-    namers: Annotated[int, "how many name it"]
+    referenced_by: Annotated[Id | None, "the strongest of the checkpoints that reference it"]
+    reference_count: Annotated[int, "how many reference it"]
     leftover: Annotated[str | None, "the store's own name of what an interrupted write left behind"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from pyspark_checkpointer.admin.streaming import rewind as query
-from pyspark_checkpointer.admin.streaming.rewind import Options, Rewind
+from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOptions
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli import verb as shared
@@ -60,13 +60,13 @@ def rewind(
         raise click.UsageError("give a CHECKPOINT, or --undo")
     where = store.ck._where(spark_checkpoint, None)
 
-    def run(to: CheckpointSelector | None, options: Options) -> Rewind:
+    def run(to: CheckpointSelector | None, options: RewindOptions) -> Rewind:
         if to is None:
             return store.read(lambda session: query.undo(session, where, options))
         return store.read(lambda session: query.rewind(session, to, where, options))
 
     with progress("verifying", "bytes") as told:
-        planned = run(checkpoint, Options(stopped, dry_run=True, verify=dry_run, progress=told))
+        planned = run(checkpoint, RewindOptions(stopped, dry_run=True, verify=dry_run, progress=told))
     if dry_run or not planned.changes:
         _show(store, planned)
         return 0 if planned.refused is None else 1
@@ -76,7 +76,7 @@ def rewind(
     store.confirm(question, yes)
     with progress("verifying", "bytes") as told:
         done = run(
-            None if checkpoint is None else CheckpointSelector.parse(planned.to), Options(stopped, progress=told)
+            None if checkpoint is None else CheckpointSelector.parse(planned.to), RewindOptions(stopped, progress=told)
         )
     _show(store, done)
     return 0

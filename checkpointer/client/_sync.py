@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from pyspark_checkpointer.admin import export, repair, repair_candidates, savepoints
+from pyspark_checkpointer.admin import export, repair, repair_candidates, rollback, savepoints
 from pyspark_checkpointer.admin.losses import RepairPlan
 from pyspark_checkpointer.admin.repair_candidates import Candidate
 from pyspark_checkpointer.admin.retention import garbage_collect
@@ -16,7 +16,8 @@ from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.savepoints import Savepoint
 from pyspark_checkpointer.admin.streaming import fork, rewind
 from pyspark_checkpointer.admin.streaming.fork import Fork
-from pyspark_checkpointer.admin.streaming.rewind import Rewind
+from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOptions
+from pyspark_checkpointer.admin.update_latest import update_latest
 from pyspark_checkpointer.checkpoint import low_level, restore
 from pyspark_checkpointer.checkpoint.migration import Transform
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
@@ -106,7 +107,7 @@ class Checkpointer(SyncFace):
 
         Without a policy nothing is retired. Only reads.
         """
-        return self._run(garbage_collect.make_plan(self.session, policy))
+        return self._run(garbage_collect.plan_retire_and_sweep(self.session, policy))
 
     def apply(self, plan: Plan, *, progress: Progress | None = None) -> Cleaned:
         """Do what a plan says; or raise `StalePlanError`, having done nothing, where that came to be needed since."""
@@ -117,7 +118,7 @@ class Checkpointer(SyncFace):
 
         Safe beside a running job, readers, and other cleanups; fences nobody. Without a policy it only deletes garbage.
         """
-        return self._run(garbage_collect.clean(self.session, policy, progress))
+        return self._run(garbage_collect.retire_and_sweep(self.session, policy, progress))
 
     def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
         """Commit an older checkpoint's content on top of the history. Returns the new id. `to` is as in `restore`.
@@ -125,13 +126,13 @@ class Checkpointer(SyncFace):
         Every object of that checkpoint is read and compared first, one request for each. Where one is damaged,
         `CorruptionError` names it and nothing is changed. `progress` is told bytes.
         """
-        return self._run(savepoints.rollback(self.session, CheckpointSelector.parse(to), progress=progress))
+        return self._run(rollback.rollback(self.session, CheckpointSelector.parse(to), progress=progress))
 
     def export(
         self,
         what: CheckpointId | str | None,
         to_root: str | os.PathLike[str],
-        storage_options: Mapping[str, Any] | None = None,
+        to_storage_options: Mapping[str, Any] | None = None,
         *,
         fencing: Fencing = "required",
         progress: Progress | None = None,
@@ -142,11 +143,11 @@ class Checkpointer(SyncFace):
             what: A live checkpoint, as in `restore`; None for the committed one. This root, and its writer, go on as
                 they are.
             to_root: A folder or URL that holds no store yet. After a failure the same call begins anew.
-            storage_options: Those of `to_root`.
+            to_storage_options: Those of `to_root`.
             fencing: Of `to_root`, whatever it is here.
             progress: Called after each object, from another thread, with the bytes copied so far and in all.
         """
-        target = self._connect(to_root, storage_options, fencing)
+        target = self._connect(to_root, to_storage_options, fencing)
         wanted = as_selector(what)
         return self._run(export.export(self.session, wanted, target, progress))
 
@@ -154,7 +155,7 @@ class Checkpointer(SyncFace):
         self,
         what: CheckpointId | str | None,
         to_folder: str | os.PathLike[str],
-        storage_options: Mapping[str, Any] | None = None,
+        to_storage_options: Mapping[str, Any] | None = None,
         *,
         operators: Collection[str] | None = None,
         fencing: Fencing = "required",
@@ -168,7 +169,7 @@ class Checkpointer(SyncFace):
         Args:
             what: A live checkpoint, as in `restore`; None for the committed one.
             to_folder: A folder or URL that is empty or not there. Nothing is overwritten.
-            storage_options: Those of `to_folder`.
+            to_storage_options: Those of `to_folder`.
             operators: Only these; by default all, but for those of the job's own bytes.
             fencing: Of `to_folder`.
             progress: Told partitions: those written, and how many there are.
@@ -176,14 +177,14 @@ class Checkpointer(SyncFace):
         require("pyarrow", "spark", self.root)
         from pyspark_checkpointer.table.export import export_parquet  # pyarrow, only for those who use tables
 
-        target = open_files(to_folder, storage_options, fencing)
+        target = open_files(to_folder, to_storage_options, fencing)
         wanted = as_selector(what)
         return self._run(export_parquet(self.session, wanted, target, operators, progress))
 
     def rewind(
         self,
         spark_checkpoint: str | os.PathLike[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        spark_storage_options: Mapping[str, Any] | None = None,
         *,
         to: CheckpointId | str,
         stopped: bool = False,
@@ -198,7 +199,8 @@ class Checkpointer(SyncFace):
 
         Args:
             spark_checkpoint: The query's `checkpointLocation`; by default the one that its last checkpoint names.
-            storage_options: Those of `spark_checkpoint`; by default those of the root, on a store of the same kind.
+            spark_storage_options: Those of `spark_checkpoint`; by default those of the root, on a store of the same
+                kind.
             to: A live checkpoint, as in `restore`.
             stopped: Says that the query does not run, where that cannot be seen from here. A driver that can be seen
                 alive is refused all the same.
@@ -210,15 +212,13 @@ class Checkpointer(SyncFace):
                 knows its offsets any more.
             CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
         """
-        wanted, where = CheckpointSelector.parse(to), self._where(spark_checkpoint, storage_options)
-        return self._run(
-            rewind.rewind(self.session, wanted, where, rewind.Options(stopped, dry_run, progress=progress))
-        )
+        wanted, where = CheckpointSelector.parse(to), self._where(spark_checkpoint, spark_storage_options)
+        return self._run(rewind.rewind(self.session, wanted, where, RewindOptions(stopped, dry_run, progress=progress)))
 
     def undo_rewind(
         self,
         spark_checkpoint: str | os.PathLike[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        spark_storage_options: Mapping[str, Any] | None = None,
         *,
         stopped: bool = False,
         dry_run: bool = False,
@@ -229,15 +229,15 @@ class Checkpointer(SyncFace):
         What was done since is left in turn, and kept as a savepoint. Where the last rewind was an undo, that is
         finished; if there is nothing to finish, nothing is done. See `rewind`.
         """
-        where = self._where(spark_checkpoint, storage_options)
-        return self._run(rewind.undo(self.session, where, rewind.Options(stopped, dry_run, progress=progress)))
+        where = self._where(spark_checkpoint, spark_storage_options)
+        return self._run(rewind.undo(self.session, where, RewindOptions(stopped, dry_run, progress=progress)))
 
     def fork(
         self,
         what: CheckpointId | str,
         to_root: str | os.PathLike[str],
         to_spark_checkpoint: str | os.PathLike[str],
-        storage_options: Mapping[str, Any] | None = None,
+        to_storage_options: Mapping[str, Any] | None = None,
         *,
         spark_checkpoint: str | os.PathLike[str] | None = None,
         spark_storage_options: Mapping[str, Any] | None = None,
@@ -253,7 +253,7 @@ class Checkpointer(SyncFace):
             what: A live checkpoint, as in `restore`.
             to_root: A folder or URL that holds no store yet.
             to_spark_checkpoint: An empty folder, or one that is not there: the `checkpointLocation` of the new query.
-            storage_options: Those of `to_root`, and of `to_spark_checkpoint` on a store of the same kind.
+            to_storage_options: Those of `to_root`, and of `to_spark_checkpoint` on a store of the same kind.
             spark_checkpoint: The `checkpointLocation` of the first query; by default the one that the checkpoint names.
             spark_storage_options: Those of `spark_checkpoint`; by default those of this root, on a store of the same
                 kind.
@@ -261,23 +261,23 @@ class Checkpointer(SyncFace):
             progress: Called after each object of the state, from another thread, with the bytes copied and in all.
         """
         wanted, where = CheckpointSelector.parse(what), self._where(spark_checkpoint, spark_storage_options)
-        target = self._connect(to_root, storage_options, fencing)
-        options = options_near(to_spark_checkpoint, target.store.url, storage_options)
+        target = self._connect(to_root, to_storage_options, fencing)
+        options = options_near(to_spark_checkpoint, target.store.url, to_storage_options)
         log = open_files(to_spark_checkpoint, options, fencing)
         return self._run(fork.fork(self.session, wanted, target, where, log, progress))
 
     def repair_candidates(
         self,
         spark_checkpoint: str | os.PathLike[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        spark_storage_options: Mapping[str, Any] | None = None,
     ) -> list[Candidate]:
         """Return what a root without a readable `_latest` could be repaired to, with the evidence, best first.
 
         Args:
             spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
-            storage_options: Those of `spark_checkpoint`.
+            spark_storage_options: Those of `spark_checkpoint`.
         """
-        return self._run(repair_candidates.candidates(self.session, fixed(spark_checkpoint), storage_options))
+        return self._run(repair_candidates.candidates(self.session, fixed(spark_checkpoint), spark_storage_options))
 
     def repair_plan(self, to: CheckpointId | str, *, progress: Progress | None = None) -> RepairPlan:
         """Say what `repair` would keep of one of `repair_candidates()`, and what would be missing. Only reads.
@@ -373,7 +373,7 @@ class Checkpointer(SyncFace):
 
         Asks for each object that was written under this id: all that a manifest names must be there before.
         """
-        return self._run(savepoints.update_latest(self.session, as_id(id)))
+        return self._run(update_latest(self.session, as_id(id)))
 
     def read_latest(self) -> CheckpointId | None:
         """Return the committed checkpoint's id, as it is now."""

@@ -9,7 +9,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from pyspark_checkpointer.admin.streaming.file_source_log import digest, last_entries
-from pyspark_checkpointer.admin.streaming.offset_log import Offsets
+from pyspark_checkpointer.admin.streaming.offset_log import BatchOffsets
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.manifest_json import LIST_ENTRY
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
@@ -42,7 +42,7 @@ class QueryProgress:
             before = known.offsets if known else self._offsets(job.batch_id - 1) if job.batch_id > 0 else None
             if offsets is None or (before is None and job.batch_id > 0):
                 return job
-            ends, starts = Offsets.parse(offsets).sources, Offsets.parse(before).sources if before else ()
+            ends, starts = BatchOffsets.parse(offsets).sources, BatchOffsets.parse(before).sources if before else ()
             lists = dict(self._digests(starts, known.lists if known else {}))
             lists |= self._digests(ends, lists)
             return replace(job, spark=SparkProgress(self._location, offsets, starts, lists))

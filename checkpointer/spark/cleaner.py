@@ -4,7 +4,7 @@ import logging
 import threading
 from typing import Any
 
-from pyspark_checkpointer.admin.retention.garbage_collect import clean
+from pyspark_checkpointer.admin.retention.garbage_collect import retire_and_sweep
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.errors import CheckpointError
@@ -39,7 +39,7 @@ class Cleaner:
 
     def _clean(self) -> None:
         try:
-            logger.info("%s: %s", self._client.root, run_sync(clean(self._client.session, self._policy)))
+            logger.info("%s: %s", self._client.root, run_sync(retire_and_sweep(self._client.session, self._policy)))
         except CheckpointError as error:
             logger.warning("%s: the cleanup failed, the next one goes on: %s", self._client.root, error)
         except Exception:

@@ -12,15 +12,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier, PlanRow
 from pyspark_checkpointer.admin.retention.expire import retire
 from pyspark_checkpointer.admin.retention.garbage_collect import (
-    BULK,
+    DELETE_BATCH,
     Cleaned,
+    begin_plan,
     check_policy,
-    judge_leftovers,
-    judge_store,
+    classify_leftovers,
 )
-from pyspark_checkpointer.admin.retention.plan import GarbageClassifier, Plan, PlanRow, Total
+from pyspark_checkpointer.admin.retention.plan import Plan, Total
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER
 from pyspark_checkpointer.client._sync import Checkpointer
@@ -36,15 +37,17 @@ from pyspark_checkpointer.storage.base import Store, WriteLeftover
 SHARES = 64
 """About as many parts as the objects of an operator are listed in."""
 
-_ROW = "path string, size bigint, action string, reason string, named_by string, namers int, leftover string"
+_ROW = (
+    "path string, size bigint, action string, reason string, referenced_by string, reference_count int, leftover string"
+)
 _ARROW_ROW = pa.schema(
     [
         ("path", pa.string()),
         ("size", pa.int64()),
         ("action", pa.string()),
         ("reason", pa.string()),
-        ("named_by", pa.string()),
-        ("namers", pa.int32()),
+        ("referenced_by", pa.string()),
+        ("reference_count", pa.int32()),
         ("leftover", pa.string()),
     ]
 )
@@ -65,7 +68,7 @@ def plan_cleanup(
     """
     check_session("plan_cleanup", spark)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
-        _, judge = run_sync(judge_store(client.session, check_policy(policy)))
+        _, judge = run_sync(begin_plan(client.session, check_policy(policy)))
         return _over_objects(spark, client, judge, lambda _, rows: _as_batch(rows), _ROW)
 
 
@@ -91,7 +94,7 @@ def clean(
         before = Total()
         try:
             retired, note = run_sync(retire(session, policy))
-        except StoreRefusedError:  # as in `garbage_collect.clean`: a full disk has no room for the swap
+        except StoreRefusedError:  # as in `garbage_collect.retire_and_sweep`: a full disk has no room for the swap
             before = _sweep(spark, client, policy)[0]
             if not before.objects:
                 raise
@@ -103,12 +106,12 @@ def clean(
 def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -> tuple[Total, Total, str | None]:
     """Return what was deleted, what has to wait, and what there is to say about it."""
     session = client.session
-    plan, judge = run_sync(judge_store(session, RetentionPolicy(grace=policy.grace)))
+    plan, judge = run_sync(begin_plan(session, RetentionPolicy(grace=policy.grace)))
     totals = {DELETE: Total(), LATER: Total()}
     for action, objects, size in _over_objects(spark, client, judge, _delete, _COUNT).collect():
         totals[action] += Total(objects, size)
     if judge is not None:
-        left = run_sync(judge_leftovers(session, plan, judge))
+        left = run_sync(classify_leftovers(session, plan, judge))
         dead = [WriteLeftover(row.path, row.leftover) for row in left if row.leftover and row.action == DELETE]
         run_sync(session.store.discard(dead))
     return totals[DELETE], totals[LATER], plan.note
@@ -154,7 +157,7 @@ def _as_batch(rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
 
 
 def _bulks(rows: Iterator[PlanRow]) -> Iterator[list[PlanRow]]:
-    while some := [*islice(rows, BULK)]:
+    while some := [*islice(rows, DELETE_BATCH)]:
         yield some
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
-from pyspark_checkpointer.admin.streaming.alignment import CONTINUE, Step, compare
+from pyspark_checkpointer.admin.streaming.alignment import RESET_ADVICE, Step, compare
 from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
@@ -156,11 +156,11 @@ class StatefulSink:
         if line.last is not None:
             return compare(root, line.last, job)
         if line.restored is not None:
-            raise BatchResetError(f"{root}: its state was not written by a streaming query; {CONTINUE}")
+            raise BatchResetError(f"{root}: its state was not written by a streaming query; {RESET_ADVICE}")
         if job.batch_id > 0:
             raise BatchGapError(
                 f"{root} is empty, but query {job.query_id} is at batch {job.batch_id}: the state of the batches "
-                f"before is missing; point to their root, or start Spark from a new checkpointLocation; {CONTINUE}"
+                f"before is missing; point to their root, or start Spark from a new checkpointLocation; {RESET_ADVICE}"
             )
         return "next"
 

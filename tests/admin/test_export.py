@@ -1,4 +1,4 @@
-"""A copy of a checkpoint in another root is that checkpoint, whatever fails on the way; the source never knows."""
+"""Copy checkpoints to other roots, with failures on the way; the source is never changed."""
 
 import asyncio
 from pathlib import Path
@@ -288,7 +288,7 @@ def test_the_writer_of_the_source_goes_on(world: World) -> None:
 
 
 def test_the_target_is_fenced_whatever_the_source_is(tmp_path: Path) -> None:
-    """A source that is only read may be opened without fencing; what is written may not."""
+    """The source may be opened without fencing, since it is only read; the target may not."""
     source = Checkpointer(tmp_path / "source", fencing="none")
     put(source, b"1")
     source.export(None, tmp_path / "copy")

@@ -1,4 +1,4 @@
-"""Repair never picks by itself, never loses what is there, and what it commits is whole and above all that was."""
+"""Repair roots: nothing is chosen or lost by itself, and the new commit is whole and newest."""
 
 import asyncio
 import json
@@ -464,7 +464,7 @@ def test_what_became_of_the_catalog_meanwhile_counts(world: World) -> None:
     one = world.actor()
 
     def moves(_: object) -> None:
-        """As deleting a savepoint would, on a store whose history can be read."""
+        """Replace the catalog as deleting a savepoint would, where the history can be read."""
         replace_latest(world, encode_pointer(replace(decode_pointer(pointer), nonce="other", catalog=None)))
 
     one.faults.call(moves, "swap", path=object_paths.LATEST)

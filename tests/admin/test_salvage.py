@@ -1,4 +1,4 @@
-"""What of a damaged checkpoint is whole survives with the very values that it had; all else is named, and nothing else.
+"""Salvage damaged checkpoints: what is whole keeps its values, and all else is named.
 
 Stores are damaged in many ways. What should survive is worked out here from the bytes that are left, without the code
 under test; what the values are was read before the damage.
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState, runtime
-from pyspark_checkpointer.admin import salvage
+from pyspark_checkpointer.admin import older_states, salvage
 from pyspark_checkpointer.admin.losses import RepairPlan
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.errors import (
@@ -41,7 +41,7 @@ Values = dict[tuple[str, int], Any]
 
 
 def values(client: Checkpointer, manifest: Manifest) -> Values:
-    """What each partition of a checkpoint holds: entries, rows, or bytes."""
+    """Return what each partition of a checkpoint holds: entries, rows, or bytes."""
     snapshot = CheckpointReader(client.session, manifest, None)
     found: Values = {}
     for name, operator in manifest.operators.items():
@@ -81,7 +81,7 @@ class Store:
         return sha256(data[artifact.offset : artifact.offset + artifact.length]).hexdigest() == artifact.digest
 
     def survivors(self, checkpoint: CheckpointId) -> set[tuple[str, int]]:
-        """The partitions of which every slice is as it was, and of which it can be read that they are there."""
+        """Return the partitions that are known and have only slices as they were written."""
         found = set()
         for name, operator in self.manifests[checkpoint].operators.items():
             if not all(self.segment_is_whole(segment.path) for segment in operator.segments):
@@ -95,7 +95,7 @@ class Store:
         return sha256(stored(self.world).get(path, b"")).hexdigest() == object_paths.digest_of(path)
 
     def check(self, plan: RepairPlan, older_partitions: bool) -> None:
-        """What was committed, against what was there before."""
+        """Compare what was committed with what was there before."""
         client = self.world.actor()
         restored = client.restore()
         assert restored is not None
@@ -147,7 +147,7 @@ def filled(world: World, many: bool = False) -> Store:
 
 
 def damaged_base(store: Store) -> None:
-    """What all checkpoints share: no history leads to anything whole."""
+    """Damage what all checkpoints share, so that no older state is whole."""
     spoil(store.world, own_first(store.world, "artifacts/chain/"))
 
 
@@ -156,7 +156,7 @@ def own_first(world: World, prefix: str) -> str:
 
 
 def repair(store: Store, to: CheckpointId, *, older: bool) -> RepairPlan:
-    """Look, find it refused with nothing written, then accept it."""
+    """Plan a repair, see that it is refused with nothing written, then accept the loss."""
     world = store.world
     before = stored(world)
     plan = world.actor().repair_plan(to)
@@ -379,23 +379,31 @@ def test_the_command_says_what_would_be_missing_and_does_nothing_unasked(tmp_pat
 PLANTED = (
     Planted(
         "the parent is taken for the older state",
-        salvage._Look._before,
+        older_states.OlderStates._step_back,
         "object_paths.owner(path)",
         "max(self._found.manifests)",
     ),
     Planted(
         "damage is not looked for in slices",
-        salvage._Look._partitions,
-        "if not await self._is_whole(artifact)",
+        salvage._Search._partitions,
+        "if not await self._slices.is_intact(artifact)",
         "if False",
     ),
     Planted(
-        "a damaged object takes all with it", salvage._Look._partitions, "if not await self._is_whole(artifact)", ""
+        "a damaged object takes all with it",
+        salvage._Search._partitions,
+        "if not await self._slices.is_intact(artifact)",
+        "",
     ),
     Planted(
         "a pack of an older state is copied as a whole", salvage._packs, "artifact.length != artifact.size", "False"
     ),
-    Planted("an older state is not looked at", salvage._Look._older_chain, "await self._all_whole(previous)", "True"),
+    Planted(
+        "an older state is not looked at",
+        older_states.OlderStates.find_chain,
+        "await self._slices.are_intact(previous)",
+        "True",
+    ),
 )
 
 

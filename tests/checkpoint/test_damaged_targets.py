@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.admin.streaming import rewind
+from pyspark_checkpointer.admin.streaming import rewind_attempt
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
 from pyspark_checkpointer.errors import CorruptionError, RetiredError, StoreRefusedError
 from pyspark_checkpointer.manifests import object_paths
@@ -196,7 +196,7 @@ def test_a_dry_run_reports_a_checkpoint_that_was_retired_meanwhile(
         await asyncio.to_thread(Checkpointer(query.root).delete_checkpoint, wanted)
         await refuse_damaged(*args)
 
-    monkeypatch.setattr(rewind, "refuse_damaged", late)
+    monkeypatch.setattr(rewind_attempt, "refuse_damaged", late)
     assert "was retired meanwhile: choose another" in str(
         Checkpointer(query.root).rewind(to="epoch=1", dry_run=True).refused
     )

@@ -15,8 +15,9 @@ from tests.cli.every import LONG_PATH, OPERATOR, SAVEPOINT, Call, calls
 
 TELLING = {
     "id", "name", "names", "operator", "operators", "savepoints", "savepoint", "path", "problem", "problems", "reason",
-    "named_by", "owner", "group", "partition", "left", "to", "new", "kept_in", "cut", "written", "root", "content_of",
-    "before", "after", "key", "deleted", "query_id", "spark_checkpoint", "state", "action", "kind", "codec", "file",
+    "referenced_by", "owner", "group", "partition", "left", "to", "new", "kept_in", "cut", "written", "root",
+    "content_of", "before", "after", "key", "deleted", "query_id", "spark_checkpoint", "state", "action", "kind",
+    "codec", "file",
 }  # fmt: skip
 """Fields whose values tell one thing from another."""
 

@@ -13,8 +13,10 @@ from typing import Any
 
 from pyspark_checkpointer.admin import savepoints
 from pyspark_checkpointer.admin.retention.delete import delete_checkpoint
-from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan, clean, make_plan
+from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan, plan_retire_and_sweep, retire_and_sweep
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.admin.rollback import rollback
+from pyspark_checkpointer.admin.update_latest import update_latest
 from pyspark_checkpointer.checkpoint import commit, low_level, restore, save
 from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
@@ -161,14 +163,14 @@ class Actor:
             manifest = Manifest(checkpoint, parent=base.parent, operators={**base.manifest.operators, "log": log})
             await low_level.save_manifest(self.session, manifest)
             with self._attempts("commit", checkpoint):
-                await self._attempt(checkpoint, savepoints.update_latest(self.session, checkpoint))
+                await self._attempt(checkpoint, update_latest(self.session, checkpoint))
 
     async def roll_back(self, to: CheckpointId | str) -> None:
         where = {"target": str(to)} if isinstance(to, CheckpointId) else {"name": to}
         fresh = self.session.restored is None
         with self.deed("rollback", target=to), self.asks("rollback", fresh=fresh, **where) as asked:
             self.content = None
-            made = await savepoints.rollback(self.session, CheckpointSelector.parse(to))
+            made = await rollback(self.session, CheckpointSelector.parse(to))
             asked.result = {"id": str(made)}
             self.stage.acknowledge(made)
 
@@ -240,13 +242,15 @@ class Actor:
 
     async def clean(self, keep_last: int) -> None:
         with self.deed("clean", keep_last=keep_last), self.asks("clean", keep_last=keep_last) as asked:
-            done = await clean(self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace))
+            done = await retire_and_sweep(self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace))
             asked.result = {"ids": [str(one) for one in done.retired]}
 
     async def retain(self, keep_last: int) -> None:
         """A plan that was made before, and is applied when others have moved on."""
         with self.deed("retain", keep_last=keep_last):
-            plan = await make_plan(self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace))
+            plan = await plan_retire_and_sweep(
+                self.session, RetentionPolicy(keep_last=keep_last, grace=self.stage.grace)
+            )
             with self.asks("retire", ids=[str(ref.id) for ref in plan.retired]):
                 await apply_plan(self.session, plan)
 

@@ -53,7 +53,7 @@ REASONS = {
     "pyspark_checkpointer.checkpoint.restore.load_artifact": _HANDS_ON,
     "pyspark_checkpointer.checkpoint.restore.load_manifest": _HANDS_ON,
     "pyspark_checkpointer.admin.retention.reachability._hash": _NONE,
-    "pyspark_checkpointer.admin.salvage._Look._load": _HANDS_ON,
+    "pyspark_checkpointer.admin.older_states.OlderStates._load": _HANDS_ON,
     "pyspark_checkpointer.spark.datasource.Request.of": _OF_THE_CALLER,
     "pyspark_checkpointer.spark.table.TableState._pack": _OF_THE_JOB,
     "pyspark_checkpointer.spark.task_client._client": _OF_THE_JOB,

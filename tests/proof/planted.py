@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_checkpointer.admin import savepoints
-from pyspark_checkpointer.admin.retention import delete, expire, garbage_collect, plan, policy, reachability
+from pyspark_checkpointer.admin import rollback, savepoints
+from pyspark_checkpointer.admin.retention import classifier, delete, expire, garbage_collect, policy, reachability
 from pyspark_checkpointer.checkpoint import (
     commit,
     fencing,
@@ -56,7 +56,7 @@ class Planted:
 
 NO_SEQUENCE_RULE = Planted(
     "a sweep that ignores the sequence rule",
-    plan.GarbageClassifier.__call__,
+    classifier.GarbageClassifier.__call__,
     "if owner.sequence > self.sequence:",
     "if False:",
 )
@@ -108,14 +108,14 @@ PLANTED = (
     ),
     Planted(
         "a catalog with the committed sequence",
-        savepoints.recatalogue,
+        savepoints.replace_catalog,
         "session.draw_id(head.sequence)",
         "session.draw_id(head.sequence - 1)",
         scene="a savepoint beside a cleanup",
     ),
     Planted(
         "a catalog named after the checkpoint",
-        savepoints.recatalogue,
+        savepoints.replace_catalog,
         "session.draw_id(head.sequence)",
         "head.committed.id",
         scene="a savepoint beside a cleanup",
@@ -237,7 +237,7 @@ PLANTED = (
     ),
     Planted(
         "savepoints take over",
-        savepoints.recatalogue,
+        savepoints.replace_catalog,
         "return replace(head.pointer, ",
         "from pyspark_checkpointer.manifests.model import Writer\n"
         "    return replace(head.pointer, writer=Writer(head.writer.epoch + 1, session.owner.instance), ",
@@ -245,7 +245,7 @@ PLANTED = (
     ),
     Planted(
         "rollback not re-validated",
-        savepoints._rollback,
+        rollback._rollback,
         "if await is_live(session.store, head, target.id) != target:",
         "if False:",
         scene="a rollback beside a cleanup",
@@ -269,7 +269,7 @@ PLANTED = (
     NO_SEQUENCE_RULE,
     Planted(
         "a sweep with the sequence of another reading",
-        garbage_collect.judge_store,
+        garbage_collect.begin_plan,
         "GarbageClassifier(head.sequence, await index_live(session, head, decision, policy.grace))",
         "GarbageClassifier("
         "(await __import__('pyspark_checkpointer').checkpoint.latest.read_head(session.store)).sequence, "
@@ -301,7 +301,7 @@ PLANTED = (
     ),
     Planted(
         "a boundary that goes back",
-        expire.without,
+        expire.pointer_without,
         "max(old.boundary, live.chain[run - 1].id.sequence)",
         "live.chain[run - 1].id.sequence - 1",
     ),
@@ -347,7 +347,7 @@ PLANTED = (
     ),
     Planted(
         "a rollback to another checkpoint than was asked for",
-        savepoints._rollback,
+        rollback._rollback,
         "read_live(session, head, to))",
         "read_live(session, head, CheckpointSelector('latest')))",
         scene="a rollback beside a commit",

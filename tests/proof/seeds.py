@@ -16,7 +16,8 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import zstandard
 
-from pyspark_checkpointer.admin.retention.plan import Plan, PlannedCheckpoint, PlanRow, Spool
+from pyspark_checkpointer.admin.retention.classifier import PlanRow
+from pyspark_checkpointer.admin.retention.plan import Plan, PlannedCheckpoint, Spool
 from pyspark_checkpointer.admin.retention.reachability import DELETE, KEEP
 from pyspark_checkpointer.consumers.journal import yaml_format
 from pyspark_checkpointer.consumers.kinesis import state as kinesis

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_checkpointer.admin import export as copies
-from pyspark_checkpointer.admin.retention import plan
+from pyspark_checkpointer.admin.retention import classifier
 from pyspark_checkpointer.checkpoint import commit as attempts
 from pyspark_checkpointer.checkpoint import metadata, restore
 from pyspark_checkpointer.errors import CheckpointError
@@ -133,7 +133,7 @@ ALWAYS = [
     (
         Planted(
             "catalogs that are never swept",
-            plan.GarbageClassifier.__call__,
+            classifier.GarbageClassifier.__call__,
             "if owner.sequence > self.sequence:",
             "if owner.sequence > self.sequence or path.startswith('catalog/'):",
         ),

@@ -289,7 +289,7 @@ def spark(data: bytes) -> object:
 
 def spark_offsets(data: bytes) -> object:
     try:
-        offsets = offset_log.Offsets.parse(as_text(data))
+        offsets = offset_log.BatchOffsets.parse(as_text(data))
     except ValueError as error:  # which `read_offsets` says more about
         raise IllegalArgumentError(str(error) or "no") from None
     assert offset_log.same_offsets(offsets.sources, offsets.sources)

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_checkpointer import Checkpointer, RetentionPolicy
-from pyspark_checkpointer.admin.retention.plan import PlanRow
+from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.errors import StoreRefusedError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import clean, frame_of, plan_cleanup

@@ -1,1 +1,1 @@
-"""What keeps a store sound and small."""
+"""Retire old checkpoints by a policy, and delete the objects that nothing needs any more."""

@@ -1,11 +1,11 @@
-"""Deleting one checkpoint because somebody asked: out of what is live with one swap, and gone at once."""
+"""Delete one checkpoint: take it out of what is live with one swap, then delete its objects at once."""
 
 import logging
 from dataclasses import replace
 from datetime import timedelta
 
-from pyspark_checkpointer.admin.retention.expire import Live, decide, without
-from pyspark_checkpointer.admin.retention.plan import GarbageClassifier
+from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier
+from pyspark_checkpointer.admin.retention.expire import LiveCheckpoints, decide, pointer_without
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, index_live
 from pyspark_checkpointer.checkpoint import metadata
@@ -20,15 +20,15 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 logger = logging.getLogger("pyspark_checkpointer")
 
-AGES = timedelta(days=36_500)
-"""A grace period that outlasts all that the pointer still says was retired: others chose how long that stays."""
+LONGEST_GRACE = timedelta(days=36_500)
+"""A grace period that keeps all that `retired` in `_latest` still lists: the cleanups that retired it chose theirs."""
 
 
 async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> None:
-    """Delete a checkpoint and every object that nothing else names. Older ones stay, in the catalog.
+    """Delete a checkpoint and every object that nothing else references.
 
-    One whose own manifest is damaged or lost may be deleted too. What is older than that cannot be proven any more, and
-    goes with it, but for what the catalog names.
+    Older checkpoints stay, in the catalog. A checkpoint whose own manifest is damaged or lost may be deleted too. Below
+    it the history cannot be proven any more, so older ones go with it, except for those that the catalog names.
     """
     url = session.store.url
     checkpoint = wanted.id or await find(session, wanted)
@@ -40,7 +40,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
             raise InvalidStateError(f"{url}: {checkpoint} is prepared: abort it instead")
         ref = await is_live(session.store, head, checkpoint)
         if ref is None and meant is not None:
-            return None
+            return None  # An earlier swap of this call took effect, or somebody else retired it meanwhile.
         if ref is None:
             raise CheckpointNotFoundError(f"{url}: no live checkpoint {checkpoint}")
         if ref == head.committed:
@@ -52,20 +52,24 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
                 "`checkpointer savepoint ROOT --delete NAME`, first"
             )
         meant = ref
-        planned = await without(session, head, live, {ref}, AGES)
-        return replace(planned, retired=head.pointer.retired if head.pointer else ())  # nobody is to wait for it
+        planned = await pointer_without(session, head, live, {ref}, LONGEST_GRACE)
+        # Without an entry in `retired`: the caller wants the objects gone at once, whoever is reading them.
+        return replace(planned, retired=head.pointer.retired if head.pointer else ())
 
     await cas_loop(session.store, await read_head(session.store), step)
     assert meant is not None
     logger.info("%s: %s was deleted", url, checkpoint)
     try:
-        await _sweep(session, meant)
-    except CheckpointError as error:  # it is deleted; what is left is garbage like any other
+        await _sweep_deleted(session, meant)
+    except CheckpointError as error:  # The checkpoint is deleted; its objects are garbage like any other.
         logger.warning("%s: objects of %s are left to the next cleanup: %s", url, checkpoint, error)
 
 
-async def _read_live(session: Session, head: Head, ref: Ref) -> Live:
-    """Return what is live; where the manifest of `ref` cannot be read, the chain ends with it."""
+async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
+    """Return what is live.
+
+    Where the manifest of `ref` cannot be read, the chain ends with `ref`.
+    """
     assert head.pointer is not None
     catalog = await metadata.read_catalog(session.store, head.pointer.catalog)
     chain: list[Ref] = []
@@ -79,26 +83,30 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> Live:
             raise
         logger.warning("%s: nothing older than %s can be proven any more: %s", session.store.url, ref.id, error)
         chain.append(ref)
-    return Live(tuple(chain), catalog)
+    return LiveCheckpoints(tuple(chain), catalog)
 
 
-async def _sweep(session: Session, gone: Ref) -> None:
-    """Delete what only a deleted checkpoint named, and nothing that was retired lately and may be in use."""
+async def _sweep_deleted(session: Session, gone: Ref) -> None:
+    """Delete the objects that only the deleted checkpoint named.
+
+    Those of checkpoints retired lately stay.
+    """
     try:
         manifest = await metadata.read_manifest(session.store, session.host, gone)
     except ObjectNotFoundError:
-        return  # somebody else swept it meanwhile
+        return  # Somebody else swept it meanwhile.
 
-    async def judge(head: Head) -> tuple[GarbageClassifier, bool]:
+    async def classifier(head: Head) -> tuple[GarbageClassifier, bool]:
         decision = await decide(session, head, RetentionPolicy())
         retired = head.pointer.retired if head.pointer is not None else ()
-        leads_on = any(old.boundary <= gone.id.sequence for old in retired)
+        leads_to_retired = any(old.boundary <= gone.id.sequence for old in retired)
         return GarbageClassifier(
-            head.sequence, await index_live(session, head, decision, AGES, (gone, manifest))
-        ), leads_on
+            head.sequence, await index_live(session, head, decision, LONGEST_GRACE, (gone, manifest))
+        ), leads_to_retired
 
-    found, leads_on = await read_consistent(session.store, judge)
+    classify, leads_to_retired = await read_consistent(session.store, classifier)
     paths = metadata.objects_of(gone, manifest)
-    if leads_on:  # its manifest names the one before it, which was retired lately, and must still be found
+    # Checkpoints that were retired lately are found by going from parent to parent, so this manifest has to stay.
+    if leads_to_retired:
         paths.discard(object_paths.manifest(gone.id))
-    await session.store.delete([path for path in sorted(paths) if found(path, 0).action == DELETE])
+    await session.store.delete([path for path in sorted(paths) if classify(path, 0).action == DELETE])

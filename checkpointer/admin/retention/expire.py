@@ -1,6 +1,9 @@
-"""Retiring checkpoints: one swap that raises the boundary and replaces the catalog. Nothing is deleted here.
+"""Retire checkpoints with one swap, which raises the boundary and replaces the catalog. Nothing is deleted here.
 
-The chain's newest run of kept checkpoints stays history; what else is kept goes into the catalog.
+chain, newest first    5   4   3   2   1        the policy keeps 5, 4 and 2
+history                5   4                    the newest run of kept checkpoints, down to the new boundary
+catalog                            2            what else is kept, beside the savepoints
+retired                        3       1        not live any more; their objects stay for the grace period
 """
 
 import asyncio
@@ -10,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
-from pyspark_checkpointer.admin.savepoints import recatalogue
+from pyspark_checkpointer.admin.savepoints import replace_catalog
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_head
@@ -19,55 +22,63 @@ from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, Checkpoi
 
 logger = logging.getLogger("pyspark_checkpointer")
 
-EIGHTH = 8
-"""Retire at most every eighth of the grace period: that keeps the list of what was retired lately short."""
+RETIREMENTS_PER_GRACE = 8
+"""How often at most checkpoints are retired in one grace period. It bounds the list `retired` in `_latest`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
-    """What is live in one version of `_latest`, by reference only: the chain, newest first, and the catalog."""
+class LiveCheckpoints:
+    """The live checkpoints of one version of `_latest`: chain, newest first, and catalog."""
 
     chain: tuple[Ref, ...]
     catalog: Catalog | None
 
     @property
     def entries(self) -> tuple[CatalogEntry, ...]:
+        """Return the entries of the catalog; none without a catalog."""
         return () if self.catalog is None else self.catalog.entries
 
     @property
     def savepoints(self) -> dict[Ref, str]:
-        """The checkpoints that a savepoint keeps, with one of its names."""
+        """Return the checkpoints that a savepoint keeps, each with the name of one."""
         return {entry.ref: entry.name for entry in self.entries if entry.name is not None}
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What a policy makes of one version of `_latest`: what it keeps and why, and what it retires."""
+class RetentionDecision:
+    """What a policy keeps in one version of `_latest`, and why, and what it retires."""
 
-    live: Live
+    live: LiveCheckpoints
     kept: dict[Ref, str]
+    """With the reason for each, newest first."""
     retired: tuple[Ref, ...]
+    """Oldest first."""
 
 
-Known = dict[Ref, Manifest]
-"""Manifests that were read, as far as a policy is asked about them."""
+KnownManifests = dict[Ref, Manifest]
+"""Manifests that were read already, with as much of each as the policy needs."""
 
-Choose = Callable[[Head], Awaitable[tuple[Live, tuple[Ref, ...]]]]
-"""What is live in a version, and what of it is to be retired, oldest first."""
+ChooseRetired = Callable[[Head], Awaitable[tuple[LiveCheckpoints, tuple[Ref, ...]]]]
+"""A function that says what is live in a version of `_latest`, and what of it is to be retired, oldest first."""
 
 
-async def decide(session: Session, head: Head, policy: RetentionPolicy, known: Known | None = None) -> Decision:
-    """Ask the policy about every live checkpoint. Newest first, with few manifests in memory at once.
+async def decide(
+    session: Session, head: Head, policy: RetentionPolicy, known: KnownManifests | None = None
+) -> RetentionDecision:
+    """Ask the policy about every live checkpoint, the newest first.
 
-    What it reads is added to `known`, and what is known already, from an older version, is not read again.
+    Manifests that are read are added to `known`. Those that are in it already, from an older version, are not read
+    again.
     """
     known = {} if known is None else known
     assert head.pointer is not None
     catalog = await metadata.read_catalog(session.store, head.pointer.catalog)
     light: dict[Ref, Manifest] = {}
     async for ref, manifest in walk(session.store, head, head.pointer.boundary, known):
+        # Only `keep_if` can look at the content. Without it, a long history must not fill the memory.
         light[ref] = manifest if policy.keep_if else replace(manifest, operators={}, positions={}, properties={})
-    live = Live(tuple(light), catalog)
+    live = LiveCheckpoints(tuple(light), catalog)
+    # What the catalog alone keeps is not on the chain.
     kept_apart = [ref for ref in dict.fromkeys(entry.ref for entry in live.entries) if ref not in light]
     light |= {ref: known[ref] for ref in kept_apart if ref in known}
     others = [ref for ref in kept_apart if ref not in known]
@@ -87,43 +98,54 @@ async def decide(session: Session, head: Head, policy: RetentionPolicy, known: K
         elif ref.id in chosen:
             kept[ref] = chosen[ref.id]
     retired = tuple(ref for ref in reversed(newest_first) if ref not in kept)
-    return Decision(live, kept, retired)
+    return RetentionDecision(live, kept, retired)
 
 
 async def _ask(session: Session, policy: RetentionPolicy, newest_first: list[Manifest]) -> dict[CheckpointId, str]:
-    """In a thread of its own: `keep_if` is the user's."""
+    """Ask the policy in a thread of its own.
+
+    `keep_if` is the user's function, which may take long or call this library.
+    """
     now = session.host.now()
     return await session.host.call(lambda: policy.kept(newest_first, now))
 
 
 async def retire(session: Session, policy: RetentionPolicy) -> tuple[tuple[Ref, ...], str | None]:
-    """Retire what the policy does not keep, with one swap. What was retired, and why nothing was that could be."""
-    note: str | None = None
-    known: Known = {}  # a job that commits faster than its history can be read does not keep retention from its swap
+    """Retire what the policy does not keep, with one swap.
 
-    async def choose(head: Head) -> tuple[Live, tuple[Ref, ...]]:
+    Returns what was retired, and a note if that had to wait.
+    """
+    note: str | None = None
+    # Kept over refused swaps: else a job that commits faster than its history is read would keep this from its swap.
+    known: KnownManifests = {}
+
+    async def choose(head: Head) -> tuple[LiveCheckpoints, tuple[Ref, ...]]:
         nonlocal note
         if head.pointer is None:
-            return Live((), None), ()
+            return LiveCheckpoints((), None), ()
         decision, note = await decide_now(session, head, policy, known)
         return decision.live, decision.retired
 
     return await retire_chosen(session, choose, policy.grace), note
 
 
-async def retire_chosen(session: Session, choose: Choose, grace: timedelta) -> tuple[Ref, ...]:
-    """Retire what `choose` says, with one swap; where the pointer moved, it chooses again. What was retired."""
+async def retire_chosen(session: Session, choose: ChooseRetired, grace: timedelta) -> tuple[Ref, ...]:
+    """Retire what `choose` says, with one swap, and return it.
+
+    Where the pointer moved, `choose` is asked again.
+    """
     planned: dict[str, tuple[Ref, ...]] = {}
 
     async def step(head: Head) -> Pointer | None:
         live, gone = await choose(head)
         if not gone:
             return None
-        swap = await without(session, head, live, gone, grace)
-        planned[swap.nonce] = gone
-        return swap
+        pointer = await pointer_without(session, head, live, gone, grace)
+        planned[pointer.nonce] = gone
+        return pointer
 
     head = await cas_loop(session.store, await read_head(session.store), step)
+    # By nonce: of several attempts at the swap only one took effect, and the last version may be another writer's.
     done = planned.get(head.pointer.nonce, ()) if head.pointer is not None else ()
     if done:
         logger.info("%s: retired %d checkpoints, %s to %s", session.store.url, len(done), done[0].id, done[-1].id)
@@ -131,50 +153,64 @@ async def retire_chosen(session: Session, choose: Choose, grace: timedelta) -> t
 
 
 async def decide_now(
-    session: Session, head: Head, policy: RetentionPolicy, known: Known | None = None
-) -> tuple[Decision, str | None]:
-    """Like `decide`; but nothing is retired, and a note says why, where something was a moment ago."""
+    session: Session, head: Head, policy: RetentionPolicy, known: KnownManifests | None = None
+) -> tuple[RetentionDecision, str | None]:
+    """Decide as `decide` does, but retire nothing soon after the last retirement.
+
+    Then the note says so; else it is None.
+    """
     decision = await decide(session, head, policy, known)
-    if decision.retired and too_soon(head, policy.grace, session.host.now()):
+    if decision.retired and is_too_soon(head, policy.grace, session.host.now()):
         kept = decision.kept | dict.fromkeys(decision.retired, "to be retired with a later cleanup")
         note = f"nothing more is retired now: that is done every eighth of the grace period of {policy.grace} at most"
-        return Decision(decision.live, kept, ()), note
+        return RetentionDecision(decision.live, kept, ()), note
     return decision, None
 
 
-def is_young(old: Retired, now: datetime, grace: timedelta) -> bool:
-    """Whether readers may still be using what was retired. A clock that was far ahead does not keep it for years."""
+def is_in_grace(old: Retired, now: datetime, grace: timedelta) -> bool:
+    """Return whether readers may still be using what was retired."""
+    # `abs`: an entry that a clock far ahead has written must not keep objects for years.
     return abs(now - old.at) < grace
 
 
-def too_soon(head: Head, grace: timedelta, now: datetime) -> bool:
-    """Return whether something was retired so lately that the next time has to wait."""
+def is_too_soon(head: Head, grace: timedelta, now: datetime) -> bool:
+    """Return whether the last retirement was so lately that the next one has to wait."""
     assert head.pointer is not None
-    return any(timedelta(0) <= now - old.at < grace / EIGHTH for old in head.pointer.retired)
+    return any(timedelta(0) <= now - old.at < grace / RETIREMENTS_PER_GRACE for old in head.pointer.retired)
 
 
-async def without(session: Session, head: Head, live: Live, gone: Collection[Ref], grace: timedelta) -> Pointer:
-    """Return the pointer once some checkpoints are retired. Never the committed one."""
+async def pointer_without(
+    session: Session, head: Head, live: LiveCheckpoints, gone: Collection[Ref], grace: timedelta
+) -> Pointer:
+    """Return the pointer that retires the checkpoints `gone`.
+
+    The committed one must not be among them. A new catalog is written where its entries change.
+    """
     assert head.pointer is not None
     old, now = head.pointer, session.host.now()
+    # The newest run of kept checkpoints stays history, and the boundary rises to the oldest of them.
     run = 0
     while run < len(live.chain) and live.chain[run] not in gone:
         run += 1
     boundary = max(old.boundary, live.chain[run - 1].id.sequence) if run < len(live.chain) else old.boundary
     entries = [entry for entry in live.entries if entry.ref not in gone]
     listed = {entry.ref for entry in entries}
+    # What is kept below the new boundary is no longer on the chain, so the catalog has to keep it.
     for ref in live.chain[run:]:
         if ref not in gone and ref not in listed:
             entries.append(CatalogEntry(ref, None, now, session.host.token(32)))
-    young = tuple(former for former in old.retired if is_young(former, now, grace))
+    young = tuple(former for former in old.retired if is_in_grace(former, now, grace))
     if tuple(entries) == live.entries:
         planned = replace(old, nonce=session.host.token(32))
     else:
-        planned = await recatalogue(session, head, tuple(entries))
+        planned = await replace_catalog(session, head, tuple(entries))
     return replace(planned, boundary=boundary, retired=(*young, Retired(old.boundary, old.catalog, now)))
 
 
-def protected(head: Head, live: Live, refs: Collection[Ref]) -> Ref | None:
-    """Return one of `refs` that must not be retired in this version, whatever an older version said."""
+def find_protected(head: Head, live: LiveCheckpoints, refs: Collection[Ref]) -> Ref | None:
+    """Return one of `refs` that must not be retired in this version of `_latest`.
+
+    None where all may be.
+    """
     never = {head.committed, head.prepared, *live.savepoints}
     return next((ref for ref in refs if ref in never), None)

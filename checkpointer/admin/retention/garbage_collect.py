@@ -1,8 +1,8 @@
-"""Cleanup: plan, then apply. Nothing that is or may become live is deleted, whoever else is at work meanwhile.
+"""Clean up a store: plan, then retire checkpoints and sweep the objects that nothing needs.
 
-Everything that is dead at or below the committed sequence stays dead, so a plan does not go stale by waiting. It is
-outrun only where what it would retire or delete came to be needed: `apply_plan` looks at that again, in `_latest` as it
-is by then.
+Nothing that is or may become live is deleted, whoever else is at work meanwhile. An object that is dead, at or below
+the committed sequence, stays dead, so a plan does not go stale by waiting. A plan is refused only where something that
+it would retire or delete is needed by now: `apply_plan` checks that again on the present version of `_latest`.
 """
 
 import asyncio
@@ -11,16 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier, PlanRow
 from pyspark_checkpointer.admin.retention.expire import (
-    Decision,
-    Live,
+    LiveCheckpoints,
+    RetentionDecision,
     decide,
     decide_now,
-    protected,
+    find_protected,
     retire,
     retire_chosen,
 )
-from pyspark_checkpointer.admin.retention.plan import GarbageClassifier, Plan, PlannedCheckpoint, PlanRow, Spool, Total
+from pyspark_checkpointer.admin.retention.plan import Plan, PlannedCheckpoint, Spool, Total
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER, index_live
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
@@ -34,21 +35,24 @@ from pyspark_checkpointer.storage.base import WriteLeftover, pages
 
 logger = logging.getLogger("pyspark_checkpointer")
 
-BULK = 1000
-"""Objects that are deleted together: what S3 takes in one request."""
+DELETE_BATCH = 1000
+"""Objects that are deleted with one call: as many as S3 takes in one request."""
 
-AT_ONCE = 4
-"""Bulks that are deleted at the same time."""
+MAX_CONCURRENT_DELETES = 4
+"""Batches that are deleted at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What a cleanup did. `deleted` counts what it asked the store to delete, which may have been gone already."""
+    """What a cleanup did.
+
+    `deleted` counts the objects that it asked the store to delete; some may have been gone.
+    """
 
     retired: tuple[CheckpointId, ...]
     deleted: Total
     later: Total
-    """What goes once the grace period for readers is over."""
+    """Objects that are deleted once the grace period for readers is over."""
     note: str | None = None
 
     def __repr__(self) -> str:
@@ -75,40 +79,49 @@ class Cleaned:
         return f"{text}; {self.note}" if self.note else text
 
 
-async def make_plan(session: Session, policy: RetentionPolicy | None) -> Plan:
-    """What cleanup would do now. Reads only."""
-    plan, judge = await judge_store(session, check_policy(policy))
-    if judge is None:
+async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None) -> Plan:
+    """Return what `retire_and_sweep` would do now. Only reads."""
+    plan, classify = await begin_plan(session, check_policy(policy))
+    if classify is None:
         return plan
     with Spool() as spool:
         async for entries in pages(session.store, ""):
-            await session.host.run(lambda some=entries: spool.extend(judge(e.path, e.size) for e in some))  # type: ignore[misc]
-        spool.extend(await judge_leftovers(session, plan, judge))
+            await session.host.run(lambda some=entries: spool.extend(classify(e.path, e.size) for e in some))  # type: ignore[misc]
+        spool.extend(await classify_leftovers(session, plan, classify))
     plan.attach(spool)
     plan.totals = spool.totals
     return plan
 
 
-async def judge_leftovers(session: Session, plan: Plan, judge: GarbageClassifier) -> list[PlanRow]:
-    """Return what becomes of what interrupted writes left behind; where nobody may know, the plan gets a note."""
+async def classify_leftovers(session: Session, plan: Plan, classify: GarbageClassifier) -> list[PlanRow]:
+    """Return the rows of what interrupted writes left behind.
+
+    Where the store refuses to list it, add a note.
+    """
     try:
-        return [judge.leftover(found.path, found.token) for found in await session.store.leftovers()]
-    except StoreRefusedError as error:  # such as a right that is missing, and that nothing else needs
+        return [classify.leftover(found.path, found.token) for found in await session.store.leftovers()]
+    except StoreRefusedError as error:  # For example a right is missing, which nothing else in a cleanup needs.
         plan.note = plan.note or f"what interrupted writes left behind is not known: {error}"
         return []
 
 
 def check_policy(policy: RetentionPolicy | None) -> RetentionPolicy:
-    """Return the policy, or one that retires nothing; `IllegalArgumentError` for what is none."""
+    """Return the policy, or for None one that retires nothing.
+
+    Raises `IllegalArgumentError` for anything else.
+    """
     if policy is not None and not isinstance(policy, RetentionPolicy):
         raise IllegalArgumentError(f"expected a RetentionPolicy, got {type(policy).__name__}")
     return policy or RetentionPolicy()
 
 
-async def judge_store(session: Session, policy: RetentionPolicy) -> tuple[Plan, GarbageClassifier | None]:
-    """What the policy makes of the checkpoints: a plan without rows yet, and who makes them; None without a store."""
+async def begin_plan(session: Session, policy: RetentionPolicy) -> tuple[Plan, GarbageClassifier | None]:
+    """Return a plan that has no rows yet, and the classifier that makes them.
 
-    async def judge(head: Head) -> tuple[Plan, GarbageClassifier | None]:
+    The classifier is None where there is no `_latest`.
+    """
+
+    async def begin(head: Head) -> tuple[Plan, GarbageClassifier | None]:
         if head.pointer is None:
             nothing = "there is no _latest: nothing is a store here, and nothing is touched"
             return Plan(session.store.url, None, policy.grace, note=nothing), None
@@ -123,10 +136,11 @@ async def judge_store(session: Session, policy: RetentionPolicy) -> tuple[Plan, 
         )
         return plan, GarbageClassifier(head.sequence, await index_live(session, head, decision, policy.grace))
 
-    return await read_consistent(session.store, judge)
+    return await read_consistent(session.store, begin)
 
 
-def _checkpoints(decision: Decision) -> tuple[PlannedCheckpoint, ...]:
+def _checkpoints(decision: RetentionDecision) -> tuple[PlannedCheckpoint, ...]:
+    """Return all live checkpoints with what becomes of them, oldest first."""
     kept = [PlannedCheckpoint(ref.id, True, reason) for ref, reason in decision.kept.items()]
     gone = [PlannedCheckpoint(ref.id, False, "no rule keeps it") for ref in decision.retired]
     return tuple(sorted([*kept, *gone], key=lambda checkpoint: checkpoint.id))
@@ -135,47 +149,52 @@ def _checkpoints(decision: Decision) -> tuple[PlannedCheckpoint, ...]:
 async def apply_plan(session: Session, plan: Plan, progress: Progress | None = None) -> Cleaned:
     """Retire what the plan retires, with one swap, then delete what it deletes.
 
-    Raises `StalePlanError`, and does neither, where something that it would take is needed by now. What an interrupted
-    cleanup has left, the next one deletes. `progress` is told objects.
+    Raises `StalePlanError`, and does neither, where something that it would retire or delete is needed by now. What an
+    interrupted cleanup left, the next one deletes. `progress` is told objects.
     """
     if not isinstance(plan, Plan):
         raise IllegalArgumentError(f"expected a Plan, got {type(plan).__name__}")
     if plan.root != session.store.url:
         raise IllegalArgumentError(f"this plan was made for {plan.root}, not for {session.store.url}")
-    retired = await retire_chosen(session, lambda head: _check(session, head, plan), plan.grace)
-    deleted = await _delete(session, plan, progress)
+    retired = await retire_chosen(session, lambda head: _check_plan(session, head, plan), plan.grace)
+    deleted = await _sweep(session, plan, progress)
     return Cleaned(tuple(ref.id for ref in retired), deleted, plan.total(LATER), plan.note)
 
 
-async def _check(session: Session, head: Head, plan: Plan) -> tuple[Live, tuple[Ref, ...]]:
-    """Return what is live, and what of it the plan retires; raises where the plan was outrun."""
+async def _check_plan(session: Session, head: Head, plan: Plan) -> tuple[LiveCheckpoints, tuple[Ref, ...]]:
+    """Return what is live, and what of it the plan retires.
+
+    Raises `StalePlanError` where that is needed now.
+    """
     url = session.store.url
-    if head.pointer is None:  # nothing is touched then, whatever a plan says
+    if head.pointer is None:  # Without `_latest` nothing is touched, whatever the plan says.
         if plan.retired or plan.total(DELETE).objects or plan.nonce is not None:
             raise StalePlanError(f"{url}: there is no _latest, but there was when this plan was made")
-        return Live((), None), ()
-    fresh = head.pointer.nonce == plan.nonce and not plan.from_file  # a file may say anything
+        return LiveCheckpoints((), None), ()
+    # A plan that was made on this very version needs no check, unless it comes from a file: that may say anything.
+    fresh = head.pointer.nonce == plan.nonce and not plan.from_file
     if fresh and not plan.retired:
-        return Live((), None), ()
+        return LiveCheckpoints((), None), ()
     now = await decide(session, head, RetentionPolicy(grace=plan.grace))
-    needed = protected(head, now.live, plan.retired)
+    needed = find_protected(head, now.live, plan.retired)
     if needed is not None:
         raise StalePlanError(f"{url}: this plan retires {needed.id}, which is needed now: make a new plan")
+    # What is not live any more was retired by somebody else, or by this plan before.
     gone = tuple(ref for ref in dict.fromkeys(plan.retired) if ref in now.kept)
     if not fresh:
         going = set(gone)
         left = {ref: why for ref, why in now.kept.items() if ref not in going}
-        await _check_rows(session, head, plan, Decision(now.live, left, gone))
+        await _check_rows(session, head, plan, RetentionDecision(now.live, left, gone))
     return now.live, gone
 
 
-async def _check_rows(session: Session, head: Head, plan: Plan, decision: Decision) -> None:
-    """The same judgement again, on the version that is there now, of every object that the plan deletes."""
-    judge = GarbageClassifier(head.sequence, await index_live(session, head, decision, plan.grace))
+async def _check_rows(session: Session, head: Head, plan: Plan, decision: RetentionDecision) -> None:
+    """Classify every object that the plan deletes again, on the present `_latest`."""
+    classify = GarbageClassifier(head.sequence, await index_live(session, head, decision, plan.grace))
 
     def check() -> None:
         for row in _deletions(plan):
-            now = judge(row.path, row.size) if row.leftover is None else judge.leftover(row.path, row.leftover)
+            now = classify(row.path, row.size) if row.leftover is None else classify.leftover(row.path, row.leftover)
             if now.action != DELETE:
                 raise StalePlanError(
                     f"{session.store.url}: this plan deletes {row.path}, which must stay ({now.reason}): plan anew"
@@ -185,52 +204,63 @@ async def _check_rows(session: Session, head: Head, plan: Plan, decision: Decisi
 
 
 def _deletions(plan: Plan) -> Iterator[PlanRow]:
+    """Yield the rows of the objects that the plan deletes."""
     return (row for row in plan if row.action == DELETE)
 
 
-async def _delete(session: Session, plan: Plan, progress: Progress | None) -> Total:
-    """Delete in bulk: manifests and catalogs first, so that nothing is left that names what is gone."""
+async def _sweep(session: Session, plan: Plan, progress: Progress | None) -> Total:
+    """Delete what the plan deletes.
+
+    Manifests and catalogs go first, so that none references an object that is gone.
+    """
     total, done, size = plan.total(DELETE).objects, 0, 0
 
-    async def delete(bulk: list[PlanRow]) -> None:
+    async def delete(batch: list[PlanRow]) -> None:
         nonlocal done, size
-        await session.store.delete([row.path for row in bulk if row.leftover is None])
-        left = [WriteLeftover(row.path, row.leftover) for row in bulk if row.leftover is not None]
+        await session.store.delete([row.path for row in batch if row.leftover is None])
+        left = [WriteLeftover(row.path, row.leftover) for row in batch if row.leftover is not None]
         if left:
             await session.store.discard(left)
-        done += len(bulk)
-        size += sum(row.size for row in bulk)
+        done += len(batch)
+        size += sum(row.size for row in batch)
         await tell(session.host, progress, done, total)
 
-    for part in (True, False):
-        rows = (row for row in _deletions(plan) if row.path.startswith(object_paths.ARTIFACTS) != part)
-        while bulks := await session.host.run(lambda some=rows: _bulks(some)):  # type: ignore[misc]
-            await asyncio.gather(*map(delete, bulks))
+    for is_artifact in (False, True):
+        rows = (row for row in _deletions(plan) if row.path.startswith(object_paths.ARTIFACTS) == is_artifact)
+        while batches := await session.host.run(lambda some=rows: _next_batches(some)):  # type: ignore[misc]
+            await asyncio.gather(*map(delete, batches))
     if done:
         logger.info("%s: deleted %d objects with %d bytes", session.store.url, done, size)
     return Total(done, size)
 
 
-def _bulks(rows: Iterator[PlanRow]) -> list[list[PlanRow]]:
-    return [bulk for _ in range(AT_ONCE) if (bulk := [*islice(rows, BULK)])]
+def _next_batches(rows: Iterator[PlanRow]) -> list[list[PlanRow]]:
+    """Take the next rows, in batches that are deleted at the same time."""
+    return [batch for _ in range(MAX_CONCURRENT_DELETES) if (batch := [*islice(rows, DELETE_BATCH)])]
 
 
-async def clean(session: Session, policy: RetentionPolicy | None, progress: Progress | None = None) -> Cleaned:
-    """Retire what the policy does not keep, as it is at the swap, then delete what nothing needs."""
+async def retire_and_sweep(
+    session: Session, policy: RetentionPolicy | None, progress: Progress | None = None
+) -> Cleaned:
+    """Retire what the policy does not keep, then delete what nothing needs."""
     policy = check_policy(policy)
     before = Total()
     try:
         retired, note = await retire(session, policy)
     except StoreRefusedError:
-        # A full disk has no room for the swap; to delete what nothing needed before it takes none, and makes some.
-        before, _ = await _sweep(session, policy, progress)
+        # A full disk has no room for the swap. Deleting garbage that was there before takes no room, and makes some.
+        before, _ = await _plan_and_sweep(session, policy, progress)
         if not before.objects:
             raise
         retired, note = await retire(session, policy)
-    after, plan = await _sweep(session, policy, progress)
+    after, plan = await _plan_and_sweep(session, policy, progress)
     return Cleaned(tuple(ref.id for ref in retired), before + after, plan.total(LATER), note or plan.note)
 
 
-async def _sweep(session: Session, policy: RetentionPolicy, progress: Progress | None) -> tuple[Total, Plan]:
-    plan = await make_plan(session, RetentionPolicy(grace=policy.grace))
-    return await _delete(session, plan, progress), plan
+async def _plan_and_sweep(session: Session, policy: RetentionPolicy, progress: Progress | None) -> tuple[Total, Plan]:
+    """Delete what nothing needs, without retiring anything.
+
+    Returns what was deleted, and the plan.
+    """
+    plan = await plan_retire_and_sweep(session, RetentionPolicy(grace=policy.grace))
+    return await _sweep(session, plan, progress), plan

@@ -1,7 +1,7 @@
-"""What cleanup would do: every object of a store, with what would become of it and why. Making a plan deletes nothing.
+"""Hold the plan of a cleanup: every object of a store, with what would become of it and why.
 
-Rows go to a compressed temporary file as the listing comes in, so a plan takes no more memory for a million objects
-than for a thousand. It can be saved, looked at, and applied later (`garbage_collect.py`).
+The rows go to a compressed temporary file while the store is listed, so a plan takes no more memory for a million
+objects than for a thousand. It can be saved, looked at, and applied later (`garbage_collect.py`).
 """
 
 import json
@@ -13,45 +13,31 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from datetime import timedelta
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import zstandard
 
-from pyspark_checkpointer.admin.retention.reachability import DELETE, KEEP, LATER, Action, Index
+from pyspark_checkpointer.admin.retention.classifier import PlanRow
+from pyspark_checkpointer.admin.retention.reachability import DELETE, KEEP, LATER, Action
 from pyspark_checkpointer.display import count, cut, note, size, table
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
-from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Ref
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.storage.local import files
 
 PLAN_VERSION = 1
 
-_LONGEST_ROW = 1 << 20
-"""Bytes of a row: few thousand, but for what stores call their leftovers. A zstd frame can claim any."""
+_MAX_ROW_BYTES = 1 << 20
+"""Bytes that a row may have. Real rows have some thousand, but a damaged zstd frame can claim any size."""
 
-_MOST_SHOWN = 20
+_MAX_SHOWN_CHECKPOINTS = 20
 """Checkpoints that a notebook lists."""
-
-
-class PlanRow(NamedTuple):
-    """One object. `named_by` is the strongest of the `namers` live checkpoints that name it, None where there is none.
-
-    `action` is "keep", "delete", or "later": once the grace period for readers is over. For what an interrupted write
-    has left behind, `leftover` is the store's own name of it, and `size` is 0: stores do not tell.
-    """
-
-    path: str
-    size: int
-    action: Action
-    reason: str
-    named_by: str | None = None
-    namers: int = 0
-    leftover: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
+    """A number of objects, and the bytes that they store."""
+
     objects: int = 0
     bytes: int = 0
 
@@ -59,67 +45,36 @@ class Total:
         return Total(self.objects + other.objects, self.bytes + other.bytes)
 
 
+_NOTHING = Total()
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedCheckpoint:
-    """A live checkpoint, and what the policy makes of it."""
+    """A live checkpoint, and whether the policy keeps it."""
 
     id: CheckpointId
     keep: bool
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GarbageClassifier:
-    """What becomes of an object, by its path alone; the same wherever the object was listed."""
-
-    sequence: int
-    """The committed one of the reading that `index` was made from. What is above it may be about to become live."""
-    index: Index
-
-    def __call__(self, path: str, size: int) -> PlanRow:
-        named = self.index.who(path)
-        if named is not None:
-            namer, count = named
-            by = None if namer.id is None else str(namer.id)
-            return PlanRow(path, size, namer.action, namer.reason, by, count)
-        owner = object_paths.owner(path)
-        if owner is None:
-            return PlanRow(path, size, KEEP, "not of the format: never touched")
-        if owner.sequence > self.sequence:
-            return PlanRow(path, size, KEEP, "newer than the committed checkpoint: may be in the making")
-        return PlanRow(path, size, DELETE, "no live checkpoint names it")
-
-    def leftover(self, path: str, token: str) -> PlanRow:
-        """Return what became of an interrupted write of `path`: it obeys the sequence of what it was to be.
-
-        What is only ever swapped has no sequence, and needs none: the store removes such a file only where no swap of
-        it can be under way.
-        """
-        owner = object_paths.owner(path)
-        swapped = path == object_paths.LATEST or object_paths.parse_progress(path) is not None
-        if not swapped and (owner is None or owner.sequence > self.sequence):
-            return PlanRow(path, 0, KEEP, "a write that may be under way", leftover=token)
-        return PlanRow(path, 0, DELETE, "left behind by an interrupted write", leftover=token)
-
-
 @dataclass(slots=True, weakref_slot=True)
 class Plan:
     """What cleanup would do to a store, as it was at one moment. Iterating gives the rows.
 
-    `totals` has objects and bytes by action and reason; `checkpoints` what the policy keeps and retires.
+    `totals` has objects and bytes by action and reason; `checkpoints` whether each is kept.
     """
 
     root: str
     nonce: str | None
-    """Of the `_latest` that the plan was made on; None where there was none."""
+    """The nonce of the `_latest` that the plan was made on; None where there was none."""
     grace: timedelta
     checkpoints: tuple[PlannedCheckpoint, ...] = ()
     retired: tuple[Ref, ...] = ()
     totals: dict[tuple[Action, str], Total] = field(default_factory=dict)
     note: str | None = None
-    """Why nothing is retired although the policy would, or None."""
+    """Why nothing is retired although the policy would retire some, or what else is to be said; or None."""
     from_file: bool = False
-    """Whether it was loaded, and may therefore say anything."""
+    """Whether the plan was loaded from a file, which somebody may have edited."""
     _file: str | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
@@ -129,10 +84,11 @@ class Plan:
         return f"Plan({self.root!r}: {', '.join(said)}{f'; {cut(self.note, 200)}' if self.note else ''})"
 
     def _sums(self) -> dict[Action, Total]:
+        """Return objects and bytes by action."""
         return {action: self.total(action) for action in (DELETE, LATER, KEEP)}
 
     def __iter__(self) -> Iterator[PlanRow]:
-        """Yield the rows, in the order of the listing, as often as wanted."""
+        """Yield the rows in the order of the listing. Each iteration reads the file again."""
         if self._file is None:
             return
         with open(self._file, "rb") as file:
@@ -147,22 +103,26 @@ class Plan:
                 raise MalformedError(f"a saved plan of {self.root}: expected rows, found {error!r:.100}") from None
 
     def total(self, action: Action) -> Total:
-        """Objects and bytes of one action."""
-        some = [total for (of, _), total in self.totals.items() if of == action]
-        return Total(sum(t.objects for t in some), sum(t.bytes for t in some))
+        """Return objects and bytes of one action."""
+        return sum((total for (of, _), total in self.totals.items() if of == action), Total())
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: sums by action and reason, and the checkpoints that are retired."""
+        """Return the plan as HTML for a notebook.
+
+        It has the totals by action and reason, and the checkpoints that are retired.
+        """
         rows = [(action, total.objects, size(total.bytes), why) for (action, why), total in sorted(self.totals.items())]
         gone = [(c.id, c.reason) for c in self.checkpoints if not c.keep]
         shown = table(f"Plan for {self.root}", ("action", "objects", "size", "reason"), rows)
         if gone:
-            first = f", the first {_MOST_SHOWN}" if len(gone) > _MOST_SHOWN else ""
-            shown += table(f"{count(len(gone), 'checkpoint')} retired{first}", ("id", "reason"), gone[:_MOST_SHOWN])
+            first = f", the first {_MAX_SHOWN_CHECKPOINTS}" if len(gone) > _MAX_SHOWN_CHECKPOINTS else ""
+            shown += table(
+                f"{count(len(gone), 'checkpoint')} retired{first}", ("id", "reason"), gone[:_MAX_SHOWN_CHECKPOINTS]
+            )
         return shown + note(self.note) if self.note else shown
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file, for `load`. A new file is its owner's alone."""
+        """Write the plan to a file, for `load`. Only its owner may read a new file."""
         header = {
             "plan_version": PLAN_VERSION,
             "root": self.root,
@@ -184,9 +144,12 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Return a plan that was saved. Raises `CorruptionError` for a file that is none, or is damaged."""
+        """Return a plan that was saved.
+
+        Raises `CorruptionError` where the file is damaged or no plan.
+        """
         try:
-            file = open(path, "rb")  # noqa: SIM115  # the error is about this alone
+            file = open(path, "rb")  # noqa: SIM115  # only opening may raise this error
         except OSError as error:
             raise IllegalArgumentError(f"{path}: {error.strerror}: expected a saved plan") from None
         with file:
@@ -215,7 +178,10 @@ class Plan:
             return plan
 
     def _check(self) -> None:
-        """Read all of it, and see that what it says in sum is what it would do."""
+        """Read all rows.
+
+        Raises `MalformedError` where the totals and checkpoints of the header are not theirs.
+        """
         texts = (self.root, self.nonce or "", self.note or "", *(ref.digest for ref in self.retired))
         if not all(type(text) is str for text in texts):
             raise MalformedError(f"a saved plan of {show(self.root)}: expected texts, found {show(list(texts))}")
@@ -223,24 +189,26 @@ class Plan:
             raise MalformedError(f"a saved plan of {self.root}: expected sums in whole numbers")
         totals: dict[tuple[Action, str], Total] = {}
         for row in self:
-            texts = (row.path, row.reason, row.named_by or "", row.leftover or "")
+            texts = (row.path, row.reason, row.referenced_by or "", row.leftover or "")
             sound = type(row.size) is int and row.action in (KEEP, LATER, DELETE)
             if not sound or not all(type(text) is str for text in texts):
                 raise MalformedError(f"a saved plan of {self.root}: expected a row, found {row!r:.200}")
-            before = totals.get((row.action, row.reason), Total())
-            totals[row.action, row.reason] = Total(before.objects + 1, before.bytes + row.size)
+            _count(totals, row)
         going = {checkpoint.id for checkpoint in self.checkpoints if not checkpoint.keep}
         if totals != self.totals or going != {ref.id for ref in self.retired}:
             raise MalformedError(f"a saved plan of {self.root}: its rows are not what it says in sum")
 
     def attach(self, spool: "Spool") -> None:
-        """Take over the file of rows; it goes when the plan goes."""
+        """Take over the file of rows. It is deleted when the plan is."""
         self._file = spool.path
         weakref.finalize(self, _remove_own, spool.path, os.getpid())
 
 
 class Spool:
-    """Rows on their way into a file, with their totals. Removed after an error; else it belongs to a plan."""
+    """A temporary file that rows are written to, with their totals.
+
+    An error in its block deletes it; otherwise a plan takes it over.
+    """
 
     def __init__(self) -> None:
         self.totals: dict[tuple[Action, str], Total] = {}
@@ -249,11 +217,12 @@ class Spool:
         self._packer: Any = zstandard.ZstdCompressor(level=1).stream_writer(self.file, closefd=False)
 
     def add(self, row: PlanRow) -> None:
-        before = self.totals.get((row.action, row.reason), Total())
-        self.totals[row.action, row.reason] = Total(before.objects + 1, before.bytes + row.size)
+        """Write one row."""
+        _count(self.totals, row)
         self._packer.write(json.dumps(row).encode() + b"\n")
 
     def extend(self, rows: Iterable[PlanRow]) -> None:
+        """Write some rows."""
         for row in rows:
             self.add(row)
 
@@ -262,26 +231,40 @@ class Spool:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._packer.flush(zstandard.FLUSH_FRAME)  # all that close() does, but close() leaks what this returns
+            # This is all that close() does, but close() leaks the bytes object that it returns.
+            self._packer.flush(zstandard.FLUSH_FRAME)
         self.file.close()
         if kind is not None:
             _remove(self.path)
 
 
+def _count(totals: dict[tuple[Action, str], Total], row: PlanRow) -> None:
+    """Add one row to the totals."""
+    key = row.action, row.reason
+    before = totals.get(key, _NOTHING)
+    totals[key] = Total(before.objects + 1, before.bytes + row.size)
+
+
 def _lines(reader: Any) -> Iterator[bytes]:
+    """Yield the lines of a file; raise `ValueError` for one that is longer than any row."""
     rest = b""
-    while piece := reader.read(_LONGEST_ROW):
+    while piece := reader.read(_MAX_ROW_BYTES):
         *lines, rest = (rest + piece).split(b"\n")
-        if len(rest) > _LONGEST_ROW:
-            raise ValueError(f"a row of more than {_LONGEST_ROW} bytes")
+        if len(rest) > _MAX_ROW_BYTES:
+            raise ValueError(f"a row of more than {_MAX_ROW_BYTES} bytes")
         yield from lines
 
 
 def _remove_own(path: str, process: int) -> None:
-    if os.getpid() == process:  # a forked child has a copy of the plan, and must not take its rows
+    """Delete a plan's file in the process that made it.
+
+    In a forked child, the copy of the plan shares the file with its parent.
+    """
+    if os.getpid() == process:
         _remove(path)
 
 
 def _remove(path: str) -> None:
+    """Delete a file, if it is there still."""
     with suppress(OSError):
         os.unlink(path)

@@ -1,4 +1,4 @@
-"""Which checkpoints to keep. A policy is a value; what it keeps is a function of the history and the time."""
+"""Say which checkpoints to keep. A policy is a value; what it keeps is a function of the history and the time."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -7,25 +7,26 @@ from datetime import UTC, datetime, timedelta
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 
-GRACE = timedelta(hours=1)
+DEFAULT_GRACE = timedelta(hours=1)
 
-Keep = Callable[[Manifest], bool]
+KeepIf = Callable[[Manifest], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """Keeps what any of its rules keeps; without rules, everything. Safe rules add up, so no rule can take away.
+    """Rules that say which checkpoints to keep.
 
-    The committed checkpoint, a prepared one and savepoints stay in any case. Checkpoints without a creation time count
-    as just made.
+    What any rule keeps is kept; without rules, everything is. The committed checkpoint, a prepared one and savepoints
+    stay in any case. A checkpoint without a creation time counts as just made.
 
     Args:
-        keep_last: The newest so many.
-        keep_younger: Those made less than this ago.
-        hourly, daily, weekly: The newest of each hour, day or week (in UTC, weeks begin on Monday) that began less than
-            this ago.
-        every_epoch: The newest of each epoch that is a multiple of it.
-        keep_if: Those of whose manifest this is true. Chains of operators with segments are not loaded.
+        keep_last: Keep this many of the newest checkpoints.
+        keep_younger: Keep checkpoints that were made less than this ago.
+        hourly, daily, weekly: Keep the newest checkpoint of each hour, day or week (in UTC, weeks begin on Monday) that
+            began less than this ago.
+        every_epoch: Keep the newest checkpoint of each epoch that is a multiple of this number.
+        keep_if: Keep checkpoints for whose manifest this function returns true. In it, chains that stand in segments
+            are not loaded.
         grace: How long the objects of a checkpoint stay after it was retired, for readers that are using it.
     """
 
@@ -35,8 +36,8 @@ class RetentionPolicy:
     daily: timedelta | None = None
     weekly: timedelta | None = None
     every_epoch: int | None = None
-    keep_if: Keep | None = None
-    grace: timedelta = GRACE
+    keep_if: KeepIf | None = None
+    grace: timedelta = DEFAULT_GRACE
 
     def __post_init__(self) -> None:
         for name in ("keep_last", "every_epoch"):
@@ -54,15 +55,19 @@ class RetentionPolicy:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether there is no rule, so that nothing is ever retired."""
+        """Return whether there is no rule, so that nothing is ever retired."""
         rules = (self.keep_last, self.keep_younger, self.every_epoch, self.keep_if, *self._periods().values())
         return all(rule is None for rule in rules)
 
     def _periods(self) -> Mapping[str, timedelta | None]:
+        """Return the rules by period, by name."""
         return {"hourly": self.hourly, "daily": self.daily, "weekly": self.weekly}
 
     def kept(self, checkpoints: Iterable[Manifest], now: datetime) -> dict[CheckpointId, str]:
-        """Return the checkpoints to keep, each with the rule that keeps it. Takes them one by one, newest first."""
+        """Return the checkpoints to keep, each with the rule that keeps it.
+
+        `checkpoints` come newest first.
+        """
         kept: dict[CheckpointId, str] = {}
         seen: set[tuple[str, datetime | int]] = set()
         for index, manifest in enumerate(checkpoints):
@@ -74,7 +79,10 @@ class RetentionPolicy:
     def _rules(
         self, manifest: Manifest, index: int, now: datetime, seen: set[tuple[str, datetime | int]]
     ) -> list[str | None]:
-        """What each rule says. All of them are asked: a period's newest one is remembered whatever else keeps it."""
+        """Return the reasons of all rules that keep a checkpoint.
+
+        Every rule is asked, even where one keeps it already: `seen` has to know the newest of each period.
+        """
         made = manifest.created or now
         found: list[str | None] = []
         if self.keeps_all:
@@ -90,7 +98,7 @@ class RetentionPolicy:
                 found.append(f"{name}: newest since {start:%Y-%m-%dT%H:%MZ}")
         epoch = manifest.epoch
         if self.every_epoch is not None and epoch is not None and epoch % self.every_epoch == 0:
-            if ("epoch", epoch) not in seen:  # older ones of it were changed by hand
+            if ("epoch", epoch) not in seen:  # Older checkpoints of one epoch were followed by a change by hand.
                 found.append(f"epoch {epoch} is a multiple of {self.every_epoch}")
             seen.add(("epoch", epoch))
         if self.keep_if is not None and self.keep_if(manifest):
@@ -99,7 +107,7 @@ class RetentionPolicy:
 
 
 def _start(period: str, time: datetime) -> datetime:
-    """When the hour, day or week began that a time lies in."""
+    """Return when the hour, day or week began that a time lies in."""
     hour = time.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     if period == "hourly":
         return hour

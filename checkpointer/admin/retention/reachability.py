@@ -1,7 +1,7 @@
-"""What a version of `_latest` keeps alive, and who names it: a small index that any path can be looked up in.
+"""Index the objects that a version of `_latest` keeps alive, with the checkpoint that references each.
 
-It holds a hash of each live object's path, not the path, and is built from few manifests at a time, so that
-neither a long history nor much garbage costs memory. Two paths with one hash make garbage look live, which is harmless.
+The index holds a hash of each live object's path, not the path, and is built from few manifests at a time. So neither a
+long history nor much garbage costs memory. Where two paths have one hash, garbage looks live, which is harmless.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Literal
 
-from pyspark_checkpointer.admin.retention.expire import Decision, is_young
+from pyspark_checkpointer.admin.retention.expire import RetentionDecision, is_in_grace
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import walk_from
 from pyspark_checkpointer.checkpoint.latest import Head
@@ -29,8 +29,11 @@ DELETE: Action = "delete"
 
 
 @dataclass(frozen=True, slots=True)
-class Namer:
-    """Something that names objects: a checkpoint, or `_latest` itself. `action` is what that means for them."""
+class Referrer:
+    """A checkpoint that references objects, or `_latest`, and what becomes of them.
+
+    `id` is None for `_latest` and catalogs.
+    """
 
     id: CheckpointId | None
     reason: str
@@ -38,72 +41,88 @@ class Namer:
 
 
 @dataclass(slots=True)
-class Index:
-    """Who names each live object: the first to do so, strongest first, and how many do."""
+class ReferenceIndex:
+    """Which referrer each live object has, and how many.
 
-    namers: list[Namer] = field(default_factory=list)
-    _found: dict[int, int] = field(default_factory=dict)
+    Referrers are added strongest first, and an object keeps the first one. The value of an object in `_values` is one
+    integer, to be small: the position of its referrer in `referrers`, plus `_ONE_REFERENCE` for each reference.
+    """
+
+    referrers: list[Referrer] = field(default_factory=list)
     _values: dict[int, int] = field(default_factory=dict)
+    """By the hash of the object's path."""
+    _shared_integers: dict[int, int] = field(default_factory=dict)
+    """Each value that occurs, so that objects with equal values share one integer in memory."""
 
-    def add(self, namer: Namer, paths: Iterable[str]) -> None:
-        position = len(self.namers)
-        self.namers.append(namer)
+    def add(self, referrer: Referrer, paths: Iterable[str]) -> None:
+        """Add a referrer with all objects that it references. The strongest one comes first."""
+        position = len(self.referrers)
+        self.referrers.append(referrer)
         for path in paths:
             key = _hash(path)
-            value = self._found.get(key, position) + _ONE_MORE
-            self._found[key] = self._values.setdefault(value, value)  # one number for all objects of one kind
+            value = self._values.get(key, position) + _ONE_REFERENCE
+            self._values[key] = self._shared_integers.setdefault(value, value)
 
-    def who(self, path: str) -> tuple[Namer, int] | None:
-        """Return the strongest of those that name a path, and how many do; None for what nobody names."""
-        value = self._found.get(_hash(path))
-        return None if value is None else (self.namers[value % _ONE_MORE], value // _ONE_MORE)
+    def find(self, path: str) -> tuple[Referrer, int] | None:
+        """Return the strongest referrer of an object, and how many it has; None where it has none."""
+        value = self._values.get(_hash(path))
+        return None if value is None else (self.referrers[value % _ONE_REFERENCE], value // _ONE_REFERENCE)
 
 
-AT_ONCE = 32
+MAX_MANIFESTS_IN_MEMORY = 32
 """Manifests that are read, and in memory, at the same time."""
 
-_ONE_MORE = 1 << 32
+_ONE_REFERENCE = 1 << 32
 
 
 def _hash(path: str) -> int:
+    """Return 64 bits of a path's BLAKE2b hash."""
     return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "big")
 
 
 async def index_live(
-    session: Session, head: Head, decision: Decision, grace: timedelta, deleted: tuple[Ref, Manifest] | None = None
-) -> Index:
-    """Return the index of one version, once what `decision` retires is retired. Nobody waits for what was `deleted`.
+    session: Session,
+    head: Head,
+    decision: RetentionDecision,
+    grace: timedelta,
+    deleted: tuple[Ref, Manifest] | None = None,
+) -> ReferenceIndex:
+    """Index the objects that are needed once what `decision` retires is retired.
+
+    `deleted` is a checkpoint that was deleted just now. Its own objects may go at once, but its parent may lead to
+    checkpoints that were retired lately.
 
     Raises `ObjectNotFoundError` or `CorruptionError` where something live cannot be read: then nothing may be deleted.
     """
     assert head.pointer is not None
-    index = Index()
+    index = ReferenceIndex()
     live = decision.live
     catalog = [] if head.pointer.catalog is None else [head.pointer.catalog.path]
-    index.add(Namer(None, "_latest, or its catalog", KEEP), [object_paths.LATEST, *catalog])
+    index.add(Referrer(None, "_latest, or its catalog", KEEP), [object_paths.LATEST, *catalog])
     chain = set(live.chain)
 
     def strength(ref: Ref) -> tuple[bool, bool, CheckpointId]:
         return (ref == head.committed, ref in chain, ref.id)
 
+    # Strongest first, since an object keeps the reason of its first referrer.
     order = sorted(decision.kept, key=strength, reverse=True)
-    named = [(ref, Namer(ref.id, decision.kept[ref], KEEP)) for ref in order]
+    named = [(ref, Referrer(ref.id, decision.kept[ref], KEEP)) for ref in order]
     if head.prepared is not None:
-        named.append((head.prepared, Namer(head.prepared.id, "prepared", KEEP)))
+        named.append((head.prepared, Referrer(head.prepared.id, "prepared", KEEP)))
     action = LATER if grace else DELETE
-    named += [(ref, Namer(ref.id, "retired by this plan", action)) for ref in decision.retired]
+    named += [(ref, Referrer(ref.id, "retired by this plan", action)) for ref in decision.retired]
     segments = metadata.Segments(session.store, session.host)
     parents: set[Ref] = set()
-    for start in range(0, len(named), AT_ONCE):
-        some = named[start : start + AT_ONCE]
+    for start in range(0, len(named), MAX_MANIFESTS_IN_MEMORY):
+        some = named[start : start + MAX_MANIFESTS_IN_MEMORY]
         found = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref, _ in some))
         whole = await asyncio.gather(*map(segments.load, found))
         segments.forget_but(found)
         parents |= {manifest.parent for manifest in found if manifest.parent is not None}
 
-        def add(some: list[tuple[Ref, Namer]] = some, whole: list[Manifest] = whole) -> None:
-            for (ref, namer), manifest in zip(some, whole, strict=True):
-                index.add(namer, metadata.objects_of(ref, manifest))
+        def add(some: list[tuple[Ref, Referrer]] = some, whole: list[Manifest] = whole) -> None:
+            for (ref, referrer), manifest in zip(some, whole, strict=True):
+                index.add(referrer, metadata.objects_of(ref, manifest))
 
         await session.host.run(add)
     known = {ref for ref, _ in named}
@@ -115,21 +134,21 @@ async def index_live(
 
 
 async def _add_retired(
-    session: Session, index: Index, head: Head, known: set[Ref], parents: set[Ref], grace: timedelta
+    session: Session, index: ReferenceIndex, head: Head, known: set[Ref], parents: set[Ref], grace: timedelta
 ) -> None:
-    """What was retired less than the grace period ago: readers may be using it.
+    """Add the objects of checkpoints that were retired within the grace period.
 
-    It is found from the parents of all that is live, and in the catalogs of then. Nothing depends on it, so what is not
-    there any more, or cannot be read, is passed over.
+    Readers may be using them. These checkpoints are found from the parents of all that is live, and in the catalogs of
+    that time. No live checkpoint depends on them, so what is gone or cannot be read is passed over.
     """
     if head.pointer is None or not head.pointer.retired:
         return
     now = session.host.now()
-    young = [old for old in head.pointer.retired if is_young(old, now, grace)]
+    young = [old for old in head.pointer.retired if is_in_grace(old, now, grace)]
     starts = set(parents)
     for old in young:
         if old.catalog is not None:
-            index.add(Namer(None, _why(old), LATER), [old.catalog.path])
+            index.add(Referrer(None, _reason(old), LATER), [old.catalog.path])
             with suppress(ObjectNotFoundError, CorruptionError):
                 catalog = await metadata.read_catalog(session.store, old.catalog)
                 starts |= {entry.ref for entry in catalog.entries} if catalog else set()
@@ -139,17 +158,21 @@ async def _add_retired(
         with suppress(ObjectNotFoundError, CorruptionError):
             async for ref, manifest in walk_from(session.store, start, min(lowest, start.id.sequence)):
                 if ref in known:
-                    break
+                    break  # From here on the chain was walked already.
                 known.add(ref)
-                newest = max((old for old in young if old.boundary <= ref.id.sequence), default=young[-1], key=_when)
+                newest = max(
+                    (old for old in young if old.boundary <= ref.id.sequence), default=young[-1], key=_retired_at
+                )
                 paths = metadata.objects_of(ref, await segments.load(manifest))
                 segments.forget_but([manifest])
-                index.add(Namer(ref.id, _why(newest), LATER), paths)
+                index.add(Referrer(ref.id, _reason(newest), LATER), paths)
 
 
-def _when(old: Retired) -> datetime:
+def _retired_at(old: Retired) -> datetime:
+    """Return when checkpoints were retired."""
     return old.at
 
 
-def _why(old: Retired) -> str:
+def _reason(old: Retired) -> str:
+    """Return why an object of retired checkpoints stays."""
     return f"retired at {old.at:%Y-%m-%dT%H:%M:%SZ}: stays for its readers until the grace period is over"

@@ -1,1 +1,1 @@
-"""A streaming query as a whole: its state here, and Spark's own progress, which belong together."""
+"""Keep a streaming query's state and Spark's own progress in step: check, rewind and fork both together."""

@@ -1,32 +1,33 @@
-"""Whether a batch that Spark begins is the one that the state waits for: both sides say how far they are."""
+"""Check that the batch which Spark begins is the one that the state waits for."""
 
 import shlex
 from typing import Literal
 
-from pyspark_checkpointer.admin.streaming.offset_log import Offsets, same_offsets
+from pyspark_checkpointer.admin.streaming.offset_log import BatchOffsets, same_offsets
 from pyspark_checkpointer.errors import BatchGapError, BatchResetError
 from pyspark_checkpointer.manifests.model import Job
 
 Step = Literal["next", "repeated"]
 
-CONTINUE = (
+RESET_ADVICE = (
     'on_reset="continue" keeps the state as it is and starts a new line of batch ids on it: what Spark then reads '
     "again is counted twice, and what it no longer reads is left out"
 )
 
 
 def compare(root: str, last: Job, job: Job) -> Step:
-    """Return how `job`, the batch that Spark begins, follows `last`, the one that the state of `root` ends with.
+    """Return how the batch that Spark begins follows the last one of the state.
 
-    `next`: in step. `repeated`: Spark is one batch behind, as after a crash between its two commits; the state has the
-    batch already. Raises `BatchResetError` or `BatchGapError`, which say how far each side is and what mends it, where
-    Spark is further ahead or behind, is another query, or read other offsets than the state was made of.
+    `job` is the batch that Spark begins, `last` the one that the state of `root` ends with. "next": both are in step.
+    "repeated": the state has the batch already, as after a crash between the commit of the state and that of Spark.
+    Raises `BatchResetError` or `BatchGapError` where Spark is further ahead or behind, is another query, or read other
+    offsets than the state was made of. They say how far each side is, and what to do.
     """
     sides = f"{root}: its state is at batch {last.batch_id} of query {last.query_id}"
     if last.query_id != job.query_id:
         raise BatchResetError(
             f"{sides}; this is query {job.query_id}, at batch {job.batch_id}: Spark's checkpoint was reset or is "
-            f"another one; {CONTINUE}"
+            f"another one; {RESET_ADVICE}"
         )
     if job.batch_id < last.batch_id:
         back = rewind_command(root, job, f"epoch={job.batch_id - 1}")
@@ -34,12 +35,12 @@ def compare(root: str, last: Job, job: Job) -> Step:
             f"{sides}, Spark went back to batch {job.batch_id}"
             + (f": take the state back too, with `{back}`" if job.batch_id else "")
             + f"; `{rewind_command(root, job, 'latest')}` takes Spark to where the state is, and reads nothing again; "
-            + CONTINUE
+            + RESET_ADVICE
         )
     if job.batch_id > last.batch_id + 1:
         raise BatchGapError(
             f"{sides}, Spark is already at batch {job.batch_id}: the batches between are missing in the state; "
-            f"`{rewind_command(root, job, 'latest')}` takes Spark back, to read them again; {CONTINUE}"
+            f"`{rewind_command(root, job, 'latest')}` takes Spark back, to read them again; {RESET_ADVICE}"
         )
     step: Step = "repeated" if job.batch_id == last.batch_id else "next"
     if others := _other_lists(last, job):
@@ -57,21 +58,24 @@ def compare(root: str, last: Job, job: Job) -> Step:
         raise BatchResetError(
             f"{sides}, Spark begins batch {job.batch_id}, but its batch {last.batch_id} ended at other offsets than "
             f"the one of the state: its checkpoint was restored, copied or changed; "
-            f"`{rewind_command(root, job, 'latest')}` brings it in step; {CONTINUE}"
+            f"`{rewind_command(root, job, 'latest')}` brings it in step; {RESET_ADVICE}"
         )
     return step
 
 
 def _same_input(last: Job, job: Job, step: Step) -> bool:
-    """Return whether Spark's batch of the state's number ended where the state's did, as far as both are known."""
+    """Return whether Spark's last batch ended at the offsets that the state has.
+
+    Offsets that are not known on both sides count as equal.
+    """
     if last.spark is None or job.spark is None:
         return True
-    ends = Offsets.parse(last.spark.offsets).sources
-    return same_offsets(ends, Offsets.parse(job.spark.offsets).sources if step == "repeated" else job.spark.before)
+    ends = BatchOffsets.parse(last.spark.offsets).sources
+    return same_offsets(ends, BatchOffsets.parse(job.spark.offsets).sources if step == "repeated" else job.spark.before)
 
 
 def _other_lists(last: Job, job: Job) -> str:
-    """Return the entries of Spark's lists of files that are not those that the state has read."""
+    """Return the entries of Spark's lists that have other files than the state read."""
     if last.spark is None or job.spark is None:
         return ""
     there = job.spark.lists
@@ -79,7 +83,7 @@ def _other_lists(last: Job, job: Job) -> str:
 
 
 def rewind_command(root: str, job: Job, to: str) -> str:
-    """What to type to bring both sides in step."""
+    """Return the command that brings both sides in step."""
     words = ["checkpointer", "rewind", root, to]
     words += ["--spark-checkpoint", job.spark.location] if job.spark and job.spark.location else []
     return shlex.join(words)

@@ -1,14 +1,15 @@
-"""Spark's lists of files: an offset of its file source is the number of an entry, in `sources/<source>/`.
+"""Check the lists of files that Spark's file source has read.
 
-A number does not say which files. An entry that is lost, with a backup that is put back or in a power cut, is made anew
-of the files that are there then, under the same number. So a checkpoint records a digest of what its offsets stand for.
+An offset of the file source is the number of an entry in `sources/<source>/`. The number does not say which files the
+entry has. Where an entry is lost, in a power cut or because a backup was put back, Spark makes it anew under the same
+number, of the files that are there then. So a checkpoint records a digest of the files that its offsets stand for.
 """
 
 import json
 import re
 from collections.abc import Iterable, Sequence
 
-from pyspark_checkpointer.admin.streaming.offset_log import SOURCES, Offsets, parts
+from pyspark_checkpointer.admin.streaming.offset_log import SOURCES, BatchOffsets, split_source
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import Job
@@ -19,25 +20,28 @@ _ENTRY = re.compile(r"([0-9]+)(\.compact)?")
 
 
 def last_entries(sources: Iterable[str], folders: Sequence[str] = ()) -> dict[str, int]:
-    """Return the entry up to which each file source is read, by its folder.
+    """Return the entry up to which each file source is read, by the name of its folder.
 
-    That is the name or number before the offset, else one of `folders`, which are in the order of the lines; without
-    them the number of the line.
+    The name is the one before the offset, where there is one; else the one of `folders` that stands at the number of
+    the line; without `folders` it is that number.
     """
     found = {}
     for number, line in enumerate(sources):
-        name, offset = parts(line)
+        name, offset = split_source(line)
         if match := re.fullmatch(r'\{"logOffset":([0-9]+)\}', offset):
             found[name or (folders[number] if number < len(folders) else str(number))] = int(match[1])
     return found
 
 
 def digest(text: str, entry: int) -> str | None:
-    """SHA-256 of one entry's files, their paths and times; None where `text`, a file of the list, has none of it."""
+    """Return the SHA-256 of one entry: the paths and times of its files.
+
+    None where `text`, a list, lacks the entry.
+    """
     files = []
     for line in text.split("\n"):
         if f'"batchId":{entry}' not in line:
-            continue  # of another entry: files of compacted lists have all that were ever read
+            continue  # A compacted list has all files that were ever read: parse only the lines that may count.
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
@@ -48,11 +52,11 @@ def digest(text: str, entry: int) -> str | None:
 
 
 async def check_lists(store: Store, job: Job) -> None:
-    """Refuse lists of files in a `checkpointLocation` that are not those a batch has read."""
+    """Raise `InvalidStateError` unless Spark's lists have the files that a batch read."""
     if job.spark is None:
         return
     recorded = job.spark.lists
-    entries = _newest(recorded) or last_entries(Offsets.parse(job.spark.offsets).sources)
+    entries = _newest_entries(recorded) or last_entries(BatchOffsets.parse(job.spark.offsets).sources)
     for source, entry in entries.items():
         folder = f"{SOURCES}{source}/"
         names = [listed.path.removeprefix(folder) for listed in await store.list(folder)]
@@ -74,8 +78,8 @@ async def check_lists(store: Store, job: Job) -> None:
             )
 
 
-def _newest(recorded: Iterable[str]) -> dict[str, int]:
-    """Return the newest entry of each source, of names `<source>/<entry>`."""
+def _newest_entries(recorded: Iterable[str]) -> dict[str, int]:
+    """Return the newest entry of each source, from names such as `<source>/<entry>`."""
     found: dict[str, int] = {}
     for name in recorded:
         source, _, entry = name.partition("/")
@@ -84,7 +88,10 @@ def _newest(recorded: Iterable[str]) -> dict[str, int]:
 
 
 async def _digest_of(store: Store, path: str, entry: int) -> str | None:
-    """Of an entry in a file of the list, which may be as large as all that was ever read."""
+    """Return the digest of an entry in a file of the list; None without one.
+
+    The file may have any size.
+    """
     try:
         data = (await store.get(path)).data
     except ObjectNotFoundError:

@@ -1,10 +1,10 @@
-"""A second query with the state and the progress of a first one, and an id of its own.
+"""Fork a streaming query: make a second one with the same state and progress, and an id of its own.
 
-    state copied → compare-and-swap _latest → Spark's checkpoint: sources/, metadata, offsets/, commits/
+    copy the state → compare-and-swap _latest → write Spark's checkpoint: sources/, metadata, offsets/, commits/
 
-Until the last file is there, a query that is started on the copy is refused, since its id is another one or its batches
-do not follow the state; the same call finishes the work. Nothing is written to the first query, which may run
-meanwhile.
+Until the last file is written, a query that is started on the copy is refused: either its id is another one, or its
+batches do not follow the state. The same call finishes what was interrupted. Nothing is written to the first query,
+which may run meanwhile.
 """
 
 import json
@@ -22,7 +22,7 @@ from pyspark_checkpointer.admin.streaming.offset_log import (
     METADATA,
     OFFSETS,
     SOURCES,
-    Offsets,
+    BatchOffsets,
     SparkLog,
     query_id_of,
     read_file,
@@ -42,13 +42,13 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
 logger = logging.getLogger("pyspark_checkpointer")
 
-TRIES = 5
-"""How often the files of a running query are copied anew where some came or went meanwhile."""
+MAX_COPY_ATTEMPTS = 5
+"""How often the files of a running query are copied before the fork gives up, as they change meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The copy: where it is, and what it goes on from."""
+    """The second query: where it is, and which batch it goes on after."""
 
     root: str
     spark_checkpoint: str
@@ -83,7 +83,7 @@ async def fork(
     target_log: Store,
     progress: Progress | None,
 ) -> Fork:
-    """See `Checkpointer.fork`. Closes the target."""
+    """Fork a query; see `Checkpointer.fork`. Closes the target and its log."""
     try:
         return await _fork(session, what, target, source_log, target_log, progress)
     finally:
@@ -99,6 +99,7 @@ async def _fork(
     target_log: Store,
     progress: Progress | None,
 ) -> Fork:
+    """Fork a query, or finish a fork that was interrupted."""
     if target_log.url in (target.store.url, session.store.url) or target.store.url == session.store.url:
         raise IllegalArgumentError(
             f"{target_log.url}: the two roots and Spark's checkpoint are folders of their own each"
@@ -117,19 +118,18 @@ async def _fork(
                 f"{session.store.url}: {ref.id} did not record the offsets of its batch, and those of Spark may be of "
                 "another one since it was rewound: fork a checkpoint that was made since"
             )
-        begun = await _begun(target, target_log, manifest)
-        whole = (
-            begun is not None and await read_file(target_log, f"{COMMITS}{job.batch_id}") is not None
-        )  # the last one
-        files = {} if whole else await _progress(spark, log, job)
+        begun = await _find_interrupted(target, target_log, manifest)
+        # The commit of the batch is written last: where it is there, an earlier call has come to its end.
+        complete = begun is not None and await read_file(target_log, f"{COMMITS}{job.batch_id}") is not None
+        files = {} if complete else await _read_spark_files(spark, log, job)
         if begun is None:
             await _refuse_used_root(target)
             await _refuse_used_log(target_log)
-            copy = _renamed(session, job, files, target_log)
+            copy = _make_job(session, job, files, target_log)
             first = await create_root(session, ref.id, replace(manifest, job=copy), target, progress)
         else:
             copy, first = begun
-        if not whole:
+        if not complete:
             await _write_log(spark, target_log, copy, files)
     finally:
         await spark.close()
@@ -137,32 +137,41 @@ async def _fork(
     return Fork(target.store.url, target_log.url, copy.query_id, first, job.batch_id)
 
 
-def _renamed(session: Session, job: Job, files: dict[str, bytes], target_log: Store) -> Job:
-    """Return the batch as the new query's own. It has no driver yet, but who copied it."""
+def _make_job(session: Session, job: Job, files: dict[str, bytes], target_log: Store) -> Job:
+    """Return the job of the new query, with a new id.
+
+    It has no driver yet: this process stands in its place.
+    """
     query_id = str(uuid.UUID(hex=session.host.token(32), version=4))
     before = files.get(f"{OFFSETS}{job.batch_id - 1}")
-    sources = () if before is None else Offsets.parse(before.decode()).sources
+    sources = () if before is None else BatchOffsets.parse(before.decode()).sources
     offsets, lists = files[f"{OFFSETS}{job.batch_id}"].decode(), job.spark.lists if job.spark else {}
     spark = SparkProgress(target_log.url, offsets, sources, lists)
     return replace(job, query_id=query_id, driver=this_copier(), spark=spark)
 
 
-async def _progress(spark: Store, log: SparkLog, job: Job) -> dict[str, bytes]:
-    """Return the two files of offsets that Spark needs to go on after the batch, and that the batch is committed."""
+async def _read_spark_files(spark: Store, log: SparkLog, job: Job) -> dict[str, bytes]:
+    """Return the files that Spark needs to go on after the batch.
+
+    They are two files of offsets, and the batch's commit.
+    """
     files = {}
     for path, recorded in (await recorded_offsets(spark, log, job, {})).items():
         data = await read_file(spark, path) if recorded is None else recorded
-        if data is None:
+        if data is None:  # The first query runs, and Spark deletes old files.
             raise ConflictError(f"{spark.url}/{path}: Spark deleted it just now: call again")
         files[path] = data
     return files | {f"{COMMITS}{job.batch_id}": await commit_of(spark, log, job)}
 
 
-async def _begun(target: Session, target_log: Store, manifest: Manifest) -> tuple[Job, CheckpointId] | None:
-    """Return what an earlier call committed that may not have come to its end: the same content, for the same place."""
+async def _find_interrupted(target: Session, target_log: Store, manifest: Manifest) -> tuple[Job, CheckpointId] | None:
+    """Return what an earlier call committed in the target; None where none did.
+
+    It has the same content, for the same place.
+    """
     head = await find_head(target.store)
     if head.committed is None or head.committed.id.sequence != 1:
-        return None
+        return None  # A fork commits once: whatever is newer was written by the second query.
     copy = (await target.read_base()).manifest
     if copy is None or copy.job is None or copy.job.spark is None or _content(copy) != _content(manifest):
         return None
@@ -172,11 +181,13 @@ async def _begun(target: Session, target_log: Store, manifest: Manifest) -> tupl
 
 
 def _content(manifest: Manifest) -> object:
-    def seen(artifact: Artifact) -> tuple[object, ...]:
+    """Return what is equal in a checkpoint and its copy, whatever its objects are called."""
+
+    def identity(artifact: Artifact) -> tuple[object, ...]:
         return artifact.kind, artifact.offset, artifact.length, artifact.digest
 
     chains = {
-        (name, partition): tuple(map(seen, chain))
+        (name, partition): tuple(map(identity, chain))
         for name, operator in manifest.operators.items()
         for partition, chain in operator.chains.items()
     }
@@ -184,6 +195,7 @@ def _content(manifest: Manifest) -> object:
 
 
 async def _refuse_used_root(target: Session) -> None:
+    """Raise `InvalidStateError` unless the new root is empty."""
     if (await find_head(target.store)).version is not None:
         raise InvalidStateError(
             f"{target.store.url}: holds a store already: give an empty root; a fork that was interrupted is "
@@ -193,13 +205,17 @@ async def _refuse_used_root(target: Session) -> None:
 
 
 async def _refuse_used_log(target_log: Store) -> None:
+    """Raise `InvalidStateError` unless the folder for Spark's checkpoint is empty."""
     if (await target_log.list_page("")).entries:
         raise InvalidStateError(f"{target_log.url}: is not empty: give a new checkpointLocation")
 
 
 async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str, bytes]) -> None:
-    """Spark's files, in the order in which they are of use: a query that is started before `metadata` is there gets
-    another id, and is refused. What such a one left goes first; what an earlier call wrote is the same, and stays."""
+    """Write Spark's files in an order in which a query that is started too soon is refused.
+
+    Before `metadata` is there, such a query gets another id. What it left is deleted first. What an earlier call wrote
+    is the same, and stays.
+    """
     if await query_id_of(target_log) not in (None, copy.query_id):
         raise InvalidStateError(
             f"{target_log.url}: a query was started here before the copy was whole: keep what it holds by "
@@ -218,19 +234,20 @@ async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str
 
 
 async def _copy_sources(spark: Store, target_log: Store) -> None:
-    """What the sources remember. Some of it is about batches to come, which they then need not look for again.
+    """Copy what the sources remember, also about batches to come.
 
-    No listing of a running query is of one moment: they are copied until the same ones are there before and after.
+    The listing of a running query is not of one moment. So the files are copied until a listing shows exactly those
+    that were copied.
     """
     copied: set[str] = set()
-    for _ in range(TRIES):
+    for _ in range(MAX_COPY_ATTEMPTS):
         names = await _source_files(spark)
         for path in await _source_files(target_log) - names:
             await remove(target_log, path)
         for path in sorted(names - copied):
             try:
                 data = (await spark.get(path)).data
-            except ObjectNotFoundError:
+            except ObjectNotFoundError:  # The running query deleted it since the listing.
                 continue
             await _put(target_log, path, data)
             copied.add(path)
@@ -240,7 +257,7 @@ async def _copy_sources(spark: Store, target_log: Store) -> None:
 
 
 async def _put(target_log: Store, path: str, data: bytes) -> None:
-    """In the place of what a query that was started too soon may have written there."""
+    """Write a file, in the place of one that a query left which was started too soon."""
     if not await put_new(target_log, path, data):
         await remove(target_log, path)
         if not await put_new(target_log, path, data):
@@ -250,5 +267,8 @@ async def _put(target_log: Store, path: str, data: bytes) -> None:
 
 
 async def _source_files(spark: Store) -> set[str]:
-    """Without checksums, and what Spark has not finished writing."""
+    """Return the paths of the sources' files that Spark has finished writing.
+
+    Checksums are left out.
+    """
     return {e.path for e in await spark.list(SOURCES) if not re.match(r"[._]", e.path.rpartition("/")[2])}

@@ -1,4 +1,4 @@
-"""Changing Spark's progress, file by file: nothing is overwritten, and nothing deleted that was not kept before."""
+"""Change Spark's progress file by file: overwrite nothing, and copy each file aside before it is deleted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,22 +10,31 @@ from pyspark_checkpointer.storage.base import ObjectExistsError, Store
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """Files of a `checkpointLocation`: those that go, in their order; that come, in theirs; and all that there are."""
+    """Which files of a `checkpointLocation` are to be deleted and written.
+
+    True where there is something to do.
+    """
 
     cut: tuple[str, ...]
+    """Paths of the files to delete, in this order."""
     write: Mapping[str, bytes]
+    """The files to write, by path, in this order."""
     names: tuple[str, ...]
+    """Paths of all files of offsets and commits that were there when the plan was made."""
 
     def __bool__(self) -> bool:
         return bool(self.cut or self.write)
 
 
-async def apply(store: Store, plan: LogPlan, kept_in: str) -> None:
-    """Copy what is cut into the folder `kept_in`, then cut it, then write what comes. May be done again."""
+async def apply_log_plan(store: Store, plan: LogPlan, kept_in: str) -> None:
+    """Copy each file that goes to `kept_in`, and delete it; then write the new files.
+
+    After an interruption the same call finishes the work.
+    """
     for path in plan.cut:
         data = await read_file(store, path)
         if data is not None:
-            await _keep(store, f"{kept_in}{path}", data)
+            await _copy_aside(store, f"{kept_in}{path}", data)
         await remove(store, path)
     for path, data in plan.write.items():
         if not await put_new(store, path, data):
@@ -33,17 +42,22 @@ async def apply(store: Store, plan: LogPlan, kept_in: str) -> None:
 
 
 async def remove(store: Store, path: str) -> None:
-    """A file, and before it the checksum that Spark keeps of it on some stores: without one it is read as it is."""
+    """Delete a file of Spark's and its checksum.
+
+    On some stores Spark keeps a checksum beside each file. It goes first: a file without one is read as it is.
+    """
     await store.delete([_checksum(path)])
     await store.delete([path])
 
 
 async def put_new(store: Store, path: str, data: bytes) -> bool:
-    """Write a file that is not there; False where another one is. Not every store would refuse to write over it."""
+    """Write a new file; return False where another one of this name has other content."""
+    # Not every store refuses to overwrite a file, so look first.
     there = await read_file(store, path)
     if there is not None:
         return there == data
-    await store.delete([_checksum(path)])  # what is left of one that was here, which Spark would compare
+    # Of a file that was here before, the checksum may be left: Spark would compare the new file with it.
+    await store.delete([_checksum(path)])
     try:
         await store.put(path, data)
     except ObjectExistsError:
@@ -51,8 +65,11 @@ async def put_new(store: Store, path: str, data: bytes) -> bool:
     return True
 
 
-async def _keep(store: Store, path: str, data: bytes) -> None:
-    """Under another name where an earlier try kept something else under this one."""
+async def _copy_aside(store: Store, path: str, data: bytes) -> None:
+    """Write a copy under `path`, or under a numbered name.
+
+    An earlier try may have kept other content under `path`.
+    """
     name, number = path, 0
     while not await put_new(store, name, data):
         number += 1
@@ -60,5 +77,6 @@ async def _keep(store: Store, path: str, data: bytes) -> None:
 
 
 def _checksum(path: str) -> str:
+    """Return the path where Hadoop's local file system keeps a file's checksum."""
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}.{name}.crc"

@@ -1,7 +1,7 @@
-"""What has to change in Spark's progress so that a query goes on right after one batch.
+"""Plan the changes to Spark's progress after which a query goes on right after one batch.
 
-What Spark needs for that: the offsets of the batch and of the one before it, and that the batch is committed. The batch
-after it may keep the offsets that were planned for it; everything newer goes.
+For that Spark needs three files: the offsets of the batch, the offsets of the batch before it, and the commit of the
+batch. The next batch may keep the offsets that were planned for it. All newer files go.
 """
 
 import json
@@ -13,50 +13,53 @@ from pyspark_checkpointer.admin.streaming.log_edit import LogPlan
 from pyspark_checkpointer.admin.streaming.offset_log import (
     COMMITS,
     OFFSETS,
-    Offsets,
+    BatchOffsets,
     SparkLog,
-    parts,
     read_file,
     read_offsets,
     read_text,
     same_offsets,
+    split_source,
 )
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.storage.base import Store
 
 NO_OFFSET = "-"
-"""The line of a source that has not been read yet."""
+"""What Spark writes as the offset of a source that has not been read yet."""
 
 NO_WATERMARK = ("v1", {"nextBatchWatermarkMs": 0})
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """Spark's progress before a rewind: the names of its files, and those of them that it cut so far."""
+class LogBeforeRewind:
+    """Spark's progress before a rewind: all paths, and the content of cut files."""
 
     names: Collection[str]
     cut: Mapping[str, bytes]
 
 
-async def plan_log(store: Store, log: SparkLog, job: Job, before: Before | None) -> LogPlan:
-    """Return what takes Spark to the end of a batch; or, where that is to be undone, to how it was `before` a rewind.
+async def plan_log(store: Store, log: SparkLog, job: Job, before: LogBeforeRewind | None) -> LogPlan:
+    """Return the changes that take Spark to the end of a batch.
 
-    Raises `InvalidStateError` where neither Spark nor the checkpoint knows the offsets any more.
+    For an undo they take Spark back to how it was `before` the rewind. Raises `InvalidStateError` where neither Spark
+    nor the checkpoint knows the offsets any more.
     """
     here = {f"{OFFSETS}{n}" for n in log.offsets} | {f"{COMMITS}{n}" for n in log.commits}
     recorded = await recorded_offsets(store, log, job, before.cut if before else {})
     written = {path for path, data in recorded.items() if data is not None}
-    if before is None or written & here - before.cut.keys():  # what is there is of another line of batches
-        wanted = await _after(store, log, job, recorded)
+    # Files that say something else than the checkpoint are of another line of batches, begun since the rewind. They
+    # do not fit to the files that would come back.
+    if before is None or written & here - before.cut.keys():
+        wanted = await _wanted_after(store, log, job, recorded)
     else:
         wanted = dict.fromkeys(here & {*before.names})
         wanted |= {**recorded, **before.cut}
-        if not _can_start(wanted):  # Spark has deleted since what it needs below what would come back
-            wanted = await _after(store, log, job, recorded)
+        if not _can_start(wanted):  # Spark has since deleted older offsets that it would need.
+            wanted = await _wanted_after(store, log, job, recorded)
     cut: list[str] = []
     for folder, files in ((COMMITS, log.commits), (OFFSETS, log.offsets)):
-        for n in sorted(files, reverse=True):  # newest first: a log that is cut half way is ahead of the state
+        for n in sorted(files, reverse=True):  # Newest first: a log that is half cut is ahead of the state.
             path = f"{folder}{n}"
             new = wanted.get(path)
             if new is not None and new == await read_file(store, path):
@@ -65,66 +68,84 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: Before | None)
                 cut.append(path)
     write = {path: data for path in _in_order(wanted) if (data := wanted[path]) is not None}
     following = f"{OFFSETS}{job.batch_id + 1}"
-    if before is not None and not write and cut == [following] and await _is_whole(store, following, job):
-        cut = []  # all is as it was, and the query has begun the next batch since
+    if before is not None and not write and cut == [following] and await _is_readable(store, following, job):
+        cut = []  # The undo is complete, and the query has planned its next batch since.
     return LogPlan(tuple(cut), write, tuple(sorted(here)))
 
 
 def _can_start(paths: Collection[str]) -> bool:
-    """Return whether Spark finds the offsets of the newest batch and of the one before: it does not start without."""
+    """Return whether Spark could start with these files.
+
+    It needs the offsets of the newest batch and of the one before.
+    """
     numbers = {int(path.removeprefix(OFFSETS)) for path in paths if path.startswith(OFFSETS)}
     return not numbers or max(numbers) == 0 or max(numbers) - 1 in numbers
 
 
-async def _after(
+async def _wanted_after(
     store: Store, log: SparkLog, job: Job, recorded: Mapping[str, bytes | None]
 ) -> dict[str, bytes | None]:
-    """Return what Spark's progress is to be made of right after a batch; None for a file that is to stay as it is."""
+    """Return the files that Spark is to have right after a batch, by path.
+
+    None for a file that stays as it is.
+    """
     batch, wanted = job.batch_id, dict(recorded)
-    if not any(wanted.values()):  # otherwise the others are of another line: each file is read as following the last
+    # Spark reads each file of offsets as following the one before it. So where the offsets of this batch have to be
+    # written anew, the other files are of another line of batches, and none of them may stay.
+    if not any(wanted.values()):
         wanted |= {f"{OFFSETS}{n}": None for n in log.offsets if n < batch - 1}
-        if await _is_whole(store, f"{OFFSETS}{batch + 1}", job):
+        if await _is_readable(store, f"{OFFSETS}{batch + 1}", job):
             wanted[f"{OFFSETS}{batch + 1}"] = None
     wanted |= {f"{COMMITS}{n}": None for n in log.commits if n < batch}
     commit = f"{COMMITS}{batch}"
-    wanted[commit] = None if await _is_whole(store, commit) else await commit_of(store, log, job)
+    wanted[commit] = None if await _is_readable(store, commit) else await commit_of(store, log, job)
     return wanted
 
 
-async def _is_whole(store: Store, path: str, job: Job | None = None) -> bool:
-    """Whether there is a file that Spark can read: a version, then JSON, then a line for each source of the job."""
-    wanted = Offsets.parse(job.spark.offsets).sources if job is not None and job.spark is not None else ()
+async def _is_readable(store: Store, path: str, job: Job | None = None) -> bool:
+    """Return whether Spark can read a file of offsets or commits.
+
+    It has a version, a line of JSON, then, with a `job`, a line for each source of it.
+    """
+    wanted = BatchOffsets.parse(job.spark.offsets).sources if job is not None and job.spark is not None else ()
     try:
         found = await read_offsets(store, path)
         if found is None or not isinstance(json.loads(found.metadata), dict) or len(found.sources) < len(wanted):
             return False
         for line, known in zip(found.sources, wanted, strict=False):
-            if parts(known)[1].startswith(("{", "[")) and parts(line)[1] != NO_OFFSET:
-                json.loads(parts(line)[1])
+            if split_source(known)[1].startswith(("{", "[")) and split_source(line)[1] != NO_OFFSET:
+                json.loads(split_source(line)[1])
     except (InvalidStateError, ValueError, RecursionError):
         return False
     return True
 
 
 def _in_order(wanted: Mapping[str, bytes | None]) -> list[str]:
-    """Offsets before commits, oldest first: as Spark writes them."""
+    """Return the paths in the order in which Spark writes such files.
+
+    Offsets come before commits, and older ones before newer ones.
+    """
     return sorted(wanted, key=lambda path: (path.startswith(COMMITS), int(path.rpartition("/")[2])))
 
 
-async def recorded_offsets(store: Store, log: SparkLog, job: Job, back: Mapping[str, bytes]) -> dict[str, bytes | None]:
-    """The offsets of a batch and of the one before it, by path; None for a file that is there and says the same."""
+async def recorded_offsets(store: Store, log: SparkLog, job: Job, kept: Mapping[str, bytes]) -> dict[str, bytes | None]:
+    """Return the offsets of a batch and of the one before it, by path.
+
+    None stands for a file that says the same already. A file that an earlier rewind `kept` comes first, then what the
+    checkpoint recorded, then what Spark still has. Raises `InvalidStateError` where nobody knows the offsets any more.
+    """
     batch, spark = job.batch_id, job.spark
     found: dict[str, bytes | None] = {}
-    ends = None if spark is None else Offsets.parse(spark.offsets)
+    ends = None if spark is None else BatchOffsets.parse(spark.offsets)
     starts = None if spark is None or ends is None else ends._replace(sources=spark.before)
     for n, recorded in ((batch - 1, starts), (batch, ends)):
         path = f"{OFFSETS}{n}"
-        if n < 0 or path in back:
-            found |= {path: back[path]} if path in back else {}
+        if n < 0 or path in kept:
+            found |= {path: kept[path]} if path in kept else {}
             continue
         try:
             there = await read_offsets(store, path)
-        except InvalidStateError:  # of no use; one that was recorded takes its place
+        except InvalidStateError:  # The file is damaged: what the checkpoint recorded replaces it.
             if recorded is None:
                 raise
             there = None
@@ -139,14 +160,17 @@ async def recorded_offsets(store: Store, log: SparkLog, job: Job, back: Mapping[
     return found
 
 
-async def progress_of(store: Store, job: Job, back: Mapping[str, bytes]) -> SparkProgress | None:
-    """How far Spark was at a batch whose checkpoint did not record it, by files that are there, or come `back`."""
+async def spark_progress_at(store: Store, job: Job, kept: Mapping[str, bytes]) -> SparkProgress | None:
+    """Return how far Spark was at a batch, from files; None where no file tells.
+
+    Files that an earlier rewind `kept` are taken before those that Spark has now.
+    """
     try:
         ends, starts = [
-            await read_offsets(store, path) if (data := back.get(path)) is None else Offsets.parse(data.decode())
+            await read_offsets(store, path) if (data := kept.get(path)) is None else BatchOffsets.parse(data.decode())
             for path in (f"{OFFSETS}{job.batch_id}", f"{OFFSETS}{job.batch_id - 1}")
         ]
-    except ValueError:  # it was damaged when it was kept
+    except ValueError:  # It was damaged already when it was kept.
         return None
     if ends is None or (starts is None and job.batch_id > 0):
         return None
@@ -154,7 +178,10 @@ async def progress_of(store: Store, job: Job, back: Mapping[str, bytes]) -> Spar
 
 
 async def commit_of(store: Store, log: SparkLog, job: Job) -> bytes:
-    """What Spark writes once a batch is done, in the version that it uses there."""
+    """Return the file of `commits/` that Spark writes once a batch is done.
+
+    It is in the version that Spark uses in its newest file there.
+    """
     version, value = NO_WATERMARK
     if log.finished is not None:
         text = await read_text(store, f"{COMMITS}{log.finished}") or ""
@@ -163,6 +190,6 @@ async def commit_of(store: Store, log: SparkLog, job: Job) -> bytes:
             value = dict(json.loads(body))
         except (ValueError, TypeError, RecursionError):
             version, value = NO_WATERMARK
-    watermark = Offsets.parse(job.spark.offsets).watermark if job.spark else 0
+    watermark = BatchOffsets.parse(job.spark.offsets).watermark if job.spark else 0
     line = json.dumps({**value, "nextBatchWatermarkMs": watermark}, separators=(",", ":"))
     return f"{version}\n{line}".encode()

@@ -1,15 +1,15 @@
-"""The folder that Spark keeps for a streaming query, its `checkpointLocation`, as far as this library knows it.
+"""Read the folder that Spark keeps for a streaming query, its `checkpointLocation`.
 
     metadata              which query this is
     offsets/<batch>       up to where a batch reads each source; written before the batch runs
     commits/<batch>       the batch is finished
     sources/…             what some sources remember
     state/…               what Spark's own stateful operators hold
-    rewound/<number>/…    what a rewind took out; this library's, Spark does not look at it
+    rewound/<number>/…    what a rewind of this library took out; Spark does not look at it
 
 A query that starts again runs the last batch of `offsets/` once more unless `commits/` has it too, from where the batch
-before it ended. So the two newest files of `offsets/` and the newest of `commits/` say how far it is; what an offset
-means, some sources have in `sources/`.
+before it ended. So the two newest files of `offsets/` and the newest of `commits/` say how far the query is. Some
+sources keep in `sources/` what an offset means.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 METADATA, OFFSETS, COMMITS, SOURCES, STATE = "metadata", "offsets/", "commits/", "sources/", "state/"
 
 MAX_FILE = 64 << 20
-"""Bytes of a file of Spark's that are read at once; offsets of very many partitions are some megabytes."""
+"""Bytes that a file of Spark's may have to be read. Offsets of very many partitions have some megabytes."""
 
 
-class Offsets(NamedTuple):
-    """A file of `offsets/`: a version, what Spark notes of the batch (JSON), then a line for each source."""
+class BatchOffsets(NamedTuple):
+    """A file of `offsets/`: a version, metadata (JSON), and a line for each source."""
 
     version: str
     metadata: str
@@ -41,8 +41,9 @@ class Offsets(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`ValueError` where it is not such a file."""
-        version, *rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")  # as Spark parts lines
+        """Return what a file says. Raises `ValueError` where it is no file of offsets."""
+        # Spark splits lines at these three, and at none of the others that `splitlines` knows.
+        version, *rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         if not rest or not re.fullmatch(r"v[0-9]+", version):
             raise ValueError("expected a version, a line of metadata, and one for each source")
         return cls(version, rest[0], tuple(rest[1:]))
@@ -52,7 +53,7 @@ class Offsets(NamedTuple):
 
     @property
     def watermark(self) -> int:
-        """In milliseconds since the epoch; 0 where there is none."""
+        """Return the watermark in milliseconds since the epoch; 0 where there is none."""
         try:
             return int(json.loads(self.metadata)["batchWatermarkMs"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -62,17 +63,21 @@ class Offsets(NamedTuple):
 def same_offsets(some: Iterable[str], others: Iterable[str]) -> bool:
     """Return whether two lists of offsets say the same, however their JSON is written."""
     some, others = list(some), list(others)
-    return some == others or list(map(_value, some)) == list(map(_value, others))
+    return some == others or list(map(_parse_source, some)) == list(map(_parse_source, others))
 
 
-def parts(line: str) -> tuple[str, str]:
-    """Return the source's name or number that the line of a newer version begins with, else nothing; and its offset."""
+def split_source(line: str) -> tuple[str, str]:
+    """Split the line of a source into its name and its offset.
+
+    Older versions of Spark write no name: it is "".
+    """
     name, colon, offset = line.partition(":")
     return (name, offset) if colon and re.fullmatch(r"[A-Za-z0-9_]+", name) else ("", line)
 
 
-def _value(line: str) -> Any:
-    name, offset = parts(line)
+def _parse_source(line: str) -> Any:
+    """Return the line of a source as values, which are equal for equal JSON."""
+    name, offset = split_source(line)
     try:
         return name, json.loads(offset)
     except (ValueError, RecursionError):
@@ -81,27 +86,29 @@ def _value(line: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SparkLog:
-    """What is in a `checkpointLocation`: names only, but for that of the query."""
+    """What is in a `checkpointLocation`: the id of the query, and the numbers of its batches."""
 
     url: str
     query_id: str
     offsets: tuple[int, ...]
-    """The batches that have a file there."""
+    """The batches that have a file in `offsets/`, in order."""
     commits: tuple[int, ...]
+    """The batches that have a file in `commits/`, in order."""
     operators: tuple[str, ...]
     """Spark's own stateful operators, by name."""
 
     @property
     def finished(self) -> int | None:
-        """The last batch that Spark counts as done."""
+        """Return the last batch that Spark has finished; None where there is none."""
         return max(self.commits, default=None)
 
     def has_finished(self, job: Job | None) -> bool:
-        """Return whether a batch is one of this query that Spark counts as done."""
+        """Return whether the batch of a job is one of this query that Spark has finished."""
         last = self.finished
         return job is not None and job.query_id == self.query_id and last is not None and job.batch_id <= last
 
     def check_belongs(self, job: Job) -> None:
+        """Raise `InvalidStateError` where the checkpoint is that of another query."""
         if self.query_id != job.query_id:
             raise InvalidStateError(
                 f"{self.url}: is the checkpoint of query {self.query_id}, the state is of query {job.query_id}, at "
@@ -109,7 +116,7 @@ class SparkLog:
             )
 
     def check_stateless(self, what: str) -> None:
-        """Refuse a query that holds state which this library does not have."""
+        """Raise `InvalidStateError` where Spark holds state that this library does not."""
         if self.operators:
             raise InvalidStateError(
                 f"{self.url}: Spark itself holds state of this query ({', '.join(self.operators)}), which only goes "
@@ -121,15 +128,15 @@ class SparkLog:
 def open_log(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, fencing: Fencing = "none"
 ) -> Store:
-    """The store of a `checkpointLocation`. Nothing in it is swapped.
+    """Open the store of a `checkpointLocation`. Nothing in it is swapped.
 
-    With `fencing="required"` only new files are put, where the store can refuse others.
+    With `fencing="required"` a store that can refuse to overwrite a file does so.
     """
     return open_files(location, storage_options, fencing)
 
 
 async def read_log(store: Store) -> SparkLog:
-    """List a `checkpointLocation`. `IllegalArgumentError` where it is none."""
+    """Read what is in a `checkpointLocation`. Raises `IllegalArgumentError` where it is none."""
     query_id, offsets, commits, stateful = await asyncio.gather(
         query_id_of(store), _batches(store, OFFSETS), _batches(store, COMMITS), _stateful(store)
     )
@@ -150,7 +157,10 @@ async def read_file(store: Store, path: str) -> bytes | None:
 
 
 async def read_text(store: Store, path: str) -> str | None:
-    """Return the same as text; `InvalidStateError` where it is none."""
+    """Return a file of Spark's as text; None where there is none.
+
+    Raises `InvalidStateError` where it is no text.
+    """
     data = await read_file(store, path)
     try:
         return None if data is None else data.decode()
@@ -158,16 +168,20 @@ async def read_text(store: Store, path: str) -> str | None:
         raise InvalidStateError(f"{store.url}/{path}: is no text: restore this file, or start a new query") from None
 
 
-async def read_offsets(store: Store, path: str) -> Offsets | None:
+async def read_offsets(store: Store, path: str) -> BatchOffsets | None:
+    """Return a file of offsets; None where there is none.
+
+    Raises `InvalidStateError` where it is damaged.
+    """
     text = await read_text(store, path)
     try:
-        return None if text is None else Offsets.parse(text)
+        return None if text is None else BatchOffsets.parse(text)
     except ValueError as error:
         raise InvalidStateError(f"{store.url}/{path}: {error}: restore this file, or start a new query") from None
 
 
 async def query_id_of(store: Store) -> str | None:
-    """Return what `metadata` says; None where it does not."""
+    """Return the query's id from `metadata`; None where that file is missing or has none."""
     try:
         found = json.loads(await read_text(store, METADATA) or "null")["id"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -176,12 +190,16 @@ async def query_id_of(store: Store) -> str | None:
 
 
 async def _batches(store: Store, folder: str) -> tuple[int, ...]:
+    """Return the batches that have a file in a folder, in order."""
     names = [entry.path.removeprefix(folder) for entry in await store.list(folder)]
     return tuple(sorted(int(name) for name in names if name.isdecimal() and name == str(int(name))))
 
 
 async def _stateful(store: Store) -> tuple[str, ...]:
-    """Return one folder for each operator; what they hold may be very much, and is not listed."""
+    """Return the names of Spark's stateful operators.
+
+    Their folders may hold very much and are not listed.
+    """
     folders = [folder for folder in await store.folders(STATE) if folder.split("/")[1].isdecimal()]
     return tuple(sorted(set(await asyncio.gather(*(_operator(store, folder) for folder in folders)))))
 
@@ -189,7 +207,7 @@ async def _stateful(store: Store) -> tuple[str, ...]:
 async def _operator(store: Store, folder: str) -> str:
     """Return the name that Spark gives the operator, where it wrote one down."""
     for entry in await store.list(f"{folder}_metadata/"):
-        with suppress(InvalidStateError):  # a checksum
+        with suppress(InvalidStateError):  # The file may be a checksum, which is no text.
             for line in (await read_text(store, entry.path) or "").splitlines():
                 with suppress(ValueError, KeyError, TypeError, RecursionError):
                     return str(json.loads(line)["operatorInfo"]["operatorName"])

@@ -1,14 +1,14 @@
-"""What a rewind notes in Spark's checkpoint before it changes anything: `rewound/<number>/record.json`.
+"""Read and write the record that a rewind leaves in Spark's checkpoint: `rewound/<number>/record.json`.
 
-Beside it is what the rewind cuts, under the names it had. So a rewind that was interrupted is finished by the next
-call, and one that was a mistake can be undone.
+A rewind writes it before it changes anything. The files that it cuts are kept in the same folder, under the names that
+they had. So the next call can finish a rewind that was interrupted, and undo one that was a mistake.
 """
 
 import json
 from dataclasses import asdict, dataclass
 
 from pyspark_checkpointer.admin.streaming.log_edit import put_new
-from pyspark_checkpointer.admin.streaming.log_plan import Before
+from pyspark_checkpointer.admin.streaming.log_plan import LogBeforeRewind
 from pyspark_checkpointer.admin.streaming.offset_log import COMMITS, MAX_FILE, OFFSETS, read_file
 from pyspark_checkpointer.errors import ConflictError, InvalidStateError, MalformedError
 from pyspark_checkpointer.manifests.json_fields import Fields
@@ -19,36 +19,41 @@ REWOUND = "rewound/"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RewindRecord:
     """One rewind. Ids are those of the state's checkpoints."""
 
     number: int
     left: CheckpointId
     to: CheckpointId
     new: CheckpointId
-    """The commit that makes it so. If it never became live, the rewind did not happen."""
+    """The commit of the rewind. If it never became live, the rewind did not happen."""
     savepoint: str | None
-    """What keeps `left`; None where that has the same content as `to`."""
+    """The savepoint that keeps `left`; None where that has the same content as `to`."""
     undoes: int | None
     """The number of the rewind whose files come back."""
     names: tuple[str, ...]
-    """The files of Spark's progress as it was."""
+    """The files of Spark's progress before the rewind."""
 
     @property
     def folder(self) -> str:
+        """Return the folder of the record, and of the files that the rewind cuts."""
         return f"{REWOUND}{self.number:04d}/"
 
     @property
     def path(self) -> str:
+        """Return the path of the record."""
         return f"{self.folder}record.json"
 
-    def goes(self, committed: CheckpointId, to: CheckpointId) -> bool:
-        """Return whether this one is what is committed now, and leads to `to`."""
+    def leads_to(self, committed: CheckpointId, to: CheckpointId) -> bool:
+        """Return whether this rewind made the `committed` checkpoint, and its target is `to`."""
         return self.new == committed and to in (self.new, self.to)
 
 
-async def write_record(store: Store, record: Record) -> None:
-    """Raises `ConflictError` where another rewind took the number."""
+async def write_record(store: Store, record: RewindRecord) -> None:
+    """Write the record as a new file.
+
+    Raises `ConflictError` where another rewind took the number.
+    """
     ids = {key: str(getattr(record, key)) for key in ("left", "to", "new")}
     value = {"format_version": FORMAT_VERSION, **asdict(record), **ids}
     if not await put_new(store, record.path, json.dumps(value, indent=2).encode()):
@@ -56,23 +61,23 @@ async def write_record(store: Store, record: Record) -> None:
 
 
 async def _numbers(store: Store) -> list[int]:
-    """Of the folders that there are, newest first."""
+    """Return the numbers of all folders of rewinds, newest first."""
     names = [folder.split("/")[1] for folder in await store.folders(REWOUND)]
     return sorted((int(name) for name in names if name.isdecimal() and name == f"{int(name):04d}"), reverse=True)
 
 
 async def next_number(store: Store) -> int:
-    """Above those of all rewinds, whether they happened or not."""
+    """Return the number for a new rewind, above those of all others."""
     return 1 + max(await _numbers(store), default=0)
 
 
-async def read_records(store: Store) -> list[Record]:
+async def read_records(store: Store) -> list[RewindRecord]:
     """Return the rewinds that were begun on this checkpoint of Spark's, newest first."""
     found = [await read_record(store, number) for number in await _numbers(store)]
     return [record for record in found if record is not None]
 
 
-async def read_record(store: Store, number: int) -> Record | None:
+async def read_record(store: Store, number: int) -> RewindRecord | None:
     """Return a rewind by its number; None where there is none, or it was withdrawn."""
     path = f"{REWOUND}{number:04d}/record.json"
     data = await read_file(store, path)
@@ -82,11 +87,12 @@ async def read_record(store: Store, number: int) -> Record | None:
         raise InvalidStateError(f"{error}: is no record of a rewind: move its folder out of {REWOUND}") from None
 
 
-def _decode(number: int, fields: Fields) -> Record:
+def _decode(number: int, fields: Fields) -> RewindRecord:
+    """Return the record that a file has. Raises `MalformedError` where it has none."""
     savepoint, undoes = fields.take("savepoint"), fields.take("undoes")
     if savepoint is not None and not isinstance(savepoint, str):
         fields.fail("savepoint: expected a name or null")
-    return Record(
+    return RewindRecord(
         number=number,
         left=fields.id("left"),
         to=fields.id("to"),
@@ -97,12 +103,12 @@ def _decode(number: int, fields: Fields) -> Record:
     )
 
 
-async def read_before(store: Store, record: Record) -> Before:
-    """Spark's progress as it was before a rewind."""
+async def read_log_before(store: Store, record: RewindRecord) -> LogBeforeRewind:
+    """Return Spark's progress as it was before a rewind, with the files that were cut since."""
     found = {}
     for folder in (OFFSETS, COMMITS):
         for entry in await store.list(f"{record.folder}{folder}"):
             path = entry.path.removeprefix(record.folder)
             if path.removeprefix(folder).isdecimal():
                 found[path] = (await store.get(entry.path, limit=MAX_FILE)).data
-    return Before(record.names, found)
+    return LogBeforeRewind(record.names, found)

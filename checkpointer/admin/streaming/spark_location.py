@@ -1,4 +1,4 @@
-"""Say where Spark's checkpoint of a streaming query is, and which batch a checkpoint of its state ended with."""
+"""Find Spark's checkpoint of a streaming query, and the batch that a checkpoint of its state ended with."""
 
 import os
 from collections.abc import Mapping
@@ -15,16 +15,20 @@ from pyspark_checkpointer.storage.base import Store
 
 @dataclass(frozen=True, slots=True)
 class SparkCheckpointLocation:
-    """Spark's checkpoint, as the caller gave it; by default where the query had it last."""
+    """Where Spark's checkpoint is; by default where the query had it last."""
 
     location: str | os.PathLike[str] | None
     storage_options: Mapping[str, Any] | None = field(repr=False)
     root_options: Mapping[str, Any] | None = field(repr=False)
-    """What opens the root; taken where Spark's checkpoint is on a store of the same kind."""
+    """The root's options, taken where none were given and Spark's checkpoint is on a store of the same kind."""
     fencing: Fencing
-    """That of the root."""
+    """The same as that of the root."""
 
     def open(self, root: str, job: Job) -> Store:
+        """Open Spark's checkpoint.
+
+        Raises `IllegalArgumentError` where neither caller nor `job` says where it is.
+        """
         location = self.location or (job.spark.location if job.spark else None)
         if not location:
             raise IllegalArgumentError(
@@ -34,6 +38,10 @@ class SparkCheckpointLocation:
 
 
 def job_of(session: Session, manifest: Manifest) -> Job:
+    """Return the batch that a checkpoint ended with.
+
+    Raises `InvalidStateError` where no streaming query wrote it.
+    """
     if manifest.job is None:
         raise InvalidStateError(
             f"{session.store.url}: {manifest.id} was not written by a streaming query: `rollback` goes back without one"

@@ -9,7 +9,7 @@ from collections import Counter
 from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.admin.checkpoint_sizes import Spread
 from pyspark_checkpointer.admin.repair_candidates import Candidate, candidates
-from pyspark_checkpointer.admin.retention.garbage_collect import make_plan
+from pyspark_checkpointer.admin.retention.garbage_collect import plan_retire_and_sweep
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.checkpoint.latest import Head, find_head
 from pyspark_checkpointer.checkpoint.listing import State, state_of
@@ -218,7 +218,7 @@ def _too_much() -> Cleanup:
 
 async def _cleanup(session: Session, policy: RetentionPolicy) -> Cleanup:
     try:
-        plan = await make_plan(session, policy)
+        plan = await plan_retire_and_sweep(session, policy)
     except (CorruptionError, ObjectNotFoundError) as error:
         return Cleanup((), (), f"Nothing can be cleaned while something live cannot be read: {error}")
     except CheckpointError as error:  # somebody who may read, and not list everything

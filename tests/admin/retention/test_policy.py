@@ -1,4 +1,4 @@
-"""Which checkpoints a retention policy keeps."""
+"""Ask policies which checkpoints of a history they keep."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ def history(*ages: timedelta | None, epochs: int = 0) -> list[Manifest]:
 
 
 def kept(policy: RetentionPolicy, checkpoints: list[Manifest]) -> list[int]:
-    """Which of them stay, by place in the list."""
+    """Return which of the checkpoints stay, by position in the list."""
     found = policy.kept(checkpoints, NOW)
     return [n for n, manifest in enumerate(checkpoints) if manifest.id in found]
 
@@ -110,7 +110,10 @@ def test_rules_only_add_up(ages: list[int], rules: dict[str, Any]) -> None:
 
 @given(st.lists(st.integers(0, 60 * 24 * 60), min_size=1, max_size=40), RULES)
 def test_what_was_retired_is_not_missed_later(ages: list[int], rules: dict[str, Any]) -> None:
-    """Retiring in two steps keeps what retiring once keeps: a bucket's newest is never given up for an older one."""
+    """Retiring in two steps keeps what retiring once keeps.
+
+    The newest of a period is never retired in favour of an older one.
+    """
     checkpoints = history(*(timedelta(minutes=age) for age in sorted(ages)))
     policy = RetentionPolicy(**rules)
     first = [checkpoints[n] for n in kept(policy, checkpoints)]

@@ -1,4 +1,4 @@
-"""Random histories of a query, its state and Spark's files: rewinds, undos, forks, purges, cleanups, crashes, starts.
+"""Play random histories of a query: rewinds, undos, forks, purges, cleanups, crashes, starts.
 
 Whatever happened, the end is one of two: the query goes on and has counted every record of its source exactly once; or
 it refuses to, and the command that the refusal names brings it there. What Spark does with its files is a model
@@ -31,7 +31,7 @@ HELP = 5
 
 
 class History:
-    """One history. `figures` counts what happened, `told` is the story for whoever looks into a failure."""
+    """One history. `figures` counts what happened; `told` lists it, to explain a failure."""
 
     def __init__(self, seed: int, folder: Path, figures: Counter[str]) -> None:
         self.rng = random.Random(seed)
@@ -75,7 +75,7 @@ class History:
             self.batch(self.query)
 
     def batch(self, query: Query) -> None:
-        """A start of one batch. A refusal is one; whoever is on duty may look at it now, or later."""
+        """Start one batch. Where it is refused, follow the advice now or later."""
         batch = query.run(step=self.rng.choice([1, 3, 10, 17]), finish=self.rng.random() < 0.9)
         self.tell(f"batch {batch}")
         if batch is None:
@@ -119,7 +119,7 @@ class History:
             self.note(self.query)
 
     def rollback(self) -> None:
-        """Of the state alone, by somebody who does not know what rewind is for."""
+        """Roll back the state alone, as somebody who does not know about rewind."""
         if self.rng.random() < 0.5:
             return
         to = self.rng.choice(Checkpointer(self.query.root).list_checkpoints())
@@ -128,7 +128,7 @@ class History:
             self.note(self.query)
 
     def purge(self) -> None:
-        """What Spark does after a batch: of each log so many files stay."""
+        """Delete old files of each log, as Spark does after a batch."""
         keep = self.rng.choice([2, 3, 5])
         newest = max(self.query.numbers("offsets"), default=0)
         for folder in ("offsets", "commits"):
@@ -156,7 +156,7 @@ class History:
             self.attempt(f"delete {name}", lambda: Checkpointer(self.query.root).delete_savepoint(name))
 
     def fork(self) -> None:
-        """The copy goes its own way from there; the first query never knows."""
+        """Fork the query. The copy goes on by itself; the first query does not notice."""
         what = self.rng.choice(Checkpointer(self.query.root).list_checkpoints())
         copy = self._place("copy")
         before = (self.query.files(), self.query.read)
@@ -179,7 +179,7 @@ class History:
         assert (self.query.files(), self.query.read) == before
 
     def crash(self) -> None:
-        """Any of these dies at some request; then the same again, or whatever comes next."""
+        """Let one of the others die at some request; then repeat it, or go on."""
         ids = Checkpointer(self.query.root).list_checkpoints()
         to = self.rng.choice(ids)
         policy = RetentionPolicy(keep_last=self.rng.choice([1, 3]), grace=timedelta(0))
@@ -209,7 +209,7 @@ class History:
             self.tell(f"{name} died")
 
     def attempt(self, name: str, work: Callable[[], Any]) -> Any:
-        """What the work gives; None where it was refused."""
+        """Return the result of the work; None where it was refused."""
         self.tell(name)
         try:
             return work()
@@ -226,7 +226,7 @@ class History:
     # ---- how it has to end -----------------------------------------------------------------------------------------
 
     def follow(self, query: Query) -> None:
-        """Type what the refusal says, until the query goes on."""
+        """Run the commands that refusals name, until the query goes on."""
         for _ in range(HELP):
             refusal = query.refusal
             commands = COMMAND.findall(refusal or "")
@@ -241,7 +241,7 @@ class History:
         raise AssertionError(f"a dead end: {query.refusal}")
 
     def type(self, typed: str) -> bool:
-        """Run a command; whether it went well."""
+        """Run a command, and return whether it succeeded."""
         from click.testing import CliRunner
 
         words = shlex.split(typed)[1:]
@@ -252,7 +252,7 @@ class History:
         return done.exit_code == 0
 
     def check(self, query: Query) -> None:
-        """Some more batches, and every record was counted once."""
+        """Run some more batches, and check that every record was counted once."""
         for _ in range(4):
             query.refusal = None
             if query.run() is None:

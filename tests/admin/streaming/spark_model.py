@@ -1,4 +1,4 @@
-"""A streaming query whose Spark is a model of what the real one does with the files of its checkpoint."""
+"""Model what Spark does with the files of its checkpoint."""
 
 import json
 import zlib
@@ -33,7 +33,10 @@ class Query:
         self.write("sources/0/0", "v1\n0")
 
     def write(self, path: str, text: str) -> None:
-        """With a checksum beside it, which must not be there already: as Hadoop's local file system does."""
+        """Write a file with a checksum beside it, as Hadoop's local file system does.
+
+        The checksum must not be there already.
+        """
         target = self.spark / path
         target.parent.mkdir(parents=True, exist_ok=True)
         checksum = target.with_name(f".{target.name}.crc")
@@ -42,7 +45,7 @@ class Query:
         checksum.write_text(str(zlib.crc32(text.encode())))
 
     def text(self, path: str) -> str:
-        """As Spark reads it: compared with its checksum, where there is one."""
+        """Read a file as Spark does: compare it with its checksum, where there is one."""
         target = self.spark / path
         text, checksum = target.read_text(), target.with_name(f".{target.name}.crc")
         assert not checksum.exists() or checksum.read_text() == str(zlib.crc32(text.encode())), "damaged, says Spark"
@@ -55,7 +58,7 @@ class Query:
         return int(json.loads(self.text(f"offsets/{batch}").split("\n")[2])["at"])
 
     def begin(self, step: int = 10) -> tuple[Job, int, int]:
-        """What Spark does when it starts: the batch it runs, and its part of the input."""
+        """Start as Spark does: return the batch to run, and its part of the input."""
         offsets, commits = self.numbers("offsets"), self.numbers("commits")
         batch = offsets[-1] if offsets else 0
         if offsets and commits and offsets[-1] == commits[-1]:
@@ -75,7 +78,7 @@ class Query:
         return Job(query_id, "run", batch, driver, progress if self.recording else None), start, self.offset(batch)
 
     def run(self, step: int = 10, *, finish: bool = True) -> int | None:
-        """One batch, the way `stateful` does it. None where it was refused."""
+        """Run one batch as `stateful` does. None where it was refused."""
         job, start, end = self.begin(step)
         with Checkpointer(self.root) as ck:
             restored = ck.restore()
@@ -101,7 +104,7 @@ class Query:
 
     @property
     def total(self) -> int:
-        """The sum of all numbers that were read, each as often as it was read."""
+        """Return the sum of all numbers that were read, each as often as it was read."""
         return self._value("total")
 
     def _value(self, name: str) -> int:

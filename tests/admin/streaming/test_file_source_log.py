@@ -1,4 +1,4 @@
-"""Spark's lists of files: what a batch has read is found again, or its absence."""
+"""Check Spark's lists of files: find what a batch has read, or that it is missing."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from pyspark_checkpointer.runtime import run_sync
 
 
 def listed(*entries: int, name: str = "f") -> str:
-    """A file of a list: two files for each entry."""
+    """Return a file of a list: two files for each entry."""
     files = [{"path": f"file:///{name}{n}-{i}", "timestamp": 7, "batchId": n} for n in entries for i in (1, 2)]
     return "\n".join(["v1", *(json.dumps(file, separators=(",", ":")) for file in files)])
 

@@ -1,4 +1,4 @@
-"""Random histories of a query's state and Spark's files end with every record counted once, or with a way there."""
+"""Random histories of a query end with every record counted once, or with a way there."""
 
 import shutil
 import tempfile
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_checkpointer.admin.streaming import alignment, log_edit, log_plan, rewind
+from pyspark_checkpointer.admin.streaming import alignment, log_edit, log_plan, rewind_attempt
 from pyspark_checkpointer.errors import CheckpointError
 from tests.admin.streaming.query_histories import play
 from tests.proof.planted import Planted
@@ -20,7 +20,7 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """For Spark's files: in memory where the machine can, as there are thousands of them."""
+    """Return a folder for Spark's thousands of files, in memory where the machine has one."""
     if not MEMORY.is_dir():
         yield tmp_path
         return
@@ -46,9 +46,14 @@ PLANTED = (
         "((COMMITS, log.commits), (OFFSETS, log.offsets))",
         "((OFFSETS, log.offsets),)",
     ),
-    Planted("nothing is put back", log_edit.apply, "in plan.write.items():", "in ():"),
+    Planted("nothing is put back", log_edit.apply_log_plan, "in plan.write.items():", "in ():"),
     Planted("other offsets are not noticed", alignment.compare, "if not _same_input(last, job, step):", "if False:"),
-    Planted("what is left is not kept", rewind._Attempt._commit, "if record.savepoint is not None:", "if False:"),
+    Planted(
+        "what is left is not kept",
+        rewind_attempt.RewindAttempt._commit,
+        "if record.savepoint is not None:",
+        "if False:",
+    ),
     Planted(
         "offsets of another line of batches are taken",
         log_plan.recorded_offsets,

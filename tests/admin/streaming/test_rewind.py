@@ -1,4 +1,4 @@
-"""Taking a query back and copying it, in many histories: by a model of what Spark does with its files.
+"""Rewind and fork queries in many histories, with a model of what Spark does with its files.
 
 The state is what the query has read: up to the offset of its last batch. So a start is right where the state and the
 offsets that Spark would go on from are equal, whatever happened before. test_rewind_crashes.py has the interruptions.
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer
-from pyspark_checkpointer.admin.streaming import log_edit, rewind
+from pyspark_checkpointer.admin.streaming import log_edit, rewind_attempt
 from pyspark_checkpointer.admin.streaming.log_edit import put_new
 from pyspark_checkpointer.admin.streaming.offset_log import open_log, read_log
 from pyspark_checkpointer.checkpoint import upload
@@ -52,7 +52,7 @@ def test_a_rewind_keeps_what_it_leaves_as_a_savepoint(query: Query) -> None:
 
 
 def forms(root: str) -> list[CheckpointId | str]:
-    """Every form that means the checkpoint of batch `TO`, which becomes savepoint "good"."""
+    """Return every selector of the checkpoint of batch `TO`, which becomes savepoint "good"."""
     with Checkpointer(root) as client:
         meant = client.list_checkpoints()[TO]
         client.savepoint("good", meant)
@@ -105,14 +105,14 @@ def test_each_way_to_name_a_checkpoint(query: Query) -> None:
 def test_of_two_rewinds_at_once_one_does_it_and_keeps_its_way_back(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = rewind.rollback
+    original = rewind_attempt.rollback
 
     async def after_another(*args: object, **options: object) -> object:
-        monkeypatch.setattr(rewind, "rollback", original)
+        monkeypatch.setattr(rewind_attempt, "rollback", original)
         await AsyncCheckpointer(query.root).rewind(to="epoch=2")
         return await original(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rewind, "rollback", after_another)
+    monkeypatch.setattr(rewind_attempt, "rollback", after_another)
     with pytest.raises(CheckpointError, match="stop it first"):
         Checkpointer(query.root).rewind(to=BACK)
     assert Checkpointer(query.root).restore().epoch == 2  # type: ignore[union-attr]
@@ -143,7 +143,7 @@ def test_a_checkpoint_made_before_offsets_were_recorded_goes_back_and_forth(tmp_
 
 
 def test_an_undo_of_what_recorded_no_offsets_is_as_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It knows them by then, and its commit says them: a start before the files are back is refused."""
+    """The undo finds the offsets, and its commit records them, so a start before that is refused."""
     query = Query(str(tmp_path / "root"))
     query.recording = False
     query.create()
@@ -153,7 +153,7 @@ def test_an_undo_of_what_recorded_no_offsets_is_as_safe(tmp_path: Path, monkeypa
     query.recording = True
     assert [query.run(), query.run(step=17)] == [LAST - 1, LAST]
     with monkeypatch.context() as patched, pytest.raises(CrashError):
-        patched.setattr(rewind, "apply", _stop)
+        patched.setattr(rewind_attempt, "apply_log_plan", _stop)
         Checkpointer(query.root).undo_rewind(query.spark)
     assert query.run() is None
     Checkpointer(query.root).undo_rewind(query.spark)
@@ -163,7 +163,7 @@ def test_an_undo_of_what_recorded_no_offsets_is_as_safe(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("path", ["commits/1", "offsets/2", "commits/0"])
 @pytest.mark.parametrize("damage", ["", "v1", 'v1\n{"nextBatch', "v1\n7\n", 'v1\n{}\n{"at":'])
 def test_a_damaged_file_that_spark_would_read_is_replaced(query: Query, path: str, damage: str) -> None:
-    """The commit of the last batch anew; what was planned next goes, and is planned again."""
+    """The commit of the last batch is written anew; the planned batch is cut and planned again."""
     (query.spark / path).write_text(damage)
     (query.spark / path).with_name(f".{Path(path).name}.crc").unlink()
     Checkpointer(query.root).rewind(to=BACK)
@@ -194,7 +194,7 @@ def test_an_undo_needs_no_savepoint_while_the_checkpoint_is_live(query: Query) -
 
 
 def test_lines_of_batches_are_not_mixed(query: Query) -> None:
-    """Rewound, replayed in other batches, rewound to the first line, and back: each file follows the last."""
+    """Rewind, replay in other batches, rewind to the first line, and back: each file follows the last."""
     query.run()
     done = Checkpointer(query.root).rewind(to="epoch=0")
     assert [query.run(step=40) for _ in range(2)] == [1, 2]
@@ -211,7 +211,7 @@ def test_lines_of_batches_are_not_mixed(query: Query) -> None:
 
 @pytest.mark.parametrize("to", [TO + 1, TO + 2])
 def test_an_undo_to_where_both_did_not_fit_is_refused_as_it_was(query: Query, to: int) -> None:
-    """The state was of the first line of batches, Spark's progress of a second: no file of one joins the other's."""
+    """The state was of one line of batches, Spark's progress of another: their files are not mixed."""
     query.run()
     Checkpointer(query.root).rewind(to=BACK)
     assert [query.run(step=3) for _ in range(3)] == [TO + 1, TO + 2, TO + 3]
@@ -230,7 +230,7 @@ def test_an_undo_of_a_rewind_that_was_interrupted_cuts_nothing_more(
     query.begin()  # planned, not run
     before = query.files()
     with monkeypatch.context() as patched, pytest.raises(CrashError):
-        patched.setattr(rewind, "apply", _stop)
+        patched.setattr(rewind_attempt, "apply_log_plan", _stop)
         Checkpointer(query.root).rewind(query.spark, to=BACK)
     assert Checkpointer(query.root).restore().epoch == TO  # type: ignore[union-attr]
     Checkpointer(query.root).undo_rewind()
@@ -281,8 +281,8 @@ def test_a_job_that_commits_meanwhile_stops_the_rewind(query: Query, monkeypatch
         async with other.begin(epoch=99):
             pass
 
-    original = rewind.write_record
-    monkeypatch.setattr(rewind, "write_record", commits_first)
+    original = rewind_attempt.write_record
+    monkeypatch.setattr(rewind_attempt, "write_record", commits_first)
     with pytest.raises(CheckpointError, match="stop it first"):
         Checkpointer(query.root).rewind(to=BACK)
     assert query.files() == before
@@ -293,14 +293,14 @@ def test_a_job_that_commits_meanwhile_stops_the_rewind(query: Query, monkeypatch
 
 
 def test_spark_that_plans_a_batch_meanwhile_is_cut_too(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = log_edit.apply
+    original = log_edit.apply_log_plan
 
     async def plans_first(*args: object) -> None:
-        monkeypatch.setattr(rewind, "apply", original)
+        monkeypatch.setattr(rewind_attempt, "apply_log_plan", original)
         await original(*args)  # type: ignore[arg-type]
         query.write("offsets/9", f'v1\n{METADATA}\n{{"at":1000}}')
 
-    monkeypatch.setattr(rewind, "apply", plans_first)
+    monkeypatch.setattr(rewind_attempt, "apply_log_plan", plans_first)
     Checkpointer(query.root).rewind(to=BACK)
     assert query.numbers("offsets") == [*range(TO + 2)]
     assert query.run() == TO + 1
@@ -362,7 +362,7 @@ def test_the_awaitable_face_does_the_same(query: Query, tmp_path: Path) -> None:
 def test_a_query_moves_from_one_store_to_another(
     query: Query, tmp_path: Path, s3_server: Server, azure_server: Server
 ) -> None:
-    """Each copy is made of the one before, and the last one goes on where the first one was."""
+    """Each fork is made of the one before, and the last one goes on where the first one was."""
     ck, read = Checkpointer(query.root), query.read
     for server in (s3_server, azure_server):
         place = f"{server.url}/{uuid.uuid4().hex}"
@@ -385,7 +385,7 @@ def test_a_query_moves_from_one_store_to_another(
 
 
 def test_an_undo_puts_back_nothing_that_spark_cannot_start_from(query: Query) -> None:
-    """Of what would come back, Spark has deleted since the offsets of the batch before the newest one."""
+    """Spark has since deleted the offsets that it would need below those that would come back."""
     Checkpointer(query.root).rollback(Checkpointer(query.root).list_checkpoints()[TO])
     Checkpointer(query.root).rewind(to="latest")
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Taking a query back and copying it, stopped before and after each request: by a model of what Spark does.
+"""Rewind and fork queries, stopped before and after each request, with a model of Spark.
 
 The state is what the query has read: up to the offset of its last batch. So a start is right where the state and the
 offsets that Spark would go on from are equal, whatever happened before.
@@ -83,7 +83,7 @@ class Place:
         return Query(copy)
 
     def files(self, root: str) -> dict[str, str]:
-        """Spark's checkpoint as it is there."""
+        """Return the files of Spark's checkpoint."""
         return (self.copy(root) if self.bucket else Query(root)).files()
 
     @functools.cached_property
@@ -91,7 +91,7 @@ class Place:
         return fsspec.filesystem("s3", **self.options, use_listings_cache=False)
 
     def crash_points(self, work: "Work", template: Query, points: Points) -> Iterator[str]:
-        """The root that is left by each death of the work."""
+        """Yield the root that each crash of the work leaves."""
         requests = len(self._play(work, template, Faults())[1])
         assert requests > 10
         for number, after in points(requests):
@@ -122,7 +122,7 @@ Work = Callable[[Place, str], None]
 
 
 def made(work: Work, folder: Path) -> Query:
-    """What the work finds."""
+    """Return the query that the work finds."""
     root = str(folder / "root")
     history(root)
     if work is undo:
@@ -159,7 +159,7 @@ def interrupt(place: Place, work: Work, template: Query, points: Points) -> None
 
 
 def nothing_is_destroyed(before: Query, now: Query) -> None:
-    """Each file that was there is where it was, or among what a rewind kept under that name."""
+    """Check that each file is where it was, or was kept by a rewind under its name."""
     for path, text in before.files().items():
         places = [now.spark / path, *now.spark.glob(f"rewound/*/{path}*")]
         assert text in {place.read_text() for place in places if place.exists()}, path
@@ -191,7 +191,12 @@ def test_so_it_is_on_a_store_of_objects(bucket: Place, tmp_path: Path, work: Wor
 
 PLANTED = (
     (go_back, Planted("the oldest is cut first", log_plan.plan_log, "sorted(files, reverse=True)", "sorted(files)")),
-    (go_back, Planted("what is cut is lost", log_edit.apply, 'await _keep(store, f"{kept_in}{path}", data)', "pass")),
+    (
+        go_back,
+        Planted(
+            "what is cut is lost", log_edit.apply_log_plan, 'await _copy_aside(store, f"{kept_in}{path}", data)', "pass"
+        ),
+    ),
     (
         go_back,
         Planted(
@@ -201,7 +206,7 @@ PLANTED = (
             "((OFFSETS, log.offsets),)",
         ),
     ),
-    (undo, Planted("nothing is put back", log_edit.apply, "in plan.write.items():", "in ():")),
+    (undo, Planted("nothing is put back", log_edit.apply_log_plan, "in plan.write.items():", "in ():")),
 )
 
 
@@ -238,7 +243,10 @@ def interrupt_fork(place: Place, template: Query, points: Points) -> None:
 
 
 def start_too_soon(copy: Query) -> None:
-    """Of a copy that is not whole: refused, or it repeats what it has. What Spark writes is no obstacle later."""
+    """Start a copy that is not complete: it is refused, or repeats what it has.
+
+    What Spark writes then is no obstacle later.
+    """
     if (copy.spark / "metadata").exists() and not (copy.spark / "commits" / str(TO)).exists():
         with suppress(FileNotFoundError):  # Spark's own refusal: the offsets of the batch before are missing
             assert copy.run() in (None, TO)

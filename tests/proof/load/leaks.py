@@ -48,7 +48,9 @@ def leave_tasks() -> None:
 def leave_threads() -> None:
     """A thread is never told to end."""
     _after(
-        garbage_collect, "make_plan", lambda *_: threading.Thread(target=threading.Event().wait, daemon=True).start()
+        garbage_collect,
+        "plan_retire_and_sweep",
+        lambda *_: threading.Thread(target=threading.Event().wait, daemon=True).start(),
     )
 
 
@@ -58,7 +60,7 @@ def sweep_nothing() -> None:
     async def idle(*_: Any) -> Any:
         return plan.Total(0, 0)
 
-    garbage_collect._delete = idle
+    garbage_collect._sweep = idle
 
 
 def _after(module: Any, name: str, then: Callable[..., object]) -> None:

@@ -1,0 +1,121 @@
+"""Find older states of partitions and operators that are damaged, among all manifests of a root.
+
+The state before the last change of a partition is the one that the parent of that change's checkpoint had. Which
+checkpoint made the change, the last object of the chain tells: its path carries the id. Going from parent to parent
+instead would be wrong: after a rollback, the parent is the very state that was rolled back from.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pyspark_checkpointer.admin.losses import OlderState
+from pyspark_checkpointer.admin.repair_candidates import StoreScan
+from pyspark_checkpointer.admin.slices import SliceChecks
+from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.errors import CorruptionError, UnsupportedFormatError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Manifest, Operator, Ref
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
+
+
+def count_records(chain: Chain) -> int:
+    """Return the records and changes in a chain."""
+    return sum(artifact.records for artifact in chain)
+
+
+class OlderStates:
+    """A search for older states in one root.
+
+    Manifests and slices are read once, however many partitions are asked for.
+    """
+
+    def __init__(self, session: Session, found: StoreScan, slices: SliceChecks) -> None:
+        self._session = session
+        self._found = found
+        self._slices = slices
+        self._loaded: dict[CheckpointId, Manifest] = {}
+
+    async def find_chain(
+        self, name: str, operator: Operator, partition: int
+    ) -> tuple[OlderState | None, Mapping[int, Chain]]:
+        """Return the newest older state of a partition that is whole, with its chain.
+
+        Where no manifest tells of an older state, that is the beginning of the chain, as far as it is whole. None where
+        there is no older state.
+        """
+        current = operator.chains[partition]
+        while step := await self._step_back(name, operator, current[-1].path):
+            made, ref, before = step
+            if made.chains.get(partition) != current:
+                break  # The manifest of the writer says something else: it proves nothing about this chain.
+            previous = before.chains.get(partition, ())
+            if not previous:
+                return None, {}  # The partition had no state before.
+            if await self._slices.are_intact(previous):
+                return OlderState(ref.id, self._epoch(ref), count_records(previous)), {partition: previous}
+            current = previous
+        length = 0
+        while await self._slices.is_intact(current[length]):
+            length += 1
+        whole = current[:length]  # The state before the first change that is damaged.
+        if not any(artifact.length for artifact in whole):
+            return None, {}
+        return OlderState(None, None, count_records(whole)), {partition: whole}
+
+    async def find_operator(self, name: str, operator: Operator) -> tuple[OlderState | None, Mapping[int, Chain]]:
+        """Return the whole partitions that an operator had before its list was damaged."""
+        segments = operator.segments
+        while step := await self._step_back(name, operator, segments[-1].path):
+            made, ref, before = step
+            if made.segments != segments:
+                break
+            if before.chains:
+                chains = {p: chain for p, chain in before.chains.items() if await self._slices.are_intact(chain)}
+                return OlderState(ref.id, self._epoch(ref), sum(map(count_records, chains.values()))), chains
+            if not before.segments:
+                break
+            segments = before.segments
+        return None, {}
+
+    async def _step_back(self, name: str, operator: Operator, path: str) -> tuple[Operator, Ref, Operator] | None:
+        """Return the operator as the writer of `path` made it, and as it was before.
+
+        Between the two stands the parent of the writer, which had the older one. None where no manifest is left that
+        proves it, or where the operator was another one then.
+        """
+        found, writer = self._found.manifests, object_paths.owner(path)
+        parent = found[writer][1].parent if writer is not None and writer in found else None
+        if writer is None or parent is None or parent.id not in found or found[parent.id][0] != parent:
+            return None
+        made = (await self._load(writer)).operators.get(name)
+        before = (await self._load(parent.id)).operators.get(name)
+        if made is None or before is None or _definition(before) != _definition(operator):
+            return None
+        return made, parent, before
+
+    async def _load(self, checkpoint: CheckpointId) -> Manifest:
+        """Return a manifest with the chains of those operators whose segments can be read."""
+        if checkpoint not in self._loaded:
+            manifest = self._found.manifests[checkpoint][1]
+            operators = dict(manifest.operators)
+            for name, operator in manifest.operators.items():
+                alone = replace(manifest, operators={name: operator})
+                try:
+                    loaded = await metadata.load_operators(self._session.store, self._session.host, alone)
+                    operators[name] = loaded.operators[name]
+                except UnsupportedFormatError:
+                    raise
+                except (CorruptionError, ObjectNotFoundError):
+                    continue
+            self._loaded[checkpoint] = replace(manifest, operators=operators)
+        return self._loaded[checkpoint]
+
+    def _epoch(self, ref: Ref) -> int | None:
+        """Return the epoch of a checkpoint whose manifest was found."""
+        return self._found.manifests[ref.id][1].epoch
+
+
+def _definition(operator: Operator) -> tuple[object, ...]:
+    """Return what has to be equal for two operators to have the same partitions."""
+    return operator.partitions, operator.partitioner, operator.codec, operator.schema

@@ -1,0 +1,61 @@
+"""Classify objects: say of each, by its path alone, whether cleanup keeps or deletes it, and why."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark_checkpointer.admin.retention.reachability import DELETE, KEEP, Action, ReferenceIndex
+from pyspark_checkpointer.manifests import object_paths
+
+
+class PlanRow(NamedTuple):
+    """One object, and what cleanup does with it.
+
+    `action` is "keep", "delete", or "later": once the grace period for readers is over. Of the `reference_count` live
+    checkpoints that reference the object, `referenced_by` is the strongest; None where there is none. For what an
+    interrupted write left behind, `leftover` is the store's own name of it, and `size` is 0, since stores do not tell.
+    """
+
+    path: str
+    size: int
+    action: Action
+    reason: str
+    referenced_by: str | None = None
+    reference_count: int = 0
+    leftover: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageClassifier:
+    """A function of an object's path that returns what becomes of the object.
+
+    It needs nothing else, so executors can classify parts of a store by themselves.
+    """
+
+    sequence: int
+    """The committed sequence of the version that `index` was made from. Newer objects may be about to become live."""
+    index: ReferenceIndex
+
+    def __call__(self, path: str, size: int) -> PlanRow:
+        found = self.index.find(path)
+        if found is not None:
+            referrer, references = found
+            by = None if referrer.id is None else str(referrer.id)
+            return PlanRow(path, size, referrer.action, referrer.reason, by, references)
+        owner = object_paths.owner(path)
+        if owner is None:
+            return PlanRow(path, size, KEEP, "not of the format: never touched")
+        if owner.sequence > self.sequence:
+            return PlanRow(path, size, KEEP, "newer than the committed checkpoint: may be in the making")
+        return PlanRow(path, size, DELETE, "no live checkpoint names it")
+
+    def leftover(self, path: str, token: str) -> PlanRow:
+        """Return what becomes of an interrupted write of `path`.
+
+        That depends on the sequence that the object would have had. An object that is only ever swapped has no
+        sequence, and needs none: the store removes such a file only where no swap of it can be under way.
+        """
+        owner = object_paths.owner(path)
+        swapped = path == object_paths.LATEST or object_paths.parse_progress(path) is not None
+        if not swapped and (owner is None or owner.sequence > self.sequence):
+            return PlanRow(path, 0, KEEP, "a write that may be under way", leftover=token)
+        return PlanRow(path, 0, DELETE, "left behind by an interrupted write", leftover=token)

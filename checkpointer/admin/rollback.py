@@ -1,0 +1,95 @@
+"""Roll back: commit the content of an older live checkpoint on top of the history."""
+
+import logging
+from dataclasses import replace
+
+from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.history import is_live
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
+from pyspark_checkpointer.checkpoint.metering import Meter
+from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.errors import (
+    ConflictError,
+    RetiredError,
+)
+from pyspark_checkpointer.manifests.model import CheckpointId, Job, Pointer, Ref
+from pyspark_checkpointer.runtime.host import Progress
+
+logger = logging.getLogger("pyspark_checkpointer")
+
+
+async def rollback(
+    session: Session,
+    to: CheckpointSelector,
+    new: CheckpointId | None = None,
+    job: Job | None = None,
+    *,
+    verified: Ref | None = None,
+    progress: Progress | None = None,
+) -> CheckpointId:
+    """Commit an older live checkpoint's content on top of the history.
+
+    A prepared checkpoint is dropped.
+
+    Args:
+        to: The checkpoint. Every object of it is read and compared first.
+        new: The id of the commit, where the caller drew it on what is committed; else a new one is drawn.
+        job: The job of the new commit; by default that of the old one.
+        verified: A checkpoint that the caller has compared just now: it is not read again.
+        progress: Told bytes.
+
+    Raises:
+        CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
+        ConflictError: The checkpoint was committed since this session last restored.
+        RetiredError: The checkpoint was retired meanwhile.
+    """
+    meter = session.reports.meter()
+    with meter.blocking():
+        return await _rollback(session, to, meter, new, job, verified, progress)
+
+
+async def _rollback(
+    session: Session,
+    to: CheckpointSelector,
+    meter: Meter,
+    new: CheckpointId | None,
+    job: Job | None,
+    verified: Ref | None,
+    progress: Progress | None,
+) -> CheckpointId:
+    """Roll back while the session is locked; the arguments are those of `rollback`."""
+    async with session.lock:
+        session.check_may_write()
+        target, old = await read_consistent(session.store, lambda head: read_live(session, head, to))
+        if target != verified:
+            await refuse_damaged(session, target, old, progress)
+        # The base is read only now: comparing may take long, and a job that commits meanwhile is no reason to give up.
+        base = await session.rollback_base()
+        if target.id.sequence > base.head.sequence:
+            raise ConflictError(
+                f"{session.store.url}: {target.id} was committed since this session last restored: call restore() first"
+            )
+        manifest = replace(
+            old,
+            id=new or session.draw_id(base.head.sequence),
+            parent=base.parent,
+            created=session.host.now(),
+            job=job or old.job,
+            cost=meter.cost(),
+            extra={},
+        )
+
+        async def plan(head: Head, pointer: Pointer) -> Pointer:
+            # A cleanup may have retired the target since it was read, and be deleting its objects.
+            if await is_live(session.store, head, target.id) != target:
+                raise RetiredError(f"{session.store.url}: {target.id} was retired before the rollback: choose another")
+            return replace(pointer, committed=ref, prepared=None)
+
+        with session.reports.committing(meter, manifest.id, manifest.epoch):
+            ref = await metadata.write_manifest(session.store, session.host, manifest)
+            head = await session.swap_pointer(base, ref, plan)
+        session.rebase_on_commit(head, ref, manifest)
+        logger.info("%s: rolled back to %s, as %s", session.store.url, target.id, ref.id)
+        return ref.id

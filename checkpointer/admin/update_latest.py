@@ -1,0 +1,126 @@
+"""Commit a manifest that the caller saved: the verb `update_latest` of the nine low-level ones."""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from pyspark_checkpointer.admin.rollback import rollback
+from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.latest import Head, read_head
+from pyspark_checkpointer.checkpoint.metering import Meter, written
+from pyspark_checkpointer.checkpoint.prepared import refuse_prepared
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.checkpoint.standing import Base
+from pyspark_checkpointer.errors import (
+    CheckpointNotFoundError,
+    ConflictError,
+    CorruptionError,
+    IllegalArgumentError,
+    InvalidStateError,
+)
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Pointer, Ref
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
+
+logger = logging.getLogger("pyspark_checkpointer")
+
+
+async def update_latest(session: Session, checkpoint: CheckpointId) -> CheckpointId:
+    """Commit a saved manifest; an older live id is a rollback.
+
+    Returns the id that is committed now. Nothing changes where that is committed already.
+    """
+    base = await session.base()
+    if base.migrated is not None:
+        raise InvalidStateError(
+            f"{session.store.url}: a migration is pending, which a saved manifest would leave out: begin() commits it, "
+            "restore() gives it up"
+        )
+    if base.parent is not None and base.parent.id == checkpoint:
+        now = (await read_head(session.store)).committed
+        if now is not None and now.id == checkpoint:
+            return checkpoint
+    if checkpoint.sequence <= base.head.sequence:
+        return await rollback(session, CheckpointSelector.parse(checkpoint))
+    meter = session.reports.meter()
+    with meter.blocking():
+        return await _commit_saved(session, base, checkpoint, meter)
+
+
+async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, meter: Meter) -> CheckpointId:
+    """Check a saved manifest and all objects that it names, then commit it with one swap."""
+    async with session.lock:
+        try:
+            ref, found = await metadata.find_manifest(session.store, checkpoint)
+        except ObjectNotFoundError:
+            raise CheckpointNotFoundError(
+                f"{session.store.url}: no manifest of {checkpoint}: save_manifest() first"
+            ) from None
+        try:
+            manifest = await metadata.load_operators(session.store, session.host, found)
+            _check_attempt(session, base.parent, base.manifest, manifest)
+            await _check_written(session, manifest)
+        except ObjectNotFoundError as error:
+            # On the version that was restored nobody has cleaned up, so the object was never written.
+            if (await read_head(session.store)).version == base.head.version:
+                raise InvalidStateError(
+                    f"{session.store.url}: {checkpoint} names an object that was never written ({error}): write all "
+                    "that a manifest names before it is committed, or begin another attempt"
+                ) from None
+            raise ConflictError(
+                f"{session.store.url}: what {checkpoint} names was cleaned up, as others moved on meanwhile: "
+                f"it was not committed ({error}); call restore() and go on from there"
+            ) from None
+
+        async def plan(head: Head, pointer: Pointer) -> Pointer:
+            if head.prepared != ref:
+                refuse_prepared(session, head.prepared)
+            return replace(pointer, committed=ref, prepared=None)
+
+        meter.operators = await session.host.run(lambda: written(manifest, base.manifest))
+        with session.reports.committing(meter, checkpoint, manifest.epoch):
+            head = await session.swap_pointer(base, ref, plan)
+        session.rebase_on_commit(head, ref, manifest)
+        return checkpoint
+
+
+def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None, manifest: Manifest) -> None:
+    """Raise unless a saved manifest may be committed.
+
+    It has to follow the parent, and to name only objects of the parent and objects written for it.
+    """
+    expected = 1 if parent is None else parent.id.sequence + 1
+    if manifest.parent != parent or manifest.id.sequence != expected:
+        raise InvalidStateError(
+            f"{session.store.url}: {manifest.id} has parent {manifest.parent and manifest.parent.id}, but "
+            f"{parent and parent.id} was restored: save it again on top of that, under a new id"
+        )
+    known = metadata.objects_of(parent, before) if parent is not None and before is not None else set()
+    for path in metadata.objects_of(Ref(manifest.id, ""), manifest) - known:
+        if object_paths.owner(path) != manifest.id:
+            raise IllegalArgumentError(f"{path}: neither of the parent nor written for {manifest.id}")
+    for name, operator in manifest.operators.items():
+        for artifact in {artifact for chain in operator.chains.values() for artifact in chain}:
+            written = object_paths.parse_artifact(artifact.path)
+            if written.id == manifest.id and written.operator != name:
+                raise IllegalArgumentError(f"{artifact.path}: was written for {written.operator!r}, not for {name!r}")
+
+
+async def _check_written(session: Session, manifest: Manifest) -> None:
+    """Read the last byte of every object that the attempt wrote.
+
+    A saved manifest may name what was never written.
+    """
+    chains = (chain for operator in manifest.operators.values() for chain in operator.chains.values())
+    sizes = {artifact.path: artifact.size for chain in chains for artifact in chain}
+
+    async def check(path: str, size: int) -> None:
+        if not size:
+            await session.store.get(path, limit=0)
+        elif not await session.store.get_range(path, size - 1, 1):
+            raise CorruptionError(f"{path}: expected {size} bytes, found fewer: begin another attempt")
+
+    await asyncio.gather(
+        *(check(path, size) for path, size in sizes.items() if object_paths.owner(path) == manifest.id)
+    )

@@ -1,0 +1,188 @@
+"""A plan lists every object once, deletes nothing, and can be saved and loaded."""
+
+import gc
+import json
+import re
+import sys
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from pyspark_checkpointer import RetentionPolicy, runtime
+from pyspark_checkpointer.admin.retention.classifier import PlanRow
+from pyspark_checkpointer.admin.retention.plan import Plan, Spool
+from pyspark_checkpointer.errors import CheckpointError, CorruptionError, StalePlanError
+from pyspark_checkpointer.manifests import object_paths
+from tests.admin.retention.histories import LAST_TWO, NO_GRACE, garbage, mixed, with_clock
+from tests.world import World, attempt, line, put
+
+
+def test_a_plan_says_that_it_is_too_soon(world: World) -> None:
+    client = world.actor()
+    clock = with_clock(client)
+    policy = RetentionPolicy(keep_last=1, grace=timedelta(minutes=80))
+    line(client, 3)
+    client.clean(policy)
+    line(client, 2)
+    plan = client.plan(policy)
+    assert plan.retired == ()
+    assert "every eighth" in str(plan.note)
+    clock.time += timedelta(minutes=10)
+    assert len(client.plan(policy).retired) == 2
+
+
+def test_a_plan_has_every_object_once_and_deletes_nothing(world: World) -> None:
+    client = world.actor()
+    ids = mixed(client, 6)
+    client.savepoint("second", ids[1])
+    attempt(client, b"abandoned").prepare().abort()
+    put(client, b"7")
+    runtime.run_sync(world.store.put("progress/group/0", b"42"))
+    runtime.run_sync(world.store.put("notes.txt", b"mine"))
+    before = {entry.path: entry.size for entry in runtime.run_sync(world.store.list(""))}
+    client.faults.forget()
+    plan = client.plan(RetentionPolicy(keep_last=2))
+    assert not {"swap", "put", "delete", "discard"} & client.faults.counts.keys()
+    rows = [*plan]
+    assert {row.path: row.size for row in rows} == before
+    assert len(rows) == len(before)
+    totals: Counter[Any] = Counter()
+    for row in rows:
+        totals[row.action] += row.size
+    for action, size in totals.items():
+        assert plan.total(action).bytes == size
+    by_path = {row.path: row for row in rows}
+    assert by_path["notes.txt"].action == by_path["progress/group/0"].action == "keep"
+    assert "not of the format" in by_path["notes.txt"].reason
+    assert by_path[object_paths.manifest(ids[1])].reason == "savepoint 'second'"
+    assert by_path[object_paths.manifest(ids[2])].action == "later"
+    assert by_path[object_paths.manifest(ids[2])].referenced_by == str(ids[2])
+    assert {row.reason for row in rows if row.action == "delete"} == {"no live checkpoint names it"}
+    assert [c.id for c in plan.checkpoints if not c.keep] == [ids[0], *ids[2:5]]
+
+
+def test_a_row_names_the_strongest_of_those_that_need_an_object(world: World) -> None:
+    client = world.actor()
+    ids = mixed(client, 6)
+    client.savepoint("first", ids[0])
+    rows = {row.path: row for row in client.plan(RetentionPolicy(keep_last=1))}
+    (shared,) = [path for path in rows if path.startswith(f"artifacts/shared/0/{ids[0]}")]
+    assert (rows[shared].referenced_by, rows[shared].reference_count, rows[shared].action) == (str(ids[0]), 3, "keep")
+    (newest,) = [path for path in rows if path.startswith(f"artifacts/shared/0/{ids[3]}")]
+    assert (rows[newest].referenced_by, rows[newest].reference_count, rows[newest].reason) == (
+        str(ids[5]),
+        3,
+        "committed",
+    )
+
+
+def test_a_saved_plan_is_the_same_plan(world: World, tmp_path: Path) -> None:
+    client = world.actor()
+    mixed(client, 9)
+    plan = client.plan(LAST_TWO)
+    plan.save(tmp_path / "plan")
+    loaded = Plan.load(tmp_path / "plan")
+    assert [*loaded] == [*plan]
+    assert [*loaded] == [*plan], "as often as wanted"
+    assert (loaded.totals, loaded.checkpoints, loaded.retired) == (plan.totals, plan.checkpoints, plan.retired)
+    assert client.apply(loaded).deleted == plan.total("delete")
+    assert garbage(world) == set()
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "cut", "flipped", "version", "root", "sums", "deep", "long"])
+def test_a_file_that_is_no_plan_is_refused_by_name(world: World, tmp_path: Path, damage: str) -> None:
+    client = world.actor()
+    mixed(client, 3)
+    file = tmp_path / "plan"
+    client.plan(LAST_TWO).save(file)
+    data = file.read_bytes()
+    body = data.index(b"\n") + 1
+    file.write_bytes(
+        {
+            "empty": b"",
+            "text": b"rm -rf",
+            "cut": data[: body + 30],
+            "flipped": data[:body] + bytes([data[body] ^ 255]) + data[body + 1 :],
+            "root": data.replace(json.dumps(client.root).encode(), b'["plan"]'),
+            "sums": re.sub(rb'"totals": \[\[("\w+", "[^"]+"), \d+', rb'"totals": [[\1, "x"', data, count=1),
+            "deep": data[:body] + zstandard.compress(b"[" * 100_000),
+            "long": data[:body] + zstandard.compress(b" " * (64 << 20)),
+            "version": data.replace(b'"plan_version": 1', b'"plan_version": 2'),
+        }[damage]
+    )
+    before = world.objects()
+    with pytest.raises(CorruptionError, match="plan"):
+        client.apply(Plan.load(file))
+    assert world.objects() == before
+
+
+def test_a_plan_from_a_file_cannot_delete_what_is_live(world: World, tmp_path: Path) -> None:
+    """Somebody edited it; its nonce is still that of `_latest`."""
+    client = world.actor()
+    mixed(client, 4)
+    file = tmp_path / "plan"
+    plan = client.plan(NO_GRACE)
+    plan.save(file)
+    head = file.read_bytes().partition(b"\n")[0] + b"\n"
+    rows = b"".join(json.dumps(row._replace(action="delete")).encode() + b"\n" for row in plan)
+    before = world.objects()
+    file.write_bytes(head + zstandard.compress(rows))
+    with pytest.raises(CorruptionError, match="not what it says in sum"):
+        Plan.load(file)
+    file.write_bytes(head.replace(b'["keep", ', b'["delete", ') + zstandard.compress(rows))
+    with pytest.raises(StalePlanError):
+        client.apply(Plan.load(file))
+    assert world.objects() == before
+
+
+def test_a_plan_from_a_file_touches_nothing_without_a_pointer(world: World, tmp_path: Path) -> None:
+    client = world.actor()
+    mixed(client, 4)
+    file = tmp_path / "plan"
+    client.plan(LAST_TWO).save(file)
+    file.write_bytes(file.read_bytes().replace(b'"nonce": "', b'"nonce": null, "was": "', 1))
+    world.delete("_latest")
+    before = world.objects()
+    with pytest.raises(StalePlanError, match="no _latest"):
+        client.apply(Plan.load(file))
+    assert world.objects() == before
+
+
+def test_the_rows_of_a_plan_go_with_it(world: World) -> None:
+    client = world.actor()
+    line(client, 2)
+    plan = client.plan()
+    file = Path(str(plan._file))
+    assert file.exists()
+    del plan
+    assert not file.exists()
+
+
+def test_a_plan_that_failed_leaves_no_file(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    client = world.actor(retries=False)
+    line(client, 2)
+    client.faults.fail("leftovers")
+    with pytest.raises(CheckpointError):
+        client.plan()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_rows_of_a_plan_leave_nothing_in_memory() -> None:
+    def spool() -> None:
+        with Spool() as rows:
+            rows.extend(PlanRow(f"artifacts/op/{n}", n, "keep", "live", None, 1) for n in range(100))
+        Path(rows.path).unlink()
+
+    for _ in range(20):
+        spool()
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(500):
+        spool()
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 250

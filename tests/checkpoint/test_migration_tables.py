@@ -1,0 +1,145 @@
+"""Migrate tables: columns come and go, and small partitions share an object."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from pyspark_checkpointer import compaction
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests import codecs
+from pyspark_checkpointer.manifests.model import Operator
+from pyspark_checkpointer.table import migration
+from pyspark_checkpointer.table.schema import TableSchema
+from tests.checkpoint.migrations import CHANGES, ROWS, SCHEMA, double, old_job, restored, rows_of, write_rows
+from tests.world import Actor, World
+
+
+@pytest.fixture
+def client(world: World) -> Actor:
+    return old_job(world)
+
+
+def test_a_table_that_was_transformed_can_be_extended_in_the_same_checkpoint(world: World, client: Actor) -> None:
+    """Tasks read the table by themselves, so it is in the store before the callback runs."""
+    restored(client, **CHANGES)
+    with client.begin() as cp:
+        operator = cp.writer.operator("totals")
+        assert operator is not None
+        assert {a.path for chain in operator.chains.values() for a in chain} <= world.objects("artifacts/totals/")
+        write_rows(client, cp, {3: 5}, "totals")
+    assert rows_of(restored(world.actor()), "totals")[3] == 65
+
+
+def test_columns_come_and_go_and_are_recorded(world: World, client: Actor) -> None:
+    def evolve(rows: pa.Table) -> pa.Table:
+        rows = rows.filter(pc.greater(rows["k"], 4))
+        count = pc.cast(rows["n"], pa.float64())
+        tags = pa.array([["a"]] * rows.num_rows, pa.list_(pa.string()))
+        return pa.table({"tags": tags, "k": rows["k"], "n": count})
+
+    found = restored(client, transform={"rows": evolve})
+    wanted = [{"k": key, "tags": ["a"], "n": float(value)} for key, value in ROWS.items() if key > 4]
+    assert sorted(found.table("rows").to_pylist(), key=lambda row: row["k"]) == wanted
+    with client.begin():
+        pass
+    found = restored(world.actor())
+    assert sorted(found.table("rows").to_pylist(), key=lambda row: row["k"]) == wanted
+    assert found.manifest is not None
+    array = {"type": "array", "elementType": "string", "containsNull": True}
+    assert found.manifest.operators["rows"].schema == {
+        "columns": [
+            {"id": 1, "name": "k", "type": "long", "role": "key"},
+            {"id": 3, "name": "tags", "type": array, "role": "last"},
+            {"id": 4, "name": "n", "type": "double", "role": "sum"},
+        ],
+        "next_id": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "role"),
+    [
+        (lambda rows: rows.rename_columns(["k", "total"]), "sum"),
+        (lambda rows: pa.table({"k": rows["k"], "total": rows["n"]}), "last"),
+        (lambda rows: _with_field(rows, pa.field("total", pa.int64(), metadata={"combine": "max"})), "max"),
+        (lambda rows: _with_field(rows, pa.field("n", pa.int64(), metadata={"combine": "last"})), "last"),
+    ],
+    ids=["renamed", "made", "said", "said of an old one"],
+)
+def test_a_column_is_combined_as_before_or_as_its_field_says(
+    world: World, client: Actor, change: Callable[[pa.Table], pa.Table], role: str
+) -> None:
+    restored(client, transform={"rows": change})
+    with client.begin():
+        pass
+    found = restored(world.actor())
+    assert found.manifest is not None
+    schema = TableSchema.from_json("rows", found.manifest.operators["rows"].schema)
+    assert [column.role for column in schema.columns] == ["key", role]
+    assert sorted(row[schema.names[1]] for row in found.table("rows").to_pylist()) == [*ROWS.values()]
+
+
+def _with_field(rows: pa.Table, field: pa.Field) -> pa.Table:
+    return pa.table({"k": rows["k"], field.name: rows["n"]}, schema=pa.schema([("k", pa.int64()), field]))
+
+
+def test_small_partitions_share_an_object(world: World, client: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones do, as in a job; large ones have an object of their own."""
+    before = world.objects("artifacts/rows/")
+    restored(client, transform={"rows": double})
+    with client.begin():
+        pass
+    assert len(world.objects("artifacts/rows/") - before) == 1
+    monkeypatch.setattr(compaction, "SMALL_PARTITION", 10)
+    monkeypatch.setattr(migration, "PACK", 1)
+    before = world.objects("artifacts/rows/")
+    restored(client, transform={"rows": double})
+    with client.begin():
+        pass
+    assert len(world.objects("artifacts/rows/") - before) == 4
+    assert rows_of(restored(world.actor()), "rows") == {key: 4 * value for key, value in ROWS.items()}
+    assert world.actor().verify()
+
+
+def test_a_table_without_rows_gets_its_new_columns(world: World) -> None:
+    client = world.actor()
+    with client.begin() as cp:
+        cp.writer.put_operator(
+            "rows", Operator(4, codecs.PARQUET.partitioner, codecs.PARQUET.name, {}, SCHEMA.to_json())
+        )
+    restored(client, transform={"rows": lambda rows: rows.append_column("x", pa.nulls(0, pa.string()))})
+    with client.begin():
+        pass
+    assert restored(world.actor()).table("rows").schema.names == ["k", "n", "x"]
+
+
+def test_columns_have_to_be_the_same_in_every_partition(client: Actor) -> None:
+    seen: list[int] = []
+
+    def fickle(rows: pa.Table) -> pa.Table:
+        seen.append(rows.num_rows)
+        return rows if len(seen) < 3 else rows.append_column("x", rows["n"])
+
+    with pytest.raises(
+        IllegalArgumentError, match=r"partition 2: .* k int64, n int64 sum, x int64, but k int64, n int64 sum"
+    ):
+        client.restore(transform={"rows": fickle})
+    seen.clear()
+
+    def forgets_how_it_combines(rows: pa.Table) -> pa.Table:
+        seen.append(rows.num_rows)
+        rows = rows.rename_columns(["k", "total"])
+        return rows if len(seen) < 3 else pa.table({"k": rows["k"], "total": rows["total"]})
+
+    with pytest.raises(IllegalArgumentError, match=r"partition 2: .* total int64, but k int64, total int64 sum"):
+        client.restore(transform={"rows": forgets_how_it_combines})
+
+
+def test_parquet_that_is_no_table_is_not_transformed(world: World) -> None:
+    client = world.actor()
+    with client.begin() as cp:
+        cp.writer.put_operator("x", Operator(1, "explicit", codecs.PARQUET.name))
+    with pytest.raises(IllegalArgumentError, match=r"'x': is .*, not a table"):
+        client.restore(transform={"x": lambda rows: rows})
