@@ -32,7 +32,7 @@ from pyspark_checkpointer.spark.read import version_of
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.opening import key_table
 from pyspark_checkpointer.table.parquet import LEVEL
-from pyspark_checkpointer.table.reader import Reader
+from pyspark_checkpointer.table.reader import TableReader
 
 PARTITIONS = 8
 CHANGED = 100_000
@@ -111,7 +111,7 @@ class Root:
         for keys in (range(size // 2, size // 2 + 1000), some, some[:1]):
             wanted = key_table(version, [{"key": key} for key in keys])
             numbers = np.array(partitions_of(wanted, version.schema, version.partitions))
-            reader = Reader(session.store, session.host, version.only(sorted(set(numbers.tolist()))))
+            reader = TableReader(session.store, session.host, version.only(sorted(set(numbers.tolist()))))
             found = sum(run_sync(reader.rows(p, wanted.filter(pa.array(numbers == p)))).num_rows for p in set(numbers))
             if found != len(keys):
                 raise AssertionError(f"{len(keys)} keys were written, {found} found")

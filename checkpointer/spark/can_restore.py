@@ -11,7 +11,7 @@ from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
 from pyspark_checkpointer.spark.arguments import check_combine, check_key, check_num_partitions, check_schema
 from pyspark_checkpointer.spark.read import Root
 from pyspark_checkpointer.storage import Fencing
-from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.reader import TableVersion
 from pyspark_checkpointer.table.schema import Combine, extended_schema, first_schema, needs_rescale
 from pyspark_checkpointer.table.types import show_type
 
@@ -66,7 +66,7 @@ def can_restore(
         except CheckpointError as error:
             return Compatibility(reason=str(error))
         return Compatibility((f"table {operator!r} is created",))
-    version = Version.of(operator, known)
+    version = TableVersion.of(operator, known)
     old = version.schema
     if combine is None:
         combine = {c.name: c.role for c in old.values if c.role != "last"}  # type: ignore[misc]

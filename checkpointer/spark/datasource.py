@@ -18,7 +18,7 @@ from pyspark_checkpointer.spark.interpreter import offer
 from pyspark_checkpointer.spark.read import restore, version_of
 from pyspark_checkpointer.spark.scan import batches_of, spread
 from pyspark_checkpointer.storage import absolute
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader, TableVersion
 from pyspark_checkpointer.table.types import whole_variants
 
 OPTIONS = ("path", "operator", "view", "id", "epoch", "savepoint", "columns", "storage_options", "fencing")
@@ -45,7 +45,7 @@ class CheckpointerSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._request = Request.of(options).pin()
+        self._request = ReadRequest.of(options).pin()
 
     @classmethod
     def name(cls) -> str:
@@ -58,11 +58,13 @@ class CheckpointerSource(DataSource):
         return struct_of(version.schema.choose(version.name, self._request.columns or None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return TableReader(self._request, schema) if self._request.view is None else ViewReader(self._request)
+        return (
+            TableSourceReader(self._request, schema) if self._request.view is None else ViewSourceReader(self._request)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReadRequest:
     """The options of a scan, checked."""
 
     root: str
@@ -76,7 +78,7 @@ class Request:
     fencing: Any
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> "Request":
+    def of(cls, options: Mapping[str, str]) -> "ReadRequest":
         given = {name.lower(): value for name, value in options.items()}
         if any(name.startswith("option.") for name in given):  # how a catalog keeps the options of a table
             raise IllegalArgumentError(
@@ -121,7 +123,7 @@ class Request:
     def restore(self) -> Restored:
         return restore(self.client(), self.id, self.epoch, self.savepoint)
 
-    def pin(self) -> "Request":
+    def pin(self) -> "ReadRequest":
         """Choose the checkpoint of a table for good. Views of the store itself look at it whenever they are read."""
         if self.view is not None:
             return self
@@ -133,14 +135,14 @@ class PartitionRead(InputPartition):
     """Some partitions of the one version that a scan is pinned to."""
 
     checkpoint: CheckpointId | None
-    version: Version
+    version: TableVersion
     partitions: list[int]
 
 
-class TableReader(DataSourceReader):
+class TableSourceReader(DataSourceReader):
     """Plan the scan of the checkpoint that the source chose; the tasks read nothing but what was planned."""
 
-    def __init__(self, request: Request, schema: StructType) -> None:
+    def __init__(self, request: ReadRequest, schema: StructType) -> None:
         self._request = request
         self._schema = schema
         self._columns = schema.fieldNames()
@@ -161,7 +163,7 @@ class TableReader(DataSourceReader):
                 "meanwhile: make it again"
             ) from None
 
-    def _check_schema(self, version: Version) -> None:
+    def _check_schema(self, version: TableVersion) -> None:
         """Refuse a schema of the caller's own, as of `spark.read.schema(…)`, that the table does not have."""
         now = {field.name: field.dataType for field in struct_of(list(version.schema.columns))}
         for asked in self._schema:
@@ -174,7 +176,7 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, PartitionRead)
         session = self._request.client()._session
-        reader = Reader(session.store, session.host, partition.version, self._columns)
+        reader = TableReader(session.store, session.host, partition.version, self._columns)
         for number in partition.partitions:
             for batch in batches_of(session, partition.checkpoint, reader, number):
                 yield from whole_variants(pa.Table.from_batches([batch])).to_batches()
@@ -183,10 +185,10 @@ class TableReader(DataSourceReader):
 # ---- views -----------------------------------------------------------------------------------------------------------
 
 
-class ViewReader(DataSourceReader):
+class ViewSourceReader(DataSourceReader):
     """A few rows about the store itself, read in one task."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ReadRequest) -> None:
         self._request = request
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -197,7 +199,7 @@ class ViewReader(DataSourceReader):
         yield from VIEWS[self._request.view][1](self._request)
 
 
-def _checkpoints(request: Request) -> Iterator[tuple[Any, ...]]:
+def _checkpoints(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
     client = request.client()
     names = {savepoint.id: savepoint.name for savepoint in client.savepoints()}
     latest = client.read_latest()
@@ -221,7 +223,7 @@ def _checkpoints(request: Request) -> Iterator[tuple[Any, ...]]:
         )
 
 
-def _artifacts(request: Request) -> Iterator[tuple[Any, ...]]:
+def _artifacts(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
     restored = request.restore()
     assert restored.manifest is not None
     for name, operator in sorted(restored.manifest.operators.items()):
@@ -243,13 +245,13 @@ def _artifacts(request: Request) -> Iterator[tuple[Any, ...]]:
                 )
 
 
-def _positions(request: Request) -> Iterator[tuple[Any, ...]]:
+def _positions(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
     restored = request.restore()
     for source, position in sorted(restored.positions.items()):
         yield str(restored.id), restored.epoch, source, json.dumps(position, sort_keys=True)
 
 
-VIEWS: dict[str, tuple[str, Callable[[Request], Iterator[tuple[Any, ...]]]]] = {
+VIEWS: dict[str, tuple[str, Callable[[ReadRequest], Iterator[tuple[Any, ...]]]]] = {
     "checkpoints": (
         "id string, epoch bigint, created timestamp, parent string, latest boolean, savepoint string, query_id string, "
         "run_id string, batch_id bigint, operators array<string>, bytes bigint",

@@ -18,7 +18,7 @@ from pyspark_checkpointer.spark.dataframes import quote
 from pyspark_checkpointer.spark.interpreter import use_driver_python
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.storage import Fencing
-from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.reader import TableVersion
 from pyspark_checkpointer.table.types import is_wider, plain_type
 
 Root = str | os.PathLike[str]
@@ -192,11 +192,11 @@ def restore(client: Checkpointer, id: CheckpointId | str | None, epoch: int | No
     return restored
 
 
-def version_of(restored: Restored, operator: str) -> Version:
+def version_of(restored: Restored, operator: str) -> TableVersion:
     """Return a table of a checkpoint."""
     assert restored.manifest is not None
     found = restored.manifest.operators.get(operator)
     if found is None:
         names = ", ".join(sorted(restored.manifest.operators)) or "none"
         raise OperatorNotFoundError(f"operator {operator!r}: {restored.id} has {names}")
-    return Version.of(operator, found)
+    return TableVersion.of(operator, found)

@@ -18,7 +18,7 @@ from pyspark_checkpointer.spark.dataframes import keys_of, map_batches, rows_of,
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.table import wide
 from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader, TableVersion
 from pyspark_checkpointer.table.schema import PARTITION
 from pyspark_checkpointer.table.writer import split
 
@@ -36,7 +36,7 @@ class ReadTask:
 
     root: TaskRoot
     checkpoint: CheckpointId | None
-    version: Version
+    version: TableVersion
     groups: list[list[int]]
     columns: list[str] | None
 
@@ -47,13 +47,13 @@ class ReadTask:
 
     def read(self, group: int) -> Iterator[pa.RecordBatch]:
         session = self.root.open()._session
-        reader = Reader(session.store, session.host, self.version.only(self.groups[group]), self.columns)
+        reader = TableReader(session.store, session.host, self.version.only(self.groups[group]), self.columns)
         for partition in self.groups[group]:
             yield from batches_of(session, self.checkpoint, reader, partition)
 
 
 def batches_of(
-    session: Session, checkpoint: CheckpointId | None, reader: Reader, partition: int
+    session: Session, checkpoint: CheckpointId | None, reader: TableReader, partition: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a partition as they are read and merged, a piece at a time, in batches that Spark can take."""
     pieces = reader.pieces(partition)
@@ -71,7 +71,7 @@ def scan(
     spark: SparkSession,
     client: Checkpointer,
     checkpoint: CheckpointId | None,
-    version: Version,
+    version: TableVersion,
     columns: Sequence[str] | None = None,
     partitions: Sequence[int] | None = None,
 ) -> DataFrame:
@@ -105,7 +105,7 @@ def lookup(
     spark: SparkSession,
     client: Checkpointer,
     checkpoint: CheckpointId | None,
-    version: Version,
+    version: TableVersion,
     keys: DataFrame,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
@@ -122,7 +122,7 @@ class LookupTask:
 
     root: TaskRoot
     checkpoint: CheckpointId | None
-    version: Version
+    version: TableVersion
     columns: list[str] | None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -134,14 +134,14 @@ class LookupTask:
         version = self.version.only(rows[PARTITION].unique().to_pylist())
         key = self.version.schema.key
         sought = rows.select(key).cast(pa.schema([self.version.schema.arrow().field(name) for name in key]))
-        reader = Reader(session.store, session.host, version, self.columns, sought)
+        reader = TableReader(session.store, session.host, version, self.columns, sought)
         for partition, part in split(sought.append_column(PARTITION, rows[PARTITION])):
             keys = part.select(key)
             matched = run_sync(explaining(session, self.checkpoint, lambda p=partition, k=keys: reader.rows(p, k)))  # type: ignore[misc]
             yield from small_batches(matched)
 
 
-def _shown(version: Version, columns: Sequence[str] | None) -> StructType:
+def _shown(version: TableVersion, columns: Sequence[str] | None) -> StructType:
     """Return the schema of what is read: all columns, or those asked for in the order asked for."""
     if columns is not None:
         check_names(f"table {version.name!r}: columns", columns)

@@ -34,9 +34,9 @@ from pyspark_checkpointer.spark.arguments import (
 from pyspark_checkpointer.spark.dataframes import Work, fields_of, has_unique_keys, keys_of, map_batches, rows_of
 from pyspark_checkpointer.spark.scan import each, lookup, scan, spread
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.spark.write_tasks import RESULT, CompactTask, WriteTask, Written
+from pyspark_checkpointer.spark.write_tasks import RESULT, CompactTask, TaskOutput, WriteTask
 from pyspark_checkpointer.table import kept, merge, wide
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader, TableVersion
 from pyspark_checkpointer.table.schema import (
     DELETE,
     MERGE,
@@ -48,7 +48,7 @@ from pyspark_checkpointer.table.schema import (
     needs_rescale,
     next_schema,
 )
-from pyspark_checkpointer.table.writer import Writer, on_top, rewrite
+from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite
 
 PARTITIONS = 16
 """Partitions of a table unless told otherwise."""
@@ -100,7 +100,7 @@ class TableState(NotPicklable):
         if num_partitions is not None:
             check_num_partitions(f"table {name!r}", num_partitions)
         known = draft.operator(name)
-        self._version = None if known is None else Version.of(name, known)
+        self._version = None if known is None else TableVersion.of(name, known)
         old = PARTITIONS if self._version is None else self._version.partitions
         self._partitions = old if num_partitions is None else num_partitions
         if self._version is not None and self._version.schema.key != self._key:
@@ -111,7 +111,9 @@ class TableState(NotPicklable):
         self._changed = False
         if self._version is None and schema is not None:
             fields = [field.jsonValue() for field in check_schema(name, schema).fields]
-            self._version = Version(name, first_schema(name, fields, self._key, self._combine), self._partitions, {})
+            self._version = TableVersion(
+                name, first_schema(name, fields, self._key, self._combine), self._partitions, {}
+            )
 
     # ---- what the callback says ----------------------------------------------------------------------------------
 
@@ -199,7 +201,7 @@ class TableState(NotPicklable):
     def _frame(self, verb: str, given: object) -> DataFrame:
         return check_frame(f"table {self._name!r}: {verb}()", given)
 
-    def _existing(self) -> Version:
+    def _existing(self) -> TableVersion:
         if self._version is None:
             raise IllegalArgumentError(
                 f"table {self._name!r}: nothing was written to it yet: its columns are not known: open it with schema=…"
@@ -214,7 +216,7 @@ class TableState(NotPicklable):
         return go_on(self._name, self._version.schema, fields, self._key, self._combine)
 
     def _write(self, rows: DataFrame, schema: TableSchema, change: int, *, clear: bool) -> None:
-        version = self._version or Version(self._name, schema, self._partitions, {})
+        version = self._version or TableVersion(self._name, schema, self._partitions, {})
         if not clear and (needs_rescale(version.schema, schema) or version.partitions != self._partitions):
             self._rescale(schema)
             version = self._existing()
@@ -236,10 +238,10 @@ class TableState(NotPicklable):
             for partition, delta in deltas.items():
                 if below is None or partition in below:
                     chains[partition] = on_top(chains.get(partition, ()), delta)
-        self._version = Version(self._name, schema, self._partitions, chains)
+        self._version = TableVersion(self._name, schema, self._partitions, chains)
         self._changed = True
 
-    def _pack(self, written: list[Written], schema: TableSchema, only: set[int] | None) -> dict[int, Artifact]:
+    def _pack(self, written: list[TaskOutput], schema: TableSchema, only: set[int] | None) -> dict[int, Artifact]:
         """Write what the tasks left to the driver as one object, or what it has of some partitions only."""
         parts = [pa.ipc.open_stream(found.rows).read_all() for found in written if found.rows]
         if not parts:
@@ -266,7 +268,7 @@ class TableState(NotPicklable):
         chains = dict(version.chains)
         if here:
             session = self._client._session
-            reader = Reader(session.store, session.host, version.only(here))
+            reader = TableReader(session.store, session.host, version.only(here))
             nearby = {partition: keep[partition] for partition in here}
             with self._draft.meter.blocking():
                 chains |= run_sync(rewrite(reader, self._writer(version.schema), version.chains, nearby))
@@ -278,7 +280,7 @@ class TableState(NotPicklable):
                 chains |= found.chains
         if keep:
             chains = {partition: chain for partition, chain in chains.items() if chain}
-            self._version = Version(self._name, version.schema, version.partitions, chains)
+            self._version = TableVersion(self._name, version.schema, version.partitions, chains)
             self._changed = True
 
     def _rescale(self, schema: TableSchema) -> None:
@@ -290,17 +292,17 @@ class TableState(NotPicklable):
         else:
             self._version, self._changed = replace(version, partitions=self._partitions), True
 
-    def _writer(self, schema: TableSchema) -> Writer:
+    def _writer(self, schema: TableSchema) -> TableWriter:
         session = self._client._session
-        return Writer(session.store, session.host, self._draft.id, self._name, schema)
+        return TableWriter(session.store, session.host, self._draft.id, self._name, schema)
 
     @property
     def _root(self) -> TaskRoot:
         return TaskRoot.of(self._client, self._spark)
 
-    def _run(self, frame: DataFrame, work: Work) -> list[Written]:
+    def _run(self, frame: DataFrame, work: Work) -> list[TaskOutput]:
         results = map_batches(frame, work, RESULT).collect()
-        written = [Written.load(bytes(row["written"])) for row in results]
+        written = [TaskOutput.load(bytes(row["written"])) for row in results]
         for found in written:
             if found.refused is not None:
                 raise found.refused

@@ -22,15 +22,15 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.table import kept, merge, wide
 from pyspark_checkpointer.table.hashing import check_partitions
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader, TableVersion
 from pyspark_checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
-from pyspark_checkpointer.table.writer import Writer, rewrite, split
+from pyspark_checkpointer.table.writer import TableWriter, rewrite, split
 
 RESULT = StructType([StructField("written", BinaryType())])
 
 
 @dataclass(slots=True)
-class Written:
+class TaskOutput:
     """What one task wrote; `rows` are few enough for the driver to write, `refused` is why nothing was."""
 
     snapshots: dict[int, Artifact] = field(default_factory=dict)
@@ -51,8 +51,8 @@ class Written:
         return pa.RecordBatch.from_pydict({"written": pa.array([pickle.dumps(self)], pa.binary())})
 
     @staticmethod
-    def load(data: bytes) -> "Written":
-        found: Written = pickle.loads(data)  # noqa: S301  # made by a task of this same job
+    def load(data: bytes) -> "TaskOutput":
+        found: TaskOutput = pickle.loads(data)  # noqa: S301  # made by a task of this same job
         return found
 
 
@@ -81,11 +81,11 @@ class WriteTask:
         if found:
             yield _tell(partial(self._write_all, pa.Table.from_batches(found)))
 
-    def _write_all(self, given: pa.Table) -> Written:
+    def _write_all(self, given: pa.Table) -> TaskOutput:
         with wide.explaining(self.table):
             return self._write(given)
 
-    def _write(self, given: pa.Table) -> Written:
+    def _write(self, given: pa.Table) -> TaskOutput:
         rows = self._changes(given)
         if self.schema.combines or self.change != MERGE:
             rows = merge.in_order(merge.consolidate(rows, self.schema, self.table), self.schema.key)
@@ -96,10 +96,10 @@ class WriteTask:
         context = TaskContext.get()
         assert context is not None
         if rows.nbytes <= self.inline // (context.partitionId() + 1):
-            return Written(rows=_stream(rows))
+            return TaskOutput(rows=_stream(rows))
         session = self.root.open()._session
-        writer = Writer(session.store, session.host, self.owner, self.table, self.schema)
-        written, small = Written(place=self.root.place), [rows]
+        writer = TableWriter(session.store, session.host, self.owner, self.table, self.schema)
+        written, small = TaskOutput(place=self.root.place), [rows]
         if self.whole:
             small = []
             for partition, part in split(rows):
@@ -133,7 +133,7 @@ class CompactTask:
 
     root: TaskRoot
     owner: CheckpointId
-    version: Version
+    version: TableVersion
     groups: list[list[int]]
     keep: dict[int, int]
 
@@ -142,20 +142,20 @@ class CompactTask:
             for group in batch.column(0).to_pylist():
                 yield _tell(partial(self._compact, self.groups[group]))
 
-    def _compact(self, partitions: list[int]) -> Written:
+    def _compact(self, partitions: list[int]) -> TaskOutput:
         session, version = self.root.open()._session, self.version.only(partitions)
-        reader = Reader(session.store, session.host, version)
-        writer = Writer(session.store, session.host, self.owner, version.name, version.schema)
+        reader = TableReader(session.store, session.host, version)
+        writer = TableWriter(session.store, session.host, self.owner, version.name, version.schema)
         keep = {partition: self.keep[partition] for partition in partitions}
-        return Written(chains=run_sync(rewrite(reader, writer, version.chains, keep)), place=self.root.place)
+        return TaskOutput(chains=run_sync(rewrite(reader, writer, version.chains, keep)), place=self.root.place)
 
 
-def _tell(work: Callable[[], Written]) -> pa.RecordBatch:
+def _tell(work: Callable[[], TaskOutput]) -> pa.RecordBatch:
     """Return what a task wrote, or why it may not: no failure of the task, as another attempt would end alike."""
     try:
         return work().dump()
     except (IllegalArgumentError, InvalidStateError) as error:
-        return Written(refused=type(error)(str(error))).dump()
+        return TaskOutput(refused=type(error)(str(error))).dump()
 
 
 def _stream(rows: pa.Table) -> bytes:

@@ -14,10 +14,10 @@ from pyspark_checkpointer.storage.overlay import OverlayStore
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.merge import check_unique, in_order, show_key
 from pyspark_checkpointer.table.opening import partition_reader
-from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.reader import TableVersion
 from pyspark_checkpointer.table.schema import CHANGE, FIELD_ID, MERGE, OWN, PARTITION, TableSchema, migrated_schema
 from pyspark_checkpointer.table.types import spark_type
-from pyspark_checkpointer.table.writer import Writer, on_top
+from pyspark_checkpointer.table.writer import TableWriter, on_top
 
 COMBINE = b"combine"
 """Metadata of a field that a transform returns: how the column is combined from now on."""
@@ -34,7 +34,7 @@ async def transform(
     A table without rows is transformed once all the same, for its columns.
     """
     operator, host = snapshot.operator(old), snapshot.session.host
-    version = Version.of(old, operator)
+    version = TableVersion.of(old, operator)
     task = _Task(new, version, function)
     rows = partition_reader(snapshot, old, sorted(version.chains))
     chains: dict[int, Chain] = {}
@@ -43,7 +43,7 @@ async def transform(
 
     async def write_small() -> None:
         if small:
-            packed = await Writer(store, host, owner, new, task.schema).pack(pa.concat_tables(small))
+            packed = await TableWriter(store, host, owner, new, task.schema).pack(pa.concat_tables(small))
             chains.update((partition, on_top((), delta)) for partition, delta in packed.items())
             small.clear()
 
@@ -51,7 +51,7 @@ async def transform(
         given = await rows(partition)
         made = await host.call(lambda p=partition, g=given: task.run(p, g))  # type: ignore[misc]
         if not is_small(made.num_rows, made.nbytes):
-            writer = Writer(store, host, owner, new, task.schema)
+            writer = TableWriter(store, host, owner, new, task.schema)
             chains[partition] = (await writer.snapshot(partition, made),)
         elif made.num_rows:
             small.append(_as_changes(made, partition))
@@ -77,7 +77,7 @@ def _as_changes(rows: pa.Table, partition: int) -> pa.Table:
 class _Task:
     """One table: what its first partition became says how all have to be."""
 
-    def __init__(self, name: str, version: Version, function: Transform) -> None:
+    def __init__(self, name: str, version: TableVersion, function: Transform) -> None:
         self._name = name
         self._version = version
         self._function = function

@@ -11,7 +11,7 @@ from pyarrow import Table
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, explaining
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table.hashing import partitions_of
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader, TableVersion
 
 Keys = Sequence[Mapping[str, Any]]
 """Keys as rows: for each key column its value."""
@@ -22,7 +22,7 @@ __all__ = ["Keys", "Table", "key_table", "partition_reader", "read"]
 
 async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | None, keys: Keys | None) -> Table:
     """Return all rows of a table, or those with the keys given, merged and verified."""
-    version = Version.of(name, snapshot.operator(name))
+    version = TableVersion.of(name, snapshot.operator(name))
     session = snapshot.session
     wanted: dict[int, pa.Table | None] = dict.fromkeys(range(version.partitions))
     sought = None
@@ -30,7 +30,7 @@ async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | N
         sought = key_table(version, keys)
         numbers = pa.array(partitions_of(sought, version.schema, version.partitions), pa.int32())
         wanted = {p: sought.filter(pc.equal(numbers, p)) for p in sorted(set(numbers.to_pylist()))}
-    reader = Reader(snapshot.store, session.host, version.only(list(wanted)), columns, sought)
+    reader = TableReader(snapshot.store, session.host, version.only(list(wanted)), columns, sought)
 
     async def load() -> list[pa.Table]:
         return await asyncio.gather(*(reader.rows(partition, some) for partition, some in wanted.items()))
@@ -44,8 +44,8 @@ def partition_reader(
 ) -> Callable[[int], Coroutine[Any, Any, Table]]:
     """Return what reads one partition after the other; an object that several share is fetched once."""
     session = snapshot.session
-    version = Version.of(name, snapshot.operator(name)).only(partitions)
-    reader = Reader(snapshot.store, session.host, version)
+    version = TableVersion.of(name, snapshot.operator(name)).only(partitions)
+    reader = TableReader(snapshot.store, session.host, version)
     checkpoint = snapshot.manifest.id if snapshot.manifest else None
 
     async def rows(partition: int) -> Table:
@@ -54,7 +54,7 @@ def partition_reader(
     return rows
 
 
-def key_table(version: Version, keys: Keys) -> pa.Table:
+def key_table(version: TableVersion, keys: Keys) -> pa.Table:
     """Keys in the types of the key columns."""
     fields = [version.schema.arrow().field(name) for name in version.schema.key]
     try:

@@ -23,7 +23,7 @@ from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class TableVersion:
     """A table as one checkpoint has it, or as a batch has made it so far."""
 
     name: str
@@ -32,7 +32,7 @@ class Version:
     chains: Mapping[int, Chain]
 
     @classmethod
-    def of(cls, name: str, operator: Operator) -> "Version":
+    def of(cls, name: str, operator: Operator) -> "TableVersion":
         if operator.partitioner != codecs.PARQUET.partitioner or operator.codec != codecs.PARQUET.name:
             kind, way = "bytes", "operator"
             if operator.codec == codecs.MSGPACK.name:
@@ -45,10 +45,10 @@ class Version:
             self.partitions, codecs.PARQUET.partitioner, codecs.PARQUET.name, self.chains, self.schema.to_json()
         )
 
-    def only(self, partitions: Sequence[int]) -> "Version":
+    def only(self, partitions: Sequence[int]) -> "TableVersion":
         """Return the same with some partitions alone: what one task needs."""
         chains = {number: self.chains[number] for number in partitions if number in self.chains}
-        return Version(self.name, self.schema, self.partitions, chains)
+        return TableVersion(self.name, self.schema, self.partitions, chains)
 
     def sizes(self, keep: Mapping[int, int] | None = None) -> dict[int, int]:
         """Return the stored bytes of each partition: of an object that several share, by its part of their rows.
@@ -100,7 +100,7 @@ class _Pack(NamedTuple):
     counts: Mapping[int, int]
 
 
-class Reader:
+class TableReader:
     """Reads partitions of one version. An object that several partitions share is fetched and decoded once.
 
     With `keys`, of what is shared only the rows with these keys are held: all that `rows` is asked for.
@@ -110,7 +110,7 @@ class Reader:
         self,
         store: Store,
         host: Host,
-        version: Version,
+        version: TableVersion,
         columns: Sequence[str] | None = None,
         keys: pa.Table | None = None,
     ) -> None:
@@ -289,7 +289,7 @@ class Reader:
         return lambda: parquet.decode_pack(artifact.path, data, self._schema, names, wanted)
 
 
-def _narrow(version: Version, columns: Sequence[str]) -> TableSchema:
+def _narrow(version: TableVersion, columns: Sequence[str]) -> TableSchema:
     """Return the schema with its key and the columns asked for: all that merging them needs."""
     schema = version.schema
     shown = schema.choose(version.name, columns)

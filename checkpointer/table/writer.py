@@ -15,14 +15,14 @@ from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.table import kept, parquet, wide
 from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import Reader, empty_base
+from pyspark_checkpointer.table.reader import TableReader, empty_base
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, PARTITION, TableSchema
 
 MAX_PARTITION = 4 << 30
 """Bytes in memory of a partition's rows at most: as one object they still go to any store with one request."""
 
 
-class Writer:
+class TableWriter:
     """Writes the objects of one attempt at a checkpoint, in the driver or in any task."""
 
     def __init__(self, store: Store, host: Host, owner: CheckpointId, table: str, schema: TableSchema) -> None:
@@ -128,7 +128,7 @@ def on_top(chain: Chain, delta: Artifact) -> Chain:
 
 
 async def rewrite(
-    reader: Reader, writer: Writer, chains: Mapping[int, Chain], keep: Mapping[int, int]
+    reader: TableReader, writer: TableWriter, chains: Mapping[int, Chain], keep: Mapping[int, int]
 ) -> dict[int, Chain]:
     """Return the shorter chains of some partitions: own snapshots, and one pack for all the deltas that were folded.
 
@@ -155,7 +155,7 @@ async def rewrite(
     return written
 
 
-async def _fold(reader: Reader, partition: int, chain: Chain, count: int) -> pa.Table | None:
+async def _fold(reader: TableReader, partition: int, chain: Chain, count: int) -> pa.Table | None:
     """Return what the artifacts above the first `count` do together.
 
     None where all of the chain has to become a snapshot: because that is asked for, or because a sum fits into its type
@@ -174,4 +174,4 @@ def _is_whole(chain: Chain, count: int) -> bool:
     return count == 1 and chain[0].length == 0
 
 
-__all__ = ["MAX_PARTITION", "Writer", "on_top", "rewrite", "split"]
+__all__ = ["MAX_PARTITION", "TableWriter", "on_top", "rewrite", "split"]

@@ -21,9 +21,9 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import migration
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.reader import TableVersion
 from pyspark_checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema, first_schema
-from pyspark_checkpointer.table.writer import Writer, on_top
+from pyspark_checkpointer.table.writer import TableWriter, on_top
 from pyspark_checkpointer.testing.crashes import crash_points
 from tests.world import Actor, World, contents
 
@@ -45,14 +45,14 @@ def table(rows: dict[int, int], schema: TableSchema = SCHEMA) -> pa.Table:
 def write_rows(client: Checkpointer, cp: Checkpoint, rows: dict[int, int], name: str = "rows") -> None:
     """Rows on top of a table of four partitions, as changes."""
     session, known = client._session, cp._draft.operator(name)
-    writer = Writer(session.store, session.host, cp.id, name, SCHEMA)
+    writer = TableWriter(session.store, session.host, cp.id, name, SCHEMA)
     chains: dict[int, Chain] = dict(known.chains) if known else {}
     new = table(rows)
     numbers = pa.array(partitions_of(new.select(["k"]), SCHEMA, 4), pa.int32())
     changes = new.append_column(PARTITION, numbers).append_column(CHANGE, pa.array([MERGE] * len(rows), pa.int8()))
     for partition, delta in run_sync(writer.pack(in_order(changes, SCHEMA.key))).items():
         chains[partition] = on_top(chains.get(partition, ()), delta)
-    cp._draft.put_operator(name, Version(name, SCHEMA, 4, chains).operator())
+    cp._draft.put_operator(name, TableVersion(name, SCHEMA, 4, chains).operator())
 
 
 @pytest.fixture

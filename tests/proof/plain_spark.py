@@ -23,7 +23,7 @@ from pyspark_checkpointer.spark import table as table_module
 from pyspark_checkpointer.spark import write_tasks as write_module
 from pyspark_checkpointer.spark.state import QueryRun, State
 from pyspark_checkpointer.table.hashing import partitions_of
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader, TableVersion
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.types import spark_type
 
@@ -97,9 +97,9 @@ def _mapped(frame: PlainFrame, work: Callable[[Iterator[Any]], Iterator[Any]], r
 def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
     """Tables of this process need no Spark meanwhile."""
 
-    def scanned(spark: Any, client: Any, checkpoint: Any, version: Version, columns: Any = None) -> PlainFrame:
+    def scanned(spark: Any, client: Any, checkpoint: Any, version: TableVersion, columns: Any = None) -> PlainFrame:
         session = client._session
-        reader = Reader(session.store, session.host, version, columns)
+        reader = TableReader(session.store, session.host, version, columns)
         parts = [run_sync(reader.rows(partition)) for partition in version.chains]
         return PlainFrame(draw, parts or [run_sync(reader.rows(0))])
 

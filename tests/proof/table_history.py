@@ -22,7 +22,7 @@ from pyspark_checkpointer.spark.table import TableState
 from pyspark_checkpointer.table import reader as version_module
 from pyspark_checkpointer.table import wide
 from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader, TableVersion
 from tests.proof.plain_spark import PlainFrame, new_state
 from tests.proof.table_model import COMBINE, KEY, Drawn, Key, Row, TableModel
 
@@ -118,7 +118,7 @@ class History:
             wanted = {key: row for key, row in model.found(columns).items() if key in keys}
             sought: Any = [dict(zip(KEY, key, strict=True)) for key in keys]
             assert found(restored.table(name, columns=[*KEY, *columns], keys=sought), columns) == wanted
-            version = Version.of(name, operators[name])
+            version = TableVersion.of(name, operators[name])
             assert max(map(len, version.chains.values()), default=0) <= self.max_chain
             pieces: Found = {}
             for partition in version.chains:
@@ -203,7 +203,7 @@ def found(rows: pa.Table, columns: list[str]) -> Found:
     return by_key
 
 
-async def in_pieces(client: Checkpointer, version: Version, partition: int) -> pa.Table:
+async def in_pieces(client: Checkpointer, version: TableVersion, partition: int) -> pa.Table:
     session = client._session
-    reader = Reader(session.store, session.host, version)
+    reader = TableReader(session.store, session.host, version)
     return pa.concat_tables([rows async for rows in reader.pieces(partition, ordered=True)])

@@ -22,8 +22,8 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import wide
 from pyspark_checkpointer.table import writer as write_module
-from pyspark_checkpointer.table.reader import Reader
-from pyspark_checkpointer.table.writer import Writer
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.writer import TableWriter
 from tests.proof.effort import SUMMARY
 from tests.proof.plain_spark import plain_spark
 from tests.proof.table_history import History
@@ -77,7 +77,7 @@ def test_large_rows_that_all_change_stay_readable_batch_after_batch(
             schema=schema.arrow_delta(),
         )
         owner = CheckpointId(batch + 1, "0123abcd")
-        writer = Writer(place.store, place.host, owner, "t", schema)
+        writer = TableWriter(place.store, place.host, owner, "t", schema)
         delta = run_sync(writer.pack(changes))[0]
         place.chains[0] = write_module.on_top(place.chains.get(0, ()), delta)
         place.chains |= run_sync(
@@ -89,7 +89,7 @@ def test_large_rows_that_all_change_stay_readable_batch_after_batch(
     figures["bytes of large rows merged"] += 12 * count * width
 
 
-async def _measure(reader: Reader) -> tuple[int, int]:
+async def _measure(reader: TableReader) -> tuple[int, int]:
     """How many rows there are, and bytes of them; held is no more than a piece."""
     rows = size = 0
     async for piece in reader.pieces(0):

@@ -45,7 +45,7 @@ from pyspark_checkpointer.manifests.model import (
 from pyspark_checkpointer.storage import url
 from pyspark_checkpointer.storage.base import Blob, Entry
 from pyspark_checkpointer.table import parquet
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader, TableVersion
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from tests.manifests.samples import CATALOG, ID, digest
 from tests.proof import seeds
@@ -200,10 +200,10 @@ def table_rows(pack: bytes, records: int, base: bytes = BASE, rows: int = 20) ->
         return Artifact(kind, kind, 0, len(data), len(data), 1, records, sha256(data))
 
     chain = (artifact(SNAPSHOT, base, rows), artifact(DELTA, pack, records))
-    reader = Reader(
+    reader = TableReader(
         Held({SNAPSHOT: base, DELTA: pack}),  # type: ignore[arg-type]
         Inline(),  # type: ignore[arg-type]
-        Version("t", seeds.TABLE, 2, {0: chain}),
+        TableVersion("t", seeds.TABLE, 2, {0: chain}),
     )
     return asyncio.run(reader.rows(0))
 

@@ -35,7 +35,7 @@ from pyspark_checkpointer.spark import TableState, can_restore, diff, read_state
 from pyspark_checkpointer.spark.dataframes import struct_of
 from pyspark_checkpointer.spark.scan import TASK_BYTES, spread
 from pyspark_checkpointer.table.hashing import partitions_of
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader, TableVersion
 from pyspark_checkpointer.table.schema import TableSchema
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -485,7 +485,7 @@ def test_keys_of_every_type_are_found_in_the_partition_that_spark_puts_them_in(
     restored = Checkpointer(root).restore()
     assert restored is not None
     assert restored.manifest is not None
-    version, table = Version.of("t", restored.manifest.operators["t"]), restored.table("t")
+    version, table = TableVersion.of("t", restored.manifest.operators["t"]), restored.table("t")
     expected = sorted(row.p for row in rows.selectExpr("pmod(hash(k), 37) p").collect())
     assert sorted(partitions_of(table.select(["k"]), version.schema, 37)) == expected
     found = restored.table("t", keys=[{"k": value} for value in table["k"].to_pylist()])
@@ -576,8 +576,8 @@ def test_a_lookup_reads_few_row_groups_and_verifies_them(spark: SparkSession, tm
     restored = client.restore()
     assert restored is not None
     assert restored.manifest is not None
-    version = Version.of("t", restored.manifest.operators["t"])
-    reader = Reader(client._session.store, client._session.host, version)
+    version = TableVersion.of("t", restored.manifest.operators["t"])
+    reader = TableReader(client._session.store, client._session.host, version)
     keys = pa.table([pa.array(range(200_000, 201_000))], schema=pa.schema([version.schema.arrow().field("k")]))
     assert run_sync(reader.rows(0, keys)).num_rows == 1000
     assert reader.bytes_read < 0.06 * version.size
@@ -586,7 +586,7 @@ def test_a_lookup_reads_few_row_groups_and_verifies_them(spark: SparkSession, tm
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
     with pytest.raises(DigestMismatchError, match="row group"):
-        run_sync(Reader(client._session.store, client._session.host, version).rows(0, keys))
+        run_sync(TableReader(client._session.store, client._session.host, version).rows(0, keys))
     with pytest.raises(DigestMismatchError):
         restored.table("t")
 

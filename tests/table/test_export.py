@@ -26,9 +26,9 @@ from pyspark_checkpointer.manifests.tagged_json import to_json
 from pyspark_checkpointer.storage import open_files
 from pyspark_checkpointer.table import export
 from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.reader import TableVersion
 from pyspark_checkpointer.table.schema import DELETE, MERGE, TableSchema
-from pyspark_checkpointer.table.writer import Writer, on_top
+from pyspark_checkpointer.table.writer import TableWriter, on_top
 from tests.cli.conftest import Run, run
 from tests.conftest import Root
 from tests.damage import fill, flip
@@ -46,7 +46,7 @@ OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 def change(client: Checkpointer, cp: Checkpoint, changes: list[tuple[Any, ...]], schema: TableSchema = TOTALS) -> None:
     """Put changes on top of a table, a pack of deltas for each batch: many old rows stay in the store's objects."""
     session = client._session
-    writer = Writer(session.store, session.host, cp.id, "totals", schema)
+    writer = TableWriter(session.store, session.host, cp.id, "totals", schema)
     old = cp._draft.operator("totals")
     chains: dict[int, Chain] = {} if old is None else dict(old.chains)
     for partition in range(PARTITIONS):
@@ -55,7 +55,7 @@ def change(client: Checkpointer, cp: Checkpoint, changes: list[tuple[Any, ...]],
             packed = runtime.run_sync(writer.pack(in_order(changes_of(schema, own, partition), schema.key)))
             for number, delta in packed.items():
                 chains[number] = on_top(chains.get(number, ()), delta)
-    cp._draft.put_operator("totals", Version("totals", schema, PARTITIONS, chains).operator())
+    cp._draft.put_operator("totals", TableVersion("totals", schema, PARTITIONS, chains).operator())
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pyspark_checkpointer.table import parquet, wide
 from pyspark_checkpointer.table import reader as reader_module
 from pyspark_checkpointer.table import writer as write_module
 from pyspark_checkpointer.table.merge import apply, consolidate, first_beyond, in_order
-from pyspark_checkpointer.table.reader import Reader
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import MERGE, TableSchema
 from pyspark_checkpointer.table.writer import MAX_PARTITION
 from tests.table.tables import (
@@ -109,7 +109,7 @@ def test_in_pieces_a_partition_has_the_rows_that_it_has_as_a_whole(
     assert [a.kind for a in place.chains[0]] == ([SNAPSHOT] if model.found else [])
 
 
-async def _pieces(reader: Reader, *, ordered: bool) -> list[pa.Table]:
+async def _pieces(reader: TableReader, *, ordered: bool) -> list[pa.Table]:
     none = reader._schema.arrow().empty_table().select(reader._shown)
     return [none, *[rows async for rows in reader.pieces(0, ordered=ordered)]]
 
