@@ -31,7 +31,7 @@ from pyspark_checkpointer.spark import TableState, read_state
 from pyspark_checkpointer.spark.read import version_of
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.opening import key_table
-from pyspark_checkpointer.table.parquet import LEVEL
+from pyspark_checkpointer.table.parquet_encode import ZSTD_LEVEL
 from pyspark_checkpointer.table.reader import TableReader
 
 PARTITIONS = 8
@@ -51,7 +51,7 @@ def session(folder: Path) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.sql.parquet.compression.codec": "zstd",
-        "spark.hadoop.parquet.compression.codec.zstd.level": str(LEVEL),
+        "spark.hadoop.parquet.compression.codec.zstd.level": str(ZSTD_LEVEL),
         "spark.local.dir": str(folder / "spark"),
     }
     builder = SparkSession.builder.appName("benchmarks")

@@ -16,7 +16,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_names
 from pyspark_checkpointer.spark.dataframes import keys_of, map_batches, rows_of, struct_of
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.table import wide
+from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.merge import in_order
 from pyspark_checkpointer.table.reader import TableReader, TableVersion
 from pyspark_checkpointer.table.schema import PARTITION
@@ -63,7 +63,7 @@ def batches_of(
 
 def small_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     """Yield rows in batches that Spark can take."""
-    for part in wide.slices(rows, BATCH_ROWS, BATCH_BYTES):
+    for part in large_rows.slices(rows, BATCH_ROWS, BATCH_BYTES):
         yield from part.to_batches()
 
 

@@ -35,7 +35,7 @@ from pyspark_checkpointer.spark.dataframes import Work, fields_of, has_unique_ke
 from pyspark_checkpointer.spark.scan import each, lookup, scan, spread
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.spark.write_tasks import RESULT, CompactTask, TaskOutput, WriteTask
-from pyspark_checkpointer.table import kept, merge, wide
+from pyspark_checkpointer.table import kept_columns, large_rows, merge
 from pyspark_checkpointer.table.reader import TableReader, TableVersion
 from pyspark_checkpointer.table.schema import (
     DELETE,
@@ -246,11 +246,11 @@ class TableState(NotPicklable):
         parts = [pa.ipc.open_stream(found.rows).read_all() for found in written if found.rows]
         if not parts:
             return {}
-        with wide.explaining(self._name):
+        with large_rows.explaining(self._name):
             return self._pack_parts(parts, schema, only)
 
     def _pack_parts(self, parts: list[pa.Table], schema: TableSchema, only: set[int] | None) -> dict[int, Artifact]:
-        rows = kept.concat(parts)
+        rows = kept_columns.concat(parts)
         if only is not None:
             rows = rows.filter(pc.is_in(rows[PARTITION], pa.array(sorted(only), pa.int32())))
         if rows.num_rows == 0:

@@ -20,7 +20,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.table import kept, merge, wide
+from pyspark_checkpointer.table import kept_columns, large_rows, merge
 from pyspark_checkpointer.table.hashing import check_partitions
 from pyspark_checkpointer.table.reader import TableReader, TableVersion
 from pyspark_checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
@@ -82,7 +82,7 @@ class WriteTask:
             yield _tell(partial(self._write_all, pa.Table.from_batches(found)))
 
     def _write_all(self, given: pa.Table) -> TaskOutput:
-        with wide.explaining(self.table):
+        with large_rows.explaining(self.table):
             return self._write(given)
 
     def _write(self, given: pa.Table) -> TaskOutput:
@@ -118,7 +118,7 @@ class WriteTask:
         absent = [c.id for c in self.schema.values if c.role == "last" and c.name not in columns]
         keeps = bool(absent) and self.change == MERGE and not self.whole
         if keeps:
-            columns[KEPT] = pa.repeat(pa.scalar(kept.text_of(absent), pa.string()), given.num_rows)
+            columns[KEPT] = pa.repeat(pa.scalar(kept_columns.text_of(absent), pa.string()), given.num_rows)
         stored = self.schema.arrow_delta(kept=keeps)
         arrays = [
             columns[name].cast(kind) if name in columns else pa.nulls(given.num_rows, kind)

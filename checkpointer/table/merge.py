@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.table import kept, wide
+from pyspark_checkpointer.table import kept_columns, large_rows
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, Column, TableSchema
 from pyspark_checkpointer.table.types import MAX_PRECISION, decimal_scale, is_float, is_wider, show_type
 
@@ -23,7 +23,7 @@ def in_order(rows: pa.Table, key: list[str], *, stable: bool = False) -> pa.Tabl
 
     `stable`: rows of one key stay in the order in which they are.
     """
-    (rows,) = wide.widen(rows)
+    (rows,) = large_rows.widen(rows)
     rows = rows.combine_chunks()
     first = rows[key[0]]
     if len(key) == 1 and first.null_count == 0 and pa.types.is_integer(first.type):
@@ -35,7 +35,7 @@ def in_order(rows: pa.Table, key: list[str], *, stable: bool = False) -> pa.Tabl
         numbers = rows[PARTITION].to_numpy()[order]
         few = len(numbers) == 0 or numbers.max() < 1 << 16  # numpy sorts 16 bits in linear time
         order = order[np.argsort(numbers.astype(np.uint16) if few else numbers, kind="stable")]
-    return wide.narrow(rows.take(pa.array(order)))
+    return large_rows.narrow(rows.take(pa.array(order)))
 
 
 def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
@@ -58,7 +58,7 @@ def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
 def first_duplicate(rows: pa.Table, key: list[str]) -> str | None:
     """Of rows in order of their key: one that more than one row has, as an error should show it."""
     same = np.ones(max(rows.num_rows - 1, 0), dtype=bool)
-    (keys,) = wide.widen(rows.select(key))
+    (keys,) = large_rows.widen(rows.select(key))
     for name in key:
         same &= _equals_next(keys[name].combine_chunks())
     found = np.flatnonzero(same)
@@ -91,7 +91,7 @@ def _shown(value: pa.ChunkedArray) -> str:
 
 def consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
     """Return one change for each key that does what all its changes, the oldest first, do one after the other."""
-    return wide.narrow(_consolidate(wide.widen(rows)[0], schema, table))
+    return large_rows.narrow(_consolidate(large_rows.widen(rows)[0], schema, table))
 
 
 def _consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
@@ -101,7 +101,7 @@ def _consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
     index = np.arange(rows.num_rows)
     newest = _newest(groups, index, count)
     merged = rows.take(pa.array(newest))
-    keeps = kept.KeptColumns(rows, schema)
+    keeps = kept_columns.KeptColumns(rows, schema)
     if schema.replaces and not keeps:
         return merged.drop_columns([KEPT]) if KEPT in merged.column_names else merged
     changes = rows[CHANGE].to_numpy()
@@ -138,7 +138,7 @@ def _combined(alive: pa.Table, groups: Any, count: int, schema: TableSchema, tab
 
 
 def _last_values(
-    rows: pa.Table, groups: Any, alive: Any, keeps: kept.KeptColumns, barrier: Any, schema: TableSchema
+    rows: pa.Table, groups: Any, alive: Any, keeps: kept_columns.KeptColumns, barrier: Any, schema: TableSchema
 ) -> dict[str, Any]:
     """Return the columns that some row keeps: the last value that a row of the group gave, and what is kept still.
 
@@ -153,7 +153,7 @@ def _last_values(
             found = _newest(groups[gives], index[gives], count)
             made[column.name] = rows[column.name].take(pa.array(found, mask=found < 0))
             still[column.id] = (found < 0) & (barrier < 0)
-    made[KEPT] = kept.texts(still, count)
+    made[KEPT] = kept_columns.texts(still, count)
     return made
 
 
@@ -162,21 +162,21 @@ def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> 
 
     A sum counts once all of it is there: what only some of the changes add up to may be beyond its type.
     """
-    base, deltas = wide.widen(base, deltas)
+    base, deltas = large_rows.widen(base, deltas)
     untouched, changes = base, deltas
     if base.num_rows and deltas.num_rows:
         touched = _candidates(base, deltas, schema.key)
         untouched = base.filter(pc.invert(touched))
         # With one key column, what is below a change that replaces all of its row does not count.
-        if not (schema.replaces and len(schema.key) == 1) or kept.KeptColumns(deltas, schema):
+        if not (schema.replaces and len(schema.key) == 1) or kept_columns.KeptColumns(deltas, schema):
             below = base.filter(touched)
             for name, kind, value in ((PARTITION, pa.int32(), 0), (CHANGE, pa.int8(), MERGE)):
                 below = below.append_column(pa.field(name, kind), pa.repeat(pa.scalar(value, kind), below.num_rows))
             given = [name for name in deltas.column_names if name != KEPT]
-            changes = kept.concat([below.select(given), deltas])
+            changes = kept_columns.concat([below.select(given), deltas])
     changes = _consolidate(changes, schema, table)
     living = changes.filter(pc.not_equal(changes[CHANGE], DELETE)).select(base.column_names)
-    return wide.narrow(pa.concat_tables([untouched, living]))
+    return large_rows.narrow(pa.concat_tables([untouched, living]))
 
 
 def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:

@@ -18,7 +18,7 @@ from pyspark_checkpointer.manifests.digest import sha256, verify
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Operator
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
-from pyspark_checkpointer.table import kept, merge, parquet, wide
+from pyspark_checkpointer.table import kept_columns, large_rows, merge, parquet_decode
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 
 
@@ -138,8 +138,8 @@ class TableReader:
         def merged() -> pa.Table:
             if not deltas:
                 return base.select(self._shown)
-            with wide.explaining(self._version.name, partition):
-                changes = kept.concat(deltas)
+            with large_rows.explaining(self._version.name, partition):
+                changes = kept_columns.concat(deltas)
                 if keys is not None:
                     changes = merge.matching(changes, keys, self._schema.key)
                 return merge.apply(base, changes, self._schema, self._version.name).select(self._shown)
@@ -185,11 +185,11 @@ class TableReader:
         """Return all changes in order of their key; those of one key stay in the order in which they were made."""
         if not deltas:
             return None
-        with wide.explaining(self._version.name, partition):
-            return merge.in_order(kept.concat(deltas), self._schema.key, stable=True)
+        with large_rows.explaining(self._version.name, partition):
+            return merge.in_order(kept_columns.concat(deltas), self._schema.key, stable=True)
 
     def _merged(self, partition: int, rows: pa.Table, changes: pa.Table, ordered: bool) -> pa.Table:
-        with wide.explaining(self._version.name, partition):
+        with large_rows.explaining(self._version.name, partition):
             found = merge.apply(rows, changes, self._schema, self._version.name)
             return merge.in_order(found, self._schema.key) if ordered else found
 
@@ -203,8 +203,8 @@ class TableReader:
         deltas = await asyncio.gather(*(self._delta(artifact, partition) for artifact in artifacts))
 
         def merged() -> pa.Table:
-            with wide.explaining(self._version.name, partition):
-                return merge.consolidate(kept.concat(deltas), self._schema, self._version.name)
+            with large_rows.explaining(self._version.name, partition):
+                return merge.consolidate(kept_columns.concat(deltas), self._schema, self._version.name)
 
         return await self._host.run(merged)
 
@@ -217,7 +217,7 @@ class TableReader:
         self.bytes_read += len(data)
 
         def decode() -> pa.Table:
-            rows = parquet.decode(artifact.path, data, self._schema, self._schema.names)
+            rows = parquet_decode.decode(artifact.path, data, self._schema, self._schema.names)
             if rows.num_rows != artifact.records:
                 raise CorruptionError(f"{artifact.path}: expected {artifact.records} rows, found {rows.num_rows}")
             return rows if keys is None else merge.matching(rows, keys, self._schema.key)
@@ -231,16 +231,16 @@ class TableReader:
         names, key = self._schema.names, self._schema.key
         return await self._host.run(lambda: merge.matching(groups.read(found, names), keys, key))
 
-    async def _open(self, artifact: Artifact) -> parquet.RowGroups:
+    async def _open(self, artifact: Artifact) -> parquet_decode.RowGroups:
         """A file of which only the tail was read."""
         assert artifact.tail is not None
         path, length = artifact.path, artifact.tail.length
         tail = await self._store.get_range(path, artifact.size - length, length)
         self.bytes_read += len(tail)
         verify(f"{path} (tail)", tail, size=length, digest=artifact.tail.digest)
-        return await self._host.run(lambda: parquet.RowGroups(path, artifact.size, tail, self._schema))
+        return await self._host.run(lambda: parquet_decode.RowGroups(path, artifact.size, tail, self._schema))
 
-    async def _fetch(self, artifact: Artifact, groups: parquet.RowGroups, wanted: list[int]) -> dict[int, bytes]:
+    async def _fetch(self, artifact: Artifact, groups: parquet_decode.RowGroups, wanted: list[int]) -> dict[int, bytes]:
         ranges = [groups.ranges[group] for group in wanted]
         found = await asyncio.gather(*(self._store.get_range(artifact.path, start, size) for start, size, _ in ranges))
         self.bytes_read += sum(map(len, found))
@@ -272,7 +272,7 @@ class TableReader:
         numbers, counts = np.unique(rows[PARTITION].to_numpy(), return_counts=True)
         if self._keys is not None:
             rows = merge.matching(rows, self._keys, self._schema.key)
-        return _Pack(wide.compact(rows), dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+        return _Pack(large_rows.compact(rows), dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
 
     async def _fetch_pack(self, artifact: Artifact) -> Callable[[], pa.Table]:
         """What decodes the bytes that were fetched of a pack."""
@@ -286,7 +286,7 @@ class TableReader:
                 return lambda: groups.read_changes(found, names)
         data = await objects.read_artifact(self._store, self._host, artifact)
         self.bytes_read += len(data)
-        return lambda: parquet.decode_pack(artifact.path, data, self._schema, names, wanted)
+        return lambda: parquet_decode.decode_pack(artifact.path, data, self._schema, names, wanted)
 
 
 def _narrow(version: TableVersion, columns: Sequence[str]) -> TableSchema:

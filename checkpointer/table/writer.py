@@ -13,7 +13,7 @@ from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
-from pyspark_checkpointer.table import kept, parquet, wide
+from pyspark_checkpointer.table import kept_columns, large_rows, parquet_encode
 from pyspark_checkpointer.table.merge import in_order
 from pyspark_checkpointer.table.reader import TableReader, empty_base
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, PARTITION, TableSchema
@@ -34,7 +34,7 @@ class TableWriter:
 
     async def in_order(self, rows: pa.Table) -> pa.Table:
         def work() -> pa.Table:
-            with wide.explaining(self._table):
+            with large_rows.explaining(self._table):
                 return in_order(rows, self._schema.key)
 
         return await self._host.run(work)
@@ -44,18 +44,18 @@ class TableWriter:
         assert CHANGE not in rows.column_names or DELETE not in rows[CHANGE].to_numpy(), "a deletion in a snapshot"
         self._check_size(partition, rows.nbytes)
 
-        def encode() -> parquet.Encoded:
-            with wide.explaining(self._table, partition):
-                return parquet.encode(self._stored(rows))
+        def encode() -> parquet_encode.EncodedFile:
+            with large_rows.explaining(self._table, partition):
+                return parquet_encode.encode(self._stored(rows))
 
         return await self._put_snapshot(partition, await self._host.run(encode), rows.num_rows)
 
     async def snapshot_of(self, partition: int, pieces: AsyncIterator[pa.Table]) -> Chain:
         """Write the rows of a partition as they come, in order of their key. Nothing where there are none."""
-        encoder = parquet.Encoder(self._schema.arrow())
+        encoder = parquet_encode.Encoder(self._schema.arrow())
 
         def add(rows: pa.Table) -> None:
-            with wide.explaining(self._table, partition):
+            with large_rows.explaining(self._table, partition):
                 encoder.add(self._stored(rows))
 
         async for rows in pieces:
@@ -77,7 +77,7 @@ class TableWriter:
                 "partitions (num_partitions=), which spreads its rows anew"
             )
 
-    async def _put_snapshot(self, partition: int, encoded: parquet.Encoded, records: int) -> Artifact:
+    async def _put_snapshot(self, partition: int, encoded: parquet_encode.EncodedFile, records: int) -> Artifact:
         path = object_paths.artifact(self._table, partition, self._owner, SNAPSHOT, encoded.digest, codecs.PARQUET.name)
         await objects.put(self._store, path, encoded.data)
         size = len(encoded.data)
@@ -90,12 +90,12 @@ class TableWriter:
         when others stop naming the pack.
         """
 
-        def encode() -> tuple[parquet.Encoded, dict[int, tuple[int, int]]]:
-            changes = kept.without_need(rows)
+        def encode() -> tuple[parquet_encode.EncodedFile, dict[int, tuple[int, int]]]:
+            changes = kept_columns.without_need(rows)
             stored = self._schema.arrow_delta(kept=KEPT in changes.column_names)
-            with wide.explaining(self._table):
+            with large_rows.explaining(self._table):
                 changes = changes.select(stored.names).cast(stored)
-                encoded = parquet.encode(changes)
+                encoded = parquet_encode.encode(changes)
             of_rows = rows[PARTITION].to_numpy()
             assert (of_rows[1:] >= of_rows[:-1]).all(), "changes that are not in order"
             return encoded, {partition: (part.nbytes, part.num_rows) for partition, part in split(changes)}
@@ -147,7 +147,7 @@ async def rewrite(
                 written[partition] = ()
         folded.append(changes)
     if any(changes.num_rows for changes in folded):
-        for partition, artifact in (await writer.pack(await writer.in_order(kept.concat(folded)))).items():
+        for partition, artifact in (await writer.pack(await writer.in_order(kept_columns.concat(folded)))).items():
             chain, count = chains[partition], keep[partition]
             written[partition] = on_top(() if _is_whole(chain, count) else chain[:count], artifact)
     if lost := sorted(keep.keys() - written.keys()):

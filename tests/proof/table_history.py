@@ -19,8 +19,8 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import table as table_module
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.spark.table import TableState
+from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table import reader as version_module
-from pyspark_checkpointer.table import wide
 from pyspark_checkpointer.table.merge import in_order
 from pyspark_checkpointer.table.reader import TableReader, TableVersion
 from tests.proof.plain_spark import PlainFrame, new_state
@@ -56,10 +56,10 @@ class History:
         patch.setattr(compaction, "MOST_BYTES", choose([1, 5000, 512 << 20]))
         patch.setattr(compaction, "SMALL_PARTITION", choose([1, 5, 4096]))
         patch.setattr(compaction, "SMALL_BYTES", choose([1, 8 << 20]))
-        patch.setattr(wide, "NARROW_BYTES", choose([1, 1 << 30]))
+        patch.setattr(large_rows, "NARROW_BYTES", choose([1, 1 << 30]))
         patch.setattr(version_module, "STREAM_BYTES", choose([1, 64 << 20]))
         patch.setattr(version_module, "PIECE_GROUPS", choose([1, 16]))
-        patch.setattr("pyspark_checkpointer.table.parquet.ROW_GROUP", choose([2, 16_384]))
+        patch.setattr("pyspark_checkpointer.table.parquet_encode.ROW_GROUP_ROWS", choose([2, 16_384]))
 
     def batch(self, number: int) -> None:
         """One batch, which is committed or fails."""

@@ -20,7 +20,7 @@ pytest.importorskip("pyspark")
 from pyspark_checkpointer import compaction
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.table import wide
+from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table import writer as write_module
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.writer import TableWriter
@@ -58,7 +58,7 @@ def test_large_rows_that_all_change_stay_readable_batch_after_batch(
 ) -> None:
     """The long run brings more than 2 GiB of one column together, which 32-bit offsets cannot hold."""
     scale = effort(20, 1)
-    for module, name in ((wide, "NARROW_BYTES"), *((compaction, n) for n in ("COMPACT_BYTES", "MOST_BYTES"))):
+    for module, name in ((large_rows, "NARROW_BYTES"), *((compaction, n) for n in ("COMPACT_BYTES", "MOST_BYTES"))):
         monkeypatch.setattr(module, name, getattr(module, name) // scale)
     schema = schema_of({"k": "long", "v": "binary"}, ["k"])
     place = Place(schema)

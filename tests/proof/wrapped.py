@@ -44,7 +44,7 @@ from pyspark_checkpointer.manifests.model import (
 )
 from pyspark_checkpointer.storage import url
 from pyspark_checkpointer.storage.base import Blob, Entry
-from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table import parquet_decode, parquet_encode
 from pyspark_checkpointer.table.reader import TableReader, TableVersion
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from tests.manifests.samples import CATALOG, ID, digest
@@ -155,13 +155,13 @@ def schema(data: bytes) -> TableSchema:
 
 
 def encode_table(rows: pa.Table) -> bytes:
-    return parquet.encode(rows).data
+    return parquet_encode.encode(rows).data
 
 
 def row_groups(data: bytes) -> pa.Table:
     """As a lookup reads a file: its tail, then some of its row groups."""
     tail = data[-(int.from_bytes(data[-8:-4], "little") + 8) :]
-    groups = parquet.RowGroups(NAME, len(data), tail, seeds.TABLE)
+    groups = parquet_decode.RowGroups(NAME, len(data), tail, seeds.TABLE)
     wanted = groups.of_keys(pa.table({"k": pa.array([3, 7], pa.int64())}))
     ranges = {group: groups.ranges[group] for group in wanted}
     found = {group: data[max(start, 0) :][: max(size, 0)] for group, (start, size, _) in ranges.items()}

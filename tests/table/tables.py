@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_checkpointer.manifests.model import Json
-from pyspark_checkpointer.table.kept import text_of, without_need
+from pyspark_checkpointer.table.kept_columns import text_of, without_need
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, PARTITION, RESET, TableSchema, first_schema
 
 Row = tuple[Any, ...]

@@ -18,9 +18,9 @@ from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, CheckpointId, Operator
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table import parquet_encode
 from pyspark_checkpointer.table import reader as reader_module
-from pyspark_checkpointer.table.kept import ids_of
+from pyspark_checkpointer.table.kept_columns import ids_of
 from pyspark_checkpointer.table.merge import consolidate, in_order
 from pyspark_checkpointer.table.reader import TableReader, TableVersion, empty_base
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema, next_schema
@@ -238,7 +238,7 @@ def test_a_partition_does_not_grow_when_others_leave_its_pack(monkeypatch: pytes
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> Place:
     """Two packs of eight partitions in many row groups, neither of them small."""
-    monkeypatch.setattr(parquet, "ROW_GROUP", 50)
+    monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 50)
     monkeypatch.setattr(reader_module, "LARGE_PACK", 1)
     place = Place(SIMPLE)
     for turn in range(2):
@@ -523,7 +523,7 @@ def test_keys_of_two_columns_are_found_exactly() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Place:
     """A snapshot of two row groups."""
-    monkeypatch.setattr(parquet, "ROW_GROUP", 50)
+    monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 50)
     place = Place(SIMPLE)
     place.snapshot(0, [(n, n) for n in range(100)])
     return place

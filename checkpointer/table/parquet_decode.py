@@ -1,132 +1,23 @@
-"""Rows as Parquet (zstd), in which any reader of Parquet finds them; columns are known by field id, not by name.
-
-A file says in its own metadata where its row groups are and what their SHA-256 is. Whoever knows the digest of its
-end, the footer, can therefore read some row groups alone and verify them.
-"""
+"""Decode Parquet files of tables: whole files, packs, and single row groups that were fetched by themselves."""
 
 import io
 import json
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyspark_checkpointer.errors import MalformedError
-from pyspark_checkpointer.manifests.digest import sha256, verify
-from pyspark_checkpointer.manifests.model import Tail
-from pyspark_checkpointer.table import kept, wide
+from pyspark_checkpointer.manifests.digest import verify
+from pyspark_checkpointer.table import kept_columns
 from pyspark_checkpointer.table.footer import check_footer, check_rows
+from pyspark_checkpointer.table.parquet_encode import ROW_GROUPS_KEY
 from pyspark_checkpointer.table.schema import CHANGE, FIELD_ID, KEPT, OWN, PARTITION, Column, TableSchema
 
-ROW_GROUP = 16_384
-"""Rows of a row group at most: what a lookup reads for one key."""
-
-GROUP_BYTES = 2 << 20
-"""Bytes of a row group where rows are wide, as they are in memory."""
-
-MOST_GROUP_BYTES = 4 * GROUP_BYTES
-"""Bytes of a row group at most, where some rows are much wider than others; one row may have more."""
-
-READ_BYTES = 256 << 20
+DECODE_BATCH_BYTES = 256 << 20
 """Bytes of row groups, as their file says, that are decoded together: Arrow cannot decode 2 GiB of lists at once."""
-
-LEVEL = 1
-
-_GROUPS = "checkpointer.row_groups"
-
-
-class Encoded(NamedTuple):
-    """A Parquet file: its bytes, their digest, their size uncompressed, and the tail with which parts are read."""
-
-    data: bytes
-    digest: str
-    raw_size: int
-    tail: Tail
-
-
-class Encoder:
-    """Writes rows as a file, part by part. Give them in order of their key: a lookup skips the row groups whose keys
-    lie elsewhere."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._sink = io.BytesIO()
-        self._writer = pq.ParquetWriter(
-            self._sink, schema, compression="zstd", compression_level=LEVEL, **_encodings(schema)
-        )
-        self._digests: list[list[Any]] = []
-        self._start = self._sink.tell()
-        self.num_rows = 0
-        self.raw_size = 0
-
-    def add(self, rows: pa.Table) -> None:
-        """Write these rows as row groups of their own."""
-        for part in wide.slices(rows, _rows_of_group(rows), MOST_GROUP_BYTES):
-            self._writer.write_table(part, row_group_size=part.num_rows)
-            end = self._sink.tell()
-            digest = sha256(self._sink.getbuffer()[self._start : end])
-            self._digests.append([self._start, end - self._start, digest])
-            self._start = end
-        self.num_rows += rows.num_rows
-        self.raw_size += rows.nbytes
-
-    def finish(self) -> Encoded:
-        """Write the footer, and return the whole file."""
-        self._writer.add_key_value_metadata({_GROUPS: json.dumps(self._digests, separators=(",", ":"))})
-        self._writer.close()
-        data = self._sink.getvalue()
-        tail = memoryview(data)[self._start :]
-        return Encoded(data, sha256(data), self.raw_size, Tail(len(tail), sha256(tail)))
-
-
-def encode(rows: pa.Table) -> Encoded:
-    """Write rows as a file. Sort them by key first."""
-    encoder = Encoder(rows.schema)
-    encoder.add(rows)
-    return encoder.finish()
-
-
-def _rows_of_group(rows: pa.Table) -> int:
-    """Wide rows stand in groups of fewer: a lookup, and a task that reads some partitions of a pack, read whole groups.
-
-    Much smaller ones would make the footer, which both read first, as large as what they save.
-    """
-    width: int = rows.nbytes // max(rows.num_rows, 1)
-    return max(min(ROW_GROUP, GROUP_BYTES // max(width, 1)), 1)
-
-
-def _encodings(schema: pa.Schema) -> dict[str, Any]:
-    """Whole numbers and times as differences, text by a dictionary, the rest plain.
-
-    Half the time and two thirds of the bytes of a dictionary for every column, which is the library's default.
-    """
-    leaves = list(_leaves(schema))
-    ambiguous = {path for path, count in Counter(path for path, _ in leaves).items() if count > 1}
-    told = [(path, kind) for path, kind in leaves if path not in ambiguous]
-    return {
-        "use_dictionary": [path for path, kind in told if pa.types.is_string(kind) or pa.types.is_binary(kind)],
-        "column_encoding": {path: "DELTA_BINARY_PACKED" for path, kind in told if _is_whole_number(kind)},
-    }
-
-
-def _is_whole_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind)))
-
-
-def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, pa.DataType]]:
-    """Each column that Parquet stores by itself, under the path that it has there."""
-    for field in fields:
-        kind, path = field.type, above + field.name
-        if pa.types.is_struct(kind):
-            yield from _leaves(kind, f"{path}.")
-        elif pa.types.is_map(kind):
-            yield from _leaves([kind.key_field, kind.item_field], f"{path}.key_value.")
-        elif pa.types.is_list(kind):
-            yield from _leaves([kind.value_field.with_name("element")], f"{path}.list.")
-        else:
-            yield path, kind
 
 
 def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str]) -> pa.Table:
@@ -184,7 +75,7 @@ class RowGroups:
             self.metadata = pq.read_metadata(pa.BufferReader(tail))
             check_footer(tail, self.metadata.schema)
             self._paths = _paths(self.metadata)
-            self.ranges = [_range(size, *row) for row in json.loads(self.metadata.metadata[_GROUPS.encode()])]
+            self.ranges = [_range(size, *row) for row in json.loads(self.metadata.metadata[ROW_GROUPS_KEY.encode()])]
             if len(self.ranges) != self.metadata.num_row_groups:
                 raise ValueError(f"{len(self.ranges)} digests of {self.metadata.num_row_groups} row groups")
 
@@ -256,7 +147,7 @@ def _read(
         if name in own and (found[name].type != kind or found[name].null_count):
             raise TypeError(f"{name}: expected {kind} without nulls, found {found[name].type}")
     if KEPT in own:
-        kept.check(found)
+        kept_columns.check(found)
     by_name = {column.name: column for column in schema.columns}
     arrays = [_align(found, stored.get(name), by_name[name]) for name in columns] + [found[name] for name in own]
     fields = [by_name[name].field() for name in columns] + [found.schema.field(name) for name in own]
@@ -272,7 +163,7 @@ def _runs(metadata: pq.FileMetaData, groups: list[int]) -> list[list[int]]:
     size = 0
     for group in groups:
         more = metadata.row_group(group).total_byte_size
-        if runs[-1] and size + more > READ_BYTES:
+        if runs[-1] and size + more > DECODE_BATCH_BYTES:
             runs.append([])
             size = 0
         runs[-1].append(group)
