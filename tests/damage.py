@@ -12,9 +12,9 @@ from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId
 from pyspark_checkpointer.manifests.segments import INLINE
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import TableVersion
+from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import MERGE
+from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, on_top
 from tests.table.tables import changes_of, rows_in, schema_of, snapshot_rows
 from tests.world import contents

@@ -61,7 +61,7 @@ def _contents(snapshot: CheckpointReader, operator: Operator | None, name: str, 
 
 
 def _table_key(name: str, operator: Operator) -> Callable[[nouns.Record], Json]:
-    from pyspark_checkpointer.table.reader import TableVersion  # pyarrow, only for tables
+    from pyspark_checkpointer.table.version import TableVersion  # pyarrow, only for tables
 
     columns = TableVersion.of(name, operator).schema.key
     return lambda record: {column: record["row"][column] for column in columns}

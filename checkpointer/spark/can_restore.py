@@ -11,9 +11,10 @@ from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
 from pyspark_checkpointer.spark.arguments import check_combine, check_key, check_num_partitions, check_schema
 from pyspark_checkpointer.spark.read import Root
 from pyspark_checkpointer.storage import Fencing
-from pyspark_checkpointer.table.reader import TableVersion
-from pyspark_checkpointer.table.schema import Combine, extended_schema, first_schema, needs_rescale
+from pyspark_checkpointer.table.schema import Combine
+from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale
 from pyspark_checkpointer.table.types import show_type
+from pyspark_checkpointer.table.version import TableVersion
 
 
 @dataclass(frozen=True, slots=True)

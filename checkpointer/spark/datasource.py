@@ -18,8 +18,9 @@ from pyspark_checkpointer.spark.interpreter import offer
 from pyspark_checkpointer.spark.read import restore, version_of
 from pyspark_checkpointer.spark.scan import batches_of, spread
 from pyspark_checkpointer.storage import absolute
-from pyspark_checkpointer.table.reader import TableReader, TableVersion
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.types import whole_variants
+from pyspark_checkpointer.table.version import TableVersion
 
 OPTIONS = ("path", "operator", "view", "id", "epoch", "savepoint", "columns", "storage_options", "fencing")
 

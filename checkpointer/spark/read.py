@@ -18,8 +18,8 @@ from pyspark_checkpointer.spark.dataframes import quote
 from pyspark_checkpointer.spark.interpreter import use_driver_python
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.storage import Fencing
-from pyspark_checkpointer.table.reader import TableVersion
 from pyspark_checkpointer.table.types import is_wider, plain_type
+from pyspark_checkpointer.table.version import TableVersion
 
 Root = str | os.PathLike[str]
 

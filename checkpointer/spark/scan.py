@@ -17,9 +17,10 @@ from pyspark_checkpointer.spark.arguments import check_names
 from pyspark_checkpointer.spark.dataframes import keys_of, map_batches, rows_of, struct_of
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.table import large_rows
-from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import TableReader, TableVersion
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import PARTITION
+from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import split
 
 TASK_BYTES = 32 << 20

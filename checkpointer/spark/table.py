@@ -35,19 +35,11 @@ from pyspark_checkpointer.spark.dataframes import Work, fields_of, has_unique_ke
 from pyspark_checkpointer.spark.scan import each, lookup, scan, spread
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.spark.write_tasks import RESULT, CompactTask, TaskOutput, WriteTask
-from pyspark_checkpointer.table import kept_columns, large_rows, merge
-from pyspark_checkpointer.table.reader import TableReader, TableVersion
-from pyspark_checkpointer.table.schema import (
-    DELETE,
-    MERGE,
-    PARTITION,
-    Combine,
-    TableSchema,
-    extended_schema,
-    first_schema,
-    needs_rescale,
-    next_schema,
-)
+from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema
+from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale, next_schema
+from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite
 
 PARTITIONS = 16
@@ -257,7 +249,7 @@ class TableState(NotPicklable):
             return {}
         if len(parts) > 1:
             rows = merge.consolidate(rows, schema, self._name)
-            rows = merge.in_order(rows, schema.key)
+            rows = row_order.in_order(rows, schema.key)
         with self._draft.meter.blocking():
             return run_sync(self._writer(schema).pack(rows))
 

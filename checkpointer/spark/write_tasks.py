@@ -20,10 +20,11 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.table import kept_columns, large_rows, merge
+from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
 from pyspark_checkpointer.table.hashing import check_partitions
-from pyspark_checkpointer.table.reader import TableReader, TableVersion
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
+from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, rewrite, split
 
 RESULT = StructType([StructField("written", BinaryType())])
@@ -88,10 +89,10 @@ class WriteTask:
     def _write(self, given: pa.Table) -> TaskOutput:
         rows = self._changes(given)
         if self.schema.combines or self.change != MERGE:
-            rows = merge.in_order(merge.consolidate(rows, self.schema, self.table), self.schema.key)
+            rows = row_order.in_order(merge.consolidate(rows, self.schema, self.table), self.schema.key)
         else:
-            rows = merge.in_order(rows, self.schema.key)
-            merge.check_unique(rows, self.schema, self.table)
+            rows = row_order.in_order(rows, self.schema.key)
+            row_order.check_unique(rows, self.schema, self.table)
         check_partitions(rows, self.schema, self.partitions, self.table)
         context = TaskContext.get()
         assert context is not None

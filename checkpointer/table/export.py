@@ -28,7 +28,7 @@ from pyspark_checkpointer.table.parquet_file import PlainRows, open_writer
 
 logger = logging.getLogger("pyspark_checkpointer")
 
-MARKER = "_checkpoint.json"
+EXPORT_MARKER = "_checkpoint.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ async def _export(
         written.append(ExportedOperator(name, kind, folder, rows, files))
     left = tuple(sorted(manifest.operators.keys() - wanted.keys())) if operators is None else ()
     made = Exported(ref.id, manifest.epoch, target.url, tuple(written), left)
-    await _put(target, MARKER, json.dumps(asdict(made) | {"id": str(ref.id)}, indent=2).encode())
+    await _put(target, EXPORT_MARKER, json.dumps(asdict(made) | {"id": str(ref.id)}, indent=2).encode())
     logger.info("%s: wrote %s as Parquet to %s", session.store.url, ref.id, target.url)
     return made
 

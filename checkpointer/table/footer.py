@@ -45,11 +45,11 @@ _FOOTER: Mapping[int, _Shape] = {
 _TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
-_DEEPEST = 16
+_MAX_NESTING = 16
 """Structs and lists, one inside the other: a footer has some seven."""
 
 
-_MOST_ROWS = 1 << 20
+_MAX_ROW_GROUP_ROWS = 1 << 20
 """Rows of a row group at most; files of ours have far fewer. Arrow takes memory for as many as a group says it has,
 before it reads any of them."""
 
@@ -57,8 +57,8 @@ before it reads any of them."""
 def check_rows(metadata: Any) -> None:
     """Raise `ValueError` unless the row groups have as many rows as the file says, and none too many to read."""
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    if any(not 0 <= count <= _MOST_ROWS for count in rows):
-        raise ValueError(f"a row group of {max(rows, key=abs)} rows, where {_MOST_ROWS} are the most")
+    if any(not 0 <= count <= _MAX_ROW_GROUP_ROWS for count in rows):
+        raise ValueError(f"a row group of {max(rows, key=abs)} rows, where {_MAX_ROW_GROUP_ROWS} are the most")
     if sum(rows) != metadata.num_rows:
         raise ValueError(f"row groups of {sum(rows)} rows in a file that says it has {metadata.num_rows}")
 
@@ -114,7 +114,7 @@ class _Compact:
         self._at = 0
 
     def struct(self, shape: Mapping[int, _Shape], depth: int) -> dict[int, Any]:
-        if depth > _DEEPEST:
+        if depth > _MAX_NESTING:
             raise ValueError("a footer with too many levels")
         fields: dict[int, Any] = {}
         number = 0
@@ -148,7 +148,7 @@ class _Compact:
         header = self._byte()
         kind, size = header & 15, header >> 4
         size = self._varint() if size == 15 else size
-        if depth > _DEEPEST or size > len(self._data):
+        if depth > _MAX_NESTING or size > len(self._data):
             raise ValueError("a footer with a list that is too long or too deep")
         _check_type(kind, item)
         return [self._value(kind, item, depth + 1) for _ in range(size)]

@@ -18,10 +18,10 @@ from pyspark_checkpointer.table.schema import PARTITION, Column, TableSchema
 _SEED = 42
 _MASK = 0xFFFFFFFF
 _INTS = ("boolean", "byte", "short", "integer", "date")
-_SAMPLE = 64
+_MAX_CHECKED_PARTITIONS = 64
 """Partitions of which one row is checked."""
 
-_SHORT_DECIMAL = 18
+_MAX_LONG_DECIMAL_DIGITS = 18
 """Digits up to which Spark hashes a decimal as a 64-bit integer."""
 
 
@@ -40,7 +40,10 @@ def partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> list[
 def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table: str) -> None:
     """Refuse rows, in order, that Spark put where nobody will look for them. One row of a partition shows it."""
     numbers, firsts = np.unique(rows[PARTITION].to_numpy(), return_index=True)
-    sample, found = rows.select(schema.key).take(pa.array(firsts[:_SAMPLE])), numbers[:_SAMPLE].tolist()
+    sample, found = (
+        rows.select(schema.key).take(pa.array(firsts[:_MAX_CHECKED_PARTITIONS])),
+        numbers[:_MAX_CHECKED_PARTITIONS].tolist(),
+    )
     right = partitions_of(sample, schema, partitions)
     if len(numbers) and (numbers[0] < 0 or numbers[-1] >= partitions or found != right):
         raise InvalidStateError(
@@ -74,7 +77,7 @@ def _hasher(column: Column) -> Callable[[Any, int], int]:
         return _hash_bytes
     arrow = column.field().type
     if pa.types.is_decimal(arrow):
-        return _hash_short_decimal if arrow.precision <= _SHORT_DECIMAL else _hash_long_decimal
+        return _hash_short_decimal if arrow.precision <= _MAX_LONG_DECIMAL_DIGITS else _hash_long_decimal
     if pa.types.is_temporal(arrow) or kind == "long":
         return _hash_long
     raise IllegalArgumentError(f"column {column.name!r}: a key of this type is not hashed here: read without keys")

@@ -12,17 +12,18 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Operator
 from pyspark_checkpointer.storage.overlay import OverlayStore
 from pyspark_checkpointer.table.hashing import partitions_of
-from pyspark_checkpointer.table.merge import check_unique, in_order, show_key
 from pyspark_checkpointer.table.opening import partition_reader
-from pyspark_checkpointer.table.reader import TableVersion
-from pyspark_checkpointer.table.schema import CHANGE, FIELD_ID, MERGE, OWN, PARTITION, TableSchema, migrated_schema
+from pyspark_checkpointer.table.row_order import check_unique, in_order, show_key
+from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, FIELD_ID, MERGE, PARTITION, TableSchema
+from pyspark_checkpointer.table.schema_evolution import migrated_schema
 from pyspark_checkpointer.table.types import spark_type
+from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, on_top
 
 COMBINE = b"combine"
 """Metadata of a field that a transform returns: how the column is combined from now on."""
 
-PACK = 32 << 20
+MIGRATION_PACK_BYTES = 32 << 20
 """Bytes of small partitions, in memory, that share an object."""
 
 
@@ -56,7 +57,7 @@ async def transform(
         elif made.num_rows:
             small.append(_as_changes(made, partition))
             size += made.nbytes
-        if size >= PACK:
+        if size >= MIGRATION_PACK_BYTES:
             await write_small()
             size = 0
     await write_small()
@@ -70,7 +71,7 @@ async def transform(
 def _as_changes(rows: pa.Table, partition: int) -> pa.Table:
     """Return all rows of a partition, as a delta above nothing has them."""
     for name, value in ((PARTITION, partition), (CHANGE, MERGE)):
-        rows = rows.append_column(name, pa.repeat(pa.scalar(value, OWN[name]), rows.num_rows))
+        rows = rows.append_column(name, pa.repeat(pa.scalar(value, DELTA_COLUMNS[name]), rows.num_rows))
     return rows
 
 

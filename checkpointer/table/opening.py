@@ -11,7 +11,8 @@ from pyarrow import Table
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, explaining
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table.hashing import partitions_of
-from pyspark_checkpointer.table.reader import TableReader, TableVersion
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.version import TableVersion
 
 Keys = Sequence[Mapping[str, Any]]
 """Keys as rows: for each key column its value."""

@@ -14,7 +14,7 @@ from pyspark_checkpointer.manifests.digest import verify
 from pyspark_checkpointer.table import kept_columns
 from pyspark_checkpointer.table.footer import check_footer, check_rows
 from pyspark_checkpointer.table.parquet_encode import ROW_GROUPS_KEY
-from pyspark_checkpointer.table.schema import CHANGE, FIELD_ID, KEPT, OWN, PARTITION, Column, TableSchema
+from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, FIELD_ID, KEPT, PARTITION, Column, TableSchema
 
 DECODE_BATCH_BYTES = 256 << 20
 """Bytes of row groups, as their file says, that are decoded together: Arrow cannot decode 2 GiB of lists at once."""
@@ -143,7 +143,7 @@ def _read(
         for run in (_runs(file.metadata, groups) if wanted else [groups])
     ]
     found = parts[0] if len(parts) == 1 else pa.concat_tables(parts)  # which forgets how many rows no columns have
-    for name, kind in OWN.items():
+    for name, kind in DELTA_COLUMNS.items():
         if name in own and (found[name].type != kind or found[name].null_count):
             raise TypeError(f"{name}: expected {kind} without nulls, found {found[name].type}")
     if KEPT in own:

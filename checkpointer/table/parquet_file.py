@@ -18,9 +18,11 @@ from pyspark_checkpointer.manifests.tagged_json import to_json
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage.local import files
 from pyspark_checkpointer.table.opening import partition_reader
-from pyspark_checkpointer.table.reader import TableVersion
+from pyspark_checkpointer.table.version import TableVersion
 
-ENTRIES = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)])
+MAP_ENTRIES_SCHEMA = pa.schema(
+    [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)]
+)
 """Of a map. Both are JSON text, in the form of `checkpointer cat`: their types never depend on what is in the map."""
 
 
@@ -31,7 +33,9 @@ class PlainRows:
         self._snapshot = snapshot
         self._name = name
         self._table = partition_reader(snapshot, name, partitions) if kind == "table" else None
-        columns = TableVersion.of(name, snapshot.operator(name)).schema.arrow() if kind == "table" else ENTRIES
+        columns = (
+            TableVersion.of(name, snapshot.operator(name)).schema.arrow() if kind == "table" else MAP_ENTRIES_SCHEMA
+        )
         self.schema = pa.schema([field.remove_metadata() for field in columns])
 
     async def read(self, partition: int, limit: int | None = None) -> pa.Table:

@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -12,84 +11,28 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_checkpointer.checkpoint import objects
-from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
-from pyspark_checkpointer.manifests import codecs
-from pyspark_checkpointer.manifests.digest import sha256, verify
-from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Operator
+from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.manifests.digest import verify
+from pyspark_checkpointer.manifests.model import DELTA, Artifact
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
-from pyspark_checkpointer.table import kept_columns, large_rows, merge, parquet_decode
+from pyspark_checkpointer.table import kept_columns, large_rows, merge, parquet_decode, row_order
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
+from pyspark_checkpointer.table.version import TableVersion
 
-
-@dataclass(frozen=True, slots=True)
-class TableVersion:
-    """A table as one checkpoint has it, or as a batch has made it so far."""
-
-    name: str
-    schema: TableSchema
-    partitions: int
-    chains: Mapping[int, Chain]
-
-    @classmethod
-    def of(cls, name: str, operator: Operator) -> "TableVersion":
-        if operator.partitioner != codecs.PARQUET.partitioner or operator.codec != codecs.PARQUET.name:
-            kind, way = "bytes", "operator"
-            if operator.codec == codecs.MSGPACK.name:
-                kind, way = "a map", "keyed"
-            raise IllegalArgumentError(f"operator {name!r}: is {kind}, not a table: restored.{way}({name!r}) reads it")
-        return cls(name, TableSchema.from_json(name, operator.schema), operator.partitions, operator.chains)
-
-    def operator(self) -> Operator:
-        return Operator(
-            self.partitions, codecs.PARQUET.partitioner, codecs.PARQUET.name, self.chains, self.schema.to_json()
-        )
-
-    def only(self, partitions: Sequence[int]) -> "TableVersion":
-        """Return the same with some partitions alone: what one task needs."""
-        chains = {number: self.chains[number] for number in partitions if number in self.chains}
-        return TableVersion(self.name, self.schema, self.partitions, chains)
-
-    def sizes(self, keep: Mapping[int, int] | None = None) -> dict[int, int]:
-        """Return the stored bytes of each partition: of an object that several share, by its part of their rows.
-
-        With `keep`, of those partitions alone, and without so many artifacts of each. The bytes of a pack are divided
-        among the partitions that still name it, for together they cost one fetch of it: this spreads work over tasks,
-        and says nothing of how large a partition is.
-        """
-        rows = Counter[str]()
-        for chain in self.chains.values():
-            for artifact in chain:
-                rows[artifact.path] += artifact.records
-        return {
-            partition: sum(a.length * a.records // max(rows[a.path], 1) for a in self.chains[partition][count:])
-            for partition, count in (keep or dict.fromkeys(self.chains, 0)).items()
-        }
-
-    @property
-    def size(self) -> int:
-        """Stored bytes, each object counted once."""
-        return sum({a.path: a.length for chain in self.chains.values() for a in chain}.values())
-
-
-def empty_base(pack: Artifact) -> Artifact:
-    """Return the snapshot of a partition that was empty before its first delta: no bytes, nowhere else to look for."""
-    return Artifact(pack.path, SNAPSHOT, 0, 0, pack.size, 0, 0, sha256(b""), pack.tail)
-
-
-LARGE_PACK = 256 << 10
+LARGE_PACK_BYTES = 256 << 10
 """Bytes of a pack from which on it is worth a request more to read only some of them."""
 
-HUGE_PACK = 8 << 20
-"""Bytes of a pack from which on only `AT_ONCE` of them are read at once: a chain may have many."""
+HUGE_PACK_BYTES = 8 << 20
+"""Bytes of a pack from which on only `MAX_CONCURRENT_PACK_READS` of them are read at once: a chain may have many."""
 
-AT_ONCE = 2
+MAX_CONCURRENT_PACK_READS = 2
 
-STREAM_BYTES = 64 << 20
+STREAMED_SNAPSHOT_BYTES = 64 << 20
 """Bytes in memory of a snapshot from which on it is read and merged piece by piece, and not as a whole."""
 
-PIECE_GROUPS = 16
-PIECE_BYTES = 16 << 20
+MAX_PIECE_ROW_GROUPS = 16
+MAX_PIECE_BYTES = 16 << 20
 """Row groups, and stored bytes of them, that are such a piece at most. One row group may have more."""
 
 
@@ -120,7 +63,7 @@ class TableReader:
         self._schema = version.schema if columns is None else _narrow(version, columns)
         self._shown = self._schema.names if columns is None else list(columns)
         self._keys = keys
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT_PACK_READS)
         self._packs: dict[str, asyncio.Task[_Pack]] = {}
         self._readings = Counter(artifact.path for chain in version.chains.values() for artifact in chain[1:])
         """How often each pack will still be asked for, if every partition is read once."""
@@ -152,9 +95,9 @@ class TableReader:
         Whole pieces come in order of their key; `ordered`: so do the rows in them.
         """
         chain = self._version.chains.get(partition, ())
-        if not chain or not chain[0].length or chain[0].raw_size < STREAM_BYTES or chain[0].tail is None:
+        if not chain or not chain[0].length or chain[0].raw_size < STREAMED_SNAPSHOT_BYTES or chain[0].tail is None:
             rows = await self.rows(partition)
-            yield await self._host.run(lambda: merge.in_order(rows, self._schema.key)) if ordered else rows
+            yield await self._host.run(lambda: row_order.in_order(rows, self._schema.key)) if ordered else rows
             return
         base, deltas = chain[0], [await self._delta(artifact, partition) for artifact in chain[1:]]
         changes = await self._host.run(partial(self._by_key, partition, deltas))
@@ -169,7 +112,7 @@ class TableReader:
             if rows.num_rows:
                 self._check_order(base, last, rows)
                 last = rows.slice(rows.num_rows - 1)
-            count = 0 if changes is None or last is None else merge.first_beyond(changes, last, self._schema.key)
+            count = 0 if changes is None or last is None else row_order.first_beyond(changes, last, self._schema.key)
             if changes is not None and count:
                 some, changes = changes.slice(0, count), changes.slice(count)
                 rows = await self._host.run(partial(self._merged, partition, rows, some, ordered))
@@ -186,16 +129,16 @@ class TableReader:
         if not deltas:
             return None
         with large_rows.explaining(self._version.name, partition):
-            return merge.in_order(kept_columns.concat(deltas), self._schema.key, stable=True)
+            return row_order.in_order(kept_columns.concat(deltas), self._schema.key, stable=True)
 
     def _merged(self, partition: int, rows: pa.Table, changes: pa.Table, ordered: bool) -> pa.Table:
         with large_rows.explaining(self._version.name, partition):
             found = merge.apply(rows, changes, self._schema, self._version.name)
-            return merge.in_order(found, self._schema.key) if ordered else found
+            return row_order.in_order(found, self._schema.key) if ordered else found
 
     def _check_order(self, base: Artifact, last: pa.Table | None, rows: pa.Table) -> None:
         """Refuse a snapshot whose pieces are not in order: changes would be put on top of the wrong ones."""
-        if last is not None and merge.first_beyond(rows.slice(0, 1), last, self._schema.key):
+        if last is not None and row_order.first_beyond(rows.slice(0, 1), last, self._schema.key):
             raise CorruptionError(f"{base.path}: expected rows in order of their key")
 
     async def changes(self, partition: int, artifacts: Sequence[Artifact]) -> pa.Table:
@@ -264,7 +207,7 @@ class TableReader:
 
     async def _pack(self, artifact: Artifact) -> _Pack:
         """Return the changes of all partitions of this version in a pack, and maybe others."""
-        async with self._turns if artifact.size >= HUGE_PACK else nullcontext():
+        async with self._turns if artifact.size >= HUGE_PACK_BYTES else nullcontext():
             decode = await self._fetch_pack(artifact)
             return await self._host.run(lambda: self._held(decode()))
 
@@ -277,7 +220,7 @@ class TableReader:
     async def _fetch_pack(self, artifact: Artifact) -> Callable[[], pa.Table]:
         """What decodes the bytes that were fetched of a pack."""
         names, wanted = self._schema.names, list(self._version.chains)
-        if artifact.tail is not None and artifact.size >= LARGE_PACK:
+        if artifact.tail is not None and artifact.size >= LARGE_PACK_BYTES:
             groups = await self._open(artifact)
             some = groups.of_partitions(wanted)
             size = sum(groups.ranges[group][1] for group in some)
@@ -302,7 +245,7 @@ def _pieces(ranges: Sequence[tuple[int, int, str]]) -> Iterator[list[int]]:
     piece: list[int] = []
     size = 0
     for group, (_, length, _) in enumerate(ranges):
-        if piece and (len(piece) == PIECE_GROUPS or size + length > PIECE_BYTES):
+        if piece and (len(piece) == MAX_PIECE_ROW_GROUPS or size + length > MAX_PIECE_BYTES):
             yield piece
             piece, size = [], 0
         piece.append(group)

@@ -34,10 +34,10 @@ _DURATION = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|seco
 
 MAX_PRECISION = 38
 
-PARQUET_LEVELS = 98
+MAX_PARQUET_NESTING = 98
 """Levels of nesting that Parquet files can be read back with: an array or a map is two of them, a struct one."""
 
-BATCH_LEVELS = 62
+MAX_BATCH_NESTING = 62
 """Levels of nesting that rows can have on their way between Spark and its tasks: a map is two, others are one."""
 
 
@@ -104,7 +104,7 @@ def is_too_deep(spark: Json) -> bool:
     while level:
         inner = []
         for kind, parquet, batch in level:
-            if parquet > PARQUET_LEVELS or batch > BATCH_LEVELS:
+            if parquet > MAX_PARQUET_NESTING or batch > MAX_BATCH_NESTING:
                 return True
             if not isinstance(kind, dict):
                 continue

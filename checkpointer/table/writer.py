@@ -14,11 +14,12 @@ from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chai
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.table import kept_columns, large_rows, parquet_encode
-from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import TableReader, empty_base
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, PARTITION, TableSchema
+from pyspark_checkpointer.table.version import empty_base
 
-MAX_PARTITION = 4 << 30
+MAX_PARTITION_BYTES = 4 << 30
 """Bytes in memory of a partition's rows at most: as one object they still go to any store with one request."""
 
 
@@ -70,11 +71,11 @@ class TableWriter:
 
     def _check_size(self, partition: int, size: int) -> None:
         """Refuse a partition that a later task might not be able to hold, while the last commit can still be read."""
-        if size > MAX_PARTITION:
+        if size > MAX_PARTITION_BYTES:
             raise InvalidStateError(
                 f"table {self._table!r}, partition {partition}: would have {size} bytes of rows or more, and at most "
-                f"{MAX_PARTITION} can be read again for sure: nothing of this batch was kept; open the table with more "
-                "partitions (num_partitions=), which spreads its rows anew"
+                f"{MAX_PARTITION_BYTES} can be read again for sure: nothing of this batch was kept; open the table "
+                "with more partitions (num_partitions=), which spreads its rows anew"
             )
 
     async def _put_snapshot(self, partition: int, encoded: parquet_encode.EncodedFile, records: int) -> Artifact:
@@ -174,4 +175,4 @@ def _is_whole(chain: Chain, count: int) -> bool:
     return count == 1 and chain[0].length == 0
 
 
-__all__ = ["MAX_PARTITION", "TableWriter", "on_top", "rewrite", "split"]
+__all__ = ["MAX_PARTITION_BYTES", "TableWriter", "on_top", "rewrite", "split"]

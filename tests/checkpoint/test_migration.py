@@ -20,9 +20,10 @@ from pyspark_checkpointer.manifests.model import Chain, Job, Operator
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import migration
 from pyspark_checkpointer.table.hashing import partitions_of
-from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import TableVersion
-from pyspark_checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema, first_schema
+from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema
+from pyspark_checkpointer.table.schema_evolution import first_schema
+from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, on_top
 from pyspark_checkpointer.testing.crashes import crash_points
 from tests.world import Actor, World, contents
@@ -311,7 +312,7 @@ def test_small_partitions_share_an_object(world: World, client: Actor, monkeypat
         pass
     assert len(world.objects("artifacts/rows/") - before) == 1
     monkeypatch.setattr(compaction, "SMALL_PARTITION", 10)
-    monkeypatch.setattr(migration, "PACK", 1)
+    monkeypatch.setattr(migration, "MIGRATION_PACK_BYTES", 1)
     before = world.objects("artifacts/rows/")
     restored(client, transform={"rows": double})
     with client.begin():

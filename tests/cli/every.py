@@ -12,8 +12,9 @@ from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.table.reader import TableVersion
-from pyspark_checkpointer.table.schema import TableSchema, first_schema
+from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.schema_evolution import first_schema
+from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter
 from tests.admin.streaming.spark_model import Query, history
 from tests.consumers.test_eventhub_contract import checkpoint, claim

@@ -23,9 +23,10 @@ from pyspark_checkpointer.spark import table as table_module
 from pyspark_checkpointer.spark import write_tasks as write_module
 from pyspark_checkpointer.spark.state import QueryRun, State
 from pyspark_checkpointer.table.hashing import partitions_of
-from pyspark_checkpointer.table.reader import TableReader, TableVersion
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.types import spark_type
+from pyspark_checkpointer.table.version import TableVersion
 
 Part = pa.Table
 

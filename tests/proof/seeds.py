@@ -26,7 +26,7 @@ from pyspark_checkpointer.manifests.json_fields import dump
 from pyspark_checkpointer.manifests.model import Artifact, Json, Manifest, Operator, Patch, Ref, Segment, Tail
 from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row, encode_ownership, encode_position
 from pyspark_checkpointer.table import parquet_encode
-from pyspark_checkpointer.table.merge import in_order
+from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import MERGE
 from tests.manifests.samples import AT, ID, MANIFEST, PARENT, alone, digest, packed
 from tests.table.tables import array, changes_of, mapping, schema_of, snapshot_rows, struct

@@ -21,8 +21,9 @@ from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.spark.table import TableState
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table import reader as version_module
-from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import TableReader, TableVersion
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.version import TableVersion
 from tests.proof.plain_spark import PlainFrame, new_state
 from tests.proof.table_model import COMBINE, KEY, Drawn, Key, Row, TableModel
 
@@ -57,8 +58,8 @@ class History:
         patch.setattr(compaction, "SMALL_PARTITION", choose([1, 5, 4096]))
         patch.setattr(compaction, "SMALL_BYTES", choose([1, 8 << 20]))
         patch.setattr(large_rows, "NARROW_BYTES", choose([1, 1 << 30]))
-        patch.setattr(version_module, "STREAM_BYTES", choose([1, 64 << 20]))
-        patch.setattr(version_module, "PIECE_GROUPS", choose([1, 16]))
+        patch.setattr(version_module, "STREAMED_SNAPSHOT_BYTES", choose([1, 64 << 20]))
+        patch.setattr(version_module, "MAX_PIECE_ROW_GROUPS", choose([1, 16]))
         patch.setattr("pyspark_checkpointer.table.parquet_encode.ROW_GROUP_ROWS", choose([2, 16_384]))
 
     def batch(self, number: int) -> None:

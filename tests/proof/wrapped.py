@@ -45,8 +45,9 @@ from pyspark_checkpointer.manifests.model import (
 from pyspark_checkpointer.storage import url
 from pyspark_checkpointer.storage.base import Blob, Entry
 from pyspark_checkpointer.table import parquet_decode, parquet_encode
-from pyspark_checkpointer.table.reader import TableReader, TableVersion
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
+from pyspark_checkpointer.table.version import TableVersion
 from tests.manifests.samples import CATALOG, ID, digest
 from tests.proof import seeds
 

@@ -35,8 +35,9 @@ from pyspark_checkpointer.spark import TableState, can_restore, diff, read_state
 from pyspark_checkpointer.spark.dataframes import struct_of
 from pyspark_checkpointer.spark.scan import TASK_BYTES, spread
 from pyspark_checkpointer.table.hashing import partitions_of
-from pyspark_checkpointer.table.reader import TableReader, TableVersion
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.version import TableVersion
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

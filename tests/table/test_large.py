@@ -14,10 +14,11 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import large_rows, parquet_decode, parquet_encode
 from pyspark_checkpointer.table import reader as reader_module
 from pyspark_checkpointer.table import writer as write_module
-from pyspark_checkpointer.table.merge import apply, consolidate, first_beyond, in_order
+from pyspark_checkpointer.table.merge import apply, consolidate
 from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_order import first_beyond, in_order
 from pyspark_checkpointer.table.schema import MERGE, TableSchema
-from pyspark_checkpointer.table.writer import MAX_PARTITION
+from pyspark_checkpointer.table.writer import MAX_PARTITION_BYTES
 from tests.table.tables import (
     NAN,
     Change,
@@ -88,8 +89,8 @@ def test_in_pieces_a_partition_has_the_rows_that_it_has_as_a_whole(
 ) -> None:
     schema, below, steps = history
     monkeypatch.setattr(large_rows, "NARROW_BYTES", narrow)
-    monkeypatch.setattr(reader_module, "STREAM_BYTES", 0)
-    monkeypatch.setattr(reader_module, "PIECE_GROUPS", 1)
+    monkeypatch.setattr(reader_module, "STREAMED_SNAPSHOT_BYTES", 0)
+    monkeypatch.setattr(reader_module, "MAX_PIECE_ROW_GROUPS", 1)
     monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", group)
     place, model = Place(schema), Model(schema, below)
     place.snapshot(0, below)
@@ -127,8 +128,8 @@ def test_what_is_not_above_a_key_is_what_comes_before_it_in_order(keys: list[Row
 
 
 def test_a_snapshot_that_is_not_in_order_is_refused_where_that_would_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "STREAM_BYTES", 0)
-    monkeypatch.setattr(reader_module, "PIECE_GROUPS", 1)
+    monkeypatch.setattr(reader_module, "STREAMED_SNAPSHOT_BYTES", 0)
+    monkeypatch.setattr(reader_module, "MAX_PIECE_ROW_GROUPS", 1)
     monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 2)
     place = Place(SIMPLE)
     rows = snapshot_rows(SIMPLE, [(1, 1), (2, 1), (2, 1), (0, 1)])
@@ -164,7 +165,7 @@ def test_rows_are_cut_by_rows_and_bytes() -> None:
 
 
 def test_a_partition_that_is_too_large_is_refused_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_module, "MAX_PARTITION", 1000)
+    monkeypatch.setattr(write_module, "MAX_PARTITION_BYTES", 1000)
     place = Place(SIMPLE)
     rows = snapshot_rows(SIMPLE, [(n, n) for n in range(100)])
     with pytest.raises(InvalidStateError, match=r"table 't', partition 3: would have \d+ bytes .* \(num_partitions=\)"):
@@ -175,7 +176,7 @@ def test_a_partition_that_is_too_large_is_refused_before_it_is_written(monkeypat
     with pytest.raises(InvalidStateError, match=r"table 't', partition 0: would have"):
         place.rewrite({0: 0})
     assert run_sync(place.store.list("artifacts/t/0")) == []
-    assert MAX_PARTITION == 4 << 30
+    assert MAX_PARTITION_BYTES == 4 << 30
 
 
 def test_what_arrow_refuses_is_an_error_of_the_tree() -> None:

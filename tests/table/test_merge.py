@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.table import kept_columns
-from pyspark_checkpointer.table.merge import apply, check_unique, consolidate, first_duplicate, in_order, matching
+from pyspark_checkpointer.table.merge import apply, consolidate, matching
+from pyspark_checkpointer.table.row_order import check_unique, first_duplicate, in_order
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, TableSchema
 from pyspark_checkpointer.table.types import arrow_type
 from tests.table.tables import (

@@ -19,7 +19,8 @@ from pyspark_checkpointer.table import parquet_encode
 from pyspark_checkpointer.table.merge import matching
 from pyspark_checkpointer.table.parquet_decode import RowGroups, decode, decode_pack
 from pyspark_checkpointer.table.parquet_encode import EncodedFile, encode
-from pyspark_checkpointer.table.schema import MERGE, TableSchema, next_schema
+from pyspark_checkpointer.table.schema import MERGE, TableSchema
+from pyspark_checkpointer.table.schema_evolution import next_schema
 from tests.table.tables import (
     NAN,
     ORDERED,

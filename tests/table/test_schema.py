@@ -10,13 +10,8 @@ import pytest
 
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.table import kept_columns, parquet_decode, parquet_encode
-from pyspark_checkpointer.table.schema import (
-    CHANGE,
-    FIELD_ID,
-    KEPT,
-    PARTITION,
-    Column,
-    TableSchema,
+from pyspark_checkpointer.table.schema import CHANGE, FIELD_ID, KEPT, PARTITION, Column, TableSchema
+from pyspark_checkpointer.table.schema_evolution import (
     extended_schema,
     first_schema,
     migrated_schema,

@@ -21,9 +21,12 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import parquet_encode
 from pyspark_checkpointer.table import reader as reader_module
 from pyspark_checkpointer.table.kept_columns import ids_of
-from pyspark_checkpointer.table.merge import consolidate, in_order
-from pyspark_checkpointer.table.reader import TableReader, TableVersion, empty_base
-from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema, next_schema
+from pyspark_checkpointer.table.merge import consolidate
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema
+from pyspark_checkpointer.table.schema_evolution import next_schema
+from pyspark_checkpointer.table.version import TableVersion, empty_base
 from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite, split
 from tests.table.tables import (
     PARTITION,
@@ -189,7 +192,7 @@ def test_of_a_pack_that_lacks_rows_no_key_is_looked_up() -> None:
 
 
 def test_large_packs_are_read_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "HUGE_PACK", 0)
+    monkeypatch.setattr(reader_module, "HUGE_PACK_BYTES", 0)
     place, now, most = Place(SIMPLE), 0, 0
     expected = some_packs(place)
     reader = place.reader()
@@ -205,7 +208,7 @@ def test_large_packs_are_read_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     reader._fetch_pack = counted  # type: ignore[method-assign]
     assert rows_in(run_sync(reader.rows(0))) == sorted(expected[0], key=repr)
-    assert most == reader_module.AT_ONCE == 2
+    assert most == reader_module.MAX_CONCURRENT_PACK_READS == 2
 
 
 def test_of_shared_objects_each_partition_has_its_share() -> None:
@@ -239,7 +242,7 @@ def test_a_partition_does_not_grow_when_others_leave_its_pack(monkeypatch: pytes
 def wide(monkeypatch: pytest.MonkeyPatch) -> Place:
     """Two packs of eight partitions in many row groups, neither of them small."""
     monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 50)
-    monkeypatch.setattr(reader_module, "LARGE_PACK", 1)
+    monkeypatch.setattr(reader_module, "LARGE_PACK_BYTES", 1)
     place = Place(SIMPLE)
     for turn in range(2):
         place.pack({p: [(MERGE, (n, p + turn)) for n in range(100)] for p in range(8)})
@@ -257,7 +260,7 @@ def test_of_a_large_pack_only_what_some_partitions_need_is_read(wide: Place, wan
 
 
 def test_a_large_pack_is_read_whole_where_most_of_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "LARGE_PACK", 1)
+    monkeypatch.setattr(reader_module, "LARGE_PACK_BYTES", 1)
     place = Place(SIMPLE)
     place.pack({p: [(MERGE, (n, value(n + p))) for n in range(1000)] for p in range(8)})
     reader = place.reader()

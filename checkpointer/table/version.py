@@ -1,0 +1,66 @@
+"""One version of a table: its schema, its partitions, and the chain of each."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests import codecs
+from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, Operator
+from pyspark_checkpointer.table.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A table as one checkpoint has it, or as a batch has made it so far."""
+
+    name: str
+    schema: TableSchema
+    partitions: int
+    chains: Mapping[int, Chain]
+
+    @classmethod
+    def of(cls, name: str, operator: Operator) -> "TableVersion":
+        if operator.partitioner != codecs.PARQUET.partitioner or operator.codec != codecs.PARQUET.name:
+            kind, way = "bytes", "operator"
+            if operator.codec == codecs.MSGPACK.name:
+                kind, way = "a map", "keyed"
+            raise IllegalArgumentError(f"operator {name!r}: is {kind}, not a table: restored.{way}({name!r}) reads it")
+        return cls(name, TableSchema.from_json(name, operator.schema), operator.partitions, operator.chains)
+
+    def operator(self) -> Operator:
+        return Operator(
+            self.partitions, codecs.PARQUET.partitioner, codecs.PARQUET.name, self.chains, self.schema.to_json()
+        )
+
+    def only(self, partitions: Sequence[int]) -> "TableVersion":
+        """Return the same with some partitions alone: what one task needs."""
+        chains = {number: self.chains[number] for number in partitions if number in self.chains}
+        return TableVersion(self.name, self.schema, self.partitions, chains)
+
+    def sizes(self, keep: Mapping[int, int] | None = None) -> dict[int, int]:
+        """Return the stored bytes of each partition: of an object that several share, by its part of their rows.
+
+        With `keep`, of those partitions alone, and without so many artifacts of each. The bytes of a pack are divided
+        among the partitions that still name it, for together they cost one fetch of it: this spreads work over tasks,
+        and says nothing of how large a partition is.
+        """
+        rows = Counter[str]()
+        for chain in self.chains.values():
+            for artifact in chain:
+                rows[artifact.path] += artifact.records
+        return {
+            partition: sum(a.length * a.records // max(rows[a.path], 1) for a in self.chains[partition][count:])
+            for partition, count in (keep or dict.fromkeys(self.chains, 0)).items()
+        }
+
+    @property
+    def size(self) -> int:
+        """Stored bytes, each object counted once."""
+        return sum({a.path: a.length for chain in self.chains.values() for a in chain}.values())
+
+
+def empty_base(pack: Artifact) -> Artifact:
+    """Return the snapshot of a partition that was empty before its first delta: no bytes, nowhere else to look for."""
+    return Artifact(pack.path, SNAPSHOT, 0, 0, pack.size, 0, 0, sha256(b""), pack.tail)
