@@ -10,7 +10,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,9 @@ from benchmarks.measure import Target, Times, alternate, rotated, timed
 from benchmarks.micro_batches import fingerprint
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import TableState, read_state
+from pyspark_checkpointer.spark import read_state
 from pyspark_checkpointer.spark.read import version_of
+from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.opening import key_table
 from pyspark_checkpointer.table.parquet_encode import ZSTD_LEVEL
@@ -82,13 +83,13 @@ class Root:
         self._client = Checkpointer(path, max_chain=max_chain)
 
     @contextmanager
-    def batch(self) -> Iterator[TableState]:
+    def batch(self) -> Iterator[TableChanges]:
         with self._client.begin() as checkpoint:
-            table = TableState(
-                self._spark, self._client, checkpoint._draft, "t", ["key"], self._partitions, None, None, nullcontext
+            table = TableChanges(
+                self._spark, self._client, checkpoint._draft, "t", ["key"], self._partitions, None, None
             )
             yield table
-            table._finish()
+            table.finish()
 
     def upsert(self, changed: DataFrame) -> None:
         with self.batch() as table:

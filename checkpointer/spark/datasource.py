@@ -1,4 +1,4 @@
-"""`spark.read.format("checkpointer")`: tables of any live checkpoint, and what a store is made of."""
+"""The data source `spark.read.format("checkpointer")`: tables of any live checkpoint, and views of a store."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.spark.dataframes import struct_of
 from pyspark_checkpointer.spark.interpreter import offer
 from pyspark_checkpointer.spark.read import restore, version_of
-from pyspark_checkpointer.spark.scan import batches_of, spread
+from pyspark_checkpointer.spark.scan import batches_of, group_by_bytes
 from pyspark_checkpointer.storage import absolute
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.types import whole_variants
@@ -24,12 +24,12 @@ from pyspark_checkpointer.table.version import TableVersion
 
 OPTIONS = ("path", "operator", "view", "id", "epoch", "savepoint", "columns", "storage_options", "fencing")
 
-TASKS = 32
-"""Most tasks of a scan: a data source does not know how many the session can run at once."""
+MAX_SCAN_TASKS = 32
+"""Tasks of a scan, unless there are many bytes: a data source does not know how many the session can run at once."""
 
 
 class CheckpointerSource(DataSource):
-    """Read a table of a root, or a view of what the root is made of.
+    """The data source of tables and views of a root.
 
     Options: `path` (the root), and `operator`, the table to read, or `view`: "checkpoints", "artifacts" or
     "positions". `id`, `epoch` or `savepoint` choose a live checkpoint, else it is the last one; `id` takes every form
@@ -66,7 +66,7 @@ class CheckpointerSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """The options of a scan, checked."""
+    """The options of a scan: a table or a view, of which checkpoint."""
 
     root: str
     operator: str
@@ -81,7 +81,7 @@ class ReadRequest:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "ReadRequest":
         given = {name.lower(): value for name, value in options.items()}
-        if any(name.startswith("option.") for name in given):  # how a catalog keeps the options of a table
+        if any(name.startswith("option.") for name in given):  # So a catalog keeps the options of a table.
             raise IllegalArgumentError(
                 "CREATE TABLE … USING checkpointer: Spark does not hand the options of a table to a source written in "
                 "Python; use CREATE OR REPLACE TEMP VIEW … USING checkpointer OPTIONS (…), which shows the checkpoint "
@@ -125,7 +125,7 @@ class ReadRequest:
         return restore(self.client(), self.id, self.epoch, self.savepoint)
 
     def pin(self) -> "ReadRequest":
-        """Choose the checkpoint of a table for good. Views of the store itself look at it whenever they are read."""
+        """Choose the checkpoint of a table, once for all scans. A view shows the store at the time it is read."""
         if self.view is not None:
             return self
         return replace(self, id=str(self.restore().id), epoch=None, savepoint=None)
@@ -133,7 +133,7 @@ class ReadRequest:
 
 @dataclass
 class PartitionRead(InputPartition):
-    """Some partitions of the one version that a scan is pinned to."""
+    """Some partitions of the version that a scan is pinned to, for one task."""
 
     checkpoint: CheckpointId | None
     version: TableVersion
@@ -141,7 +141,7 @@ class PartitionRead(InputPartition):
 
 
 class TableSourceReader(DataSourceReader):
-    """Plan the scan of the checkpoint that the source chose; the tasks read nothing but what was planned."""
+    """Plan the scan of the checkpoint that the source chose. Tasks read only what was planned."""
 
     def __init__(self, request: ReadRequest, schema: StructType) -> None:
         self._request = request
@@ -152,7 +152,7 @@ class TableSourceReader(DataSourceReader):
         restored = self._restore()
         version = version_of(restored, self._request.operator)
         self._check_schema(version)
-        groups = spread(version.sizes(), TASKS) or [[]]
+        groups = group_by_bytes(version.sizes(), MAX_SCAN_TASKS) or [[]]
         return [PartitionRead(restored.id, version.only(group), group) for group in groups]
 
     def _restore(self) -> Restored:
@@ -165,7 +165,7 @@ class TableSourceReader(DataSourceReader):
             ) from None
 
     def _check_schema(self, version: TableVersion) -> None:
-        """Refuse a schema of the caller's own, as of `spark.read.schema(…)`, that the table does not have."""
+        """Raise `IllegalArgumentError` for a schema of the caller, as of `spark.read.schema(…)`, that does not fit."""
         now = {field.name: field.dataType for field in struct_of(list(version.schema.columns))}
         for asked in self._schema:
             if now.get(asked.name) != asked.dataType:
@@ -187,7 +187,7 @@ class TableSourceReader(DataSourceReader):
 
 
 class ViewSourceReader(DataSourceReader):
-    """A few rows about the store itself, read in one task."""
+    """Read the few rows of a view of the store, in one task."""
 
     def __init__(self, request: ReadRequest) -> None:
         self._request = request

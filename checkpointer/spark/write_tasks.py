@@ -1,7 +1,7 @@
-"""What tasks write for a table: changes of a batch, and shorter chains. Each task tells the driver what it wrote.
+"""The tasks that write a table on executors: changes of a batch, and shorter chains.
 
-Only what a finished task told reaches the manifest. Whatever failed, repeated or speculative attempts wrote carries the
-attempt's id and its own digest; nothing names it, and cleanup removes it.
+Only what a finished task returned to the driver reaches the manifest. Objects of failed, repeated or speculative task
+attempts carry the checkpoint's id and another digest; no manifest names them, and cleanup removes them.
 """
 
 import pickle
@@ -27,12 +27,16 @@ from pyspark_checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, rewrite, split
 
-RESULT = StructType([StructField("written", BinaryType())])
+OUTPUT_SCHEMA = StructType([StructField("written", BinaryType())])
 
 
 @dataclass(slots=True)
 class TaskOutput:
-    """What one task wrote; `rows` are few enough for the driver to write, `refused` is why nothing was."""
+    """What one task returns to the driver.
+
+    A task wrote `snapshots` and `deltas`, by partition, or the rewritten `chains`. It leaves `rows` to the driver where
+    these are few (as an Arrow stream). `refused` says why the task wrote nothing. `place` is where it wrote.
+    """
 
     snapshots: dict[int, Artifact] = field(default_factory=dict)
     deltas: dict[int, Artifact] = field(default_factory=dict)
@@ -42,10 +46,10 @@ class TaskOutput:
     place: str = ""
 
     def first(self, owner: CheckpointId) -> Artifact | None:
-        """Return one of the artifacts that this task wrote itself; None where it wrote none."""
-        chains = (*self.snapshots.values(), *self.deltas.values(), *chain.from_iterable(self.chains.values()))
+        """Return an artifact that this task wrote itself, or None: a rewritten chain has older artifacts too."""
+        artifacts = (*self.snapshots.values(), *self.deltas.values(), *chain.from_iterable(self.chains.values()))
         return next(
-            (found for found in chains if found.length and object_paths.parse_artifact(found.path).id == owner), None
+            (found for found in artifacts if found.length and object_paths.parse_artifact(found.path).id == owner), None
         )
 
     def dump(self) -> pa.RecordBatch:
@@ -59,13 +63,14 @@ class TaskOutput:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Writes the changes of a batch. `whole`: tasks have all the rows of their partitions, with nothing below them.
+    """Write the changes of a batch. `whole`: tasks have all the rows of their partitions, with nothing below them.
 
-    Columns of the schema that the rows do not have are kept: the rows say so, unless there is nothing below them.
+    Columns of the schema that the rows do not have keep their values: the changes say so (column `__kept`), unless
+    there is nothing below them.
 
-    How many tasks there are is known when they have run, but task k knows of k others: it hands at most
-    `inline / (k + 1)` bytes to the driver, so that what is below `inline` in all and evenly spread is never written by
-    tasks. The most that the driver gets from 1,000 tasks is 7.5 times `inline`.
+    Task k hands at most `inline / (k + 1)` bytes of rows to the driver and writes more itself. A task does not know how
+    many tasks there are, but task k knows of k others. So evenly spread changes of fewer than `inline` bytes in all are
+    never written by tasks, and from 1,000 tasks the driver gets at most 7.5 times `inline`.
     """
 
     root: TaskRoot
@@ -80,10 +85,10 @@ class WriteTask:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [batch for batch in batches if batch.num_rows]
         if found:
-            yield _tell(partial(self._write_all, pa.Table.from_batches(found)))
+            yield _run_task(partial(self._write_all, pa.Table.from_batches(found)))
 
     def _write_all(self, given: pa.Table) -> TaskOutput:
-        with large_rows.explaining(self.table):
+        with large_rows.explain_arrow_errors(self.table):
             return self._write(given)
 
     def _write(self, given: pa.Table) -> TaskOutput:
@@ -92,6 +97,7 @@ class WriteTask:
             rows = row_order.in_order(merge.consolidate(rows, self.schema, self.table), self.schema.key)
         else:
             rows = row_order.in_order(rows, self.schema.key)
+            # Rows that replace each other have no order in a batch: nothing says which row of a key is the newer one.
             row_order.check_unique(rows, self.schema, self.table)
         check_partitions(rows, self.schema, self.partitions, self.table)
         context = TaskContext.get()
@@ -100,20 +106,20 @@ class WriteTask:
             return TaskOutput(rows=_stream(rows))
         session = self.root.open()._session
         writer = TableWriter(session.store, session.host, self.owner, self.table, self.schema)
-        written, small = TaskOutput(place=self.root.place), [rows]
+        output, small = TaskOutput(place=self.root.place), [rows]
         if self.whole:
             small = []
             for partition, part in split(rows):
                 if not is_small(part.num_rows, part.nbytes):
-                    written.snapshots[partition] = run_sync(writer.snapshot(partition, part))
+                    output.snapshots[partition] = run_sync(writer.snapshot(partition, part))
                 else:
                     small.append(part)
         if small:
-            written.deltas = run_sync(writer.pack(pa.concat_tables(small)))
-        return written
+            output.deltas = run_sync(writer.pack(pa.concat_tables(small)))
+        return output
 
     def _changes(self, given: pa.Table) -> pa.Table:
-        """Return the rows in the columns of a delta, with nulls in those that they do not have."""
+        """Return the rows as changes, with nulls in the columns that they do not have."""
         columns = {name: given[name] for name in given.column_names}
         columns[CHANGE] = pa.repeat(pa.scalar(self.change, pa.int8()), given.num_rows)
         absent = [c.id for c in self.schema.values if c.role == "last" and c.name not in columns]
@@ -130,7 +136,7 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class CompactTask:
-    """Shortens the chains of groups of partitions; `keep` says how many artifacts of each stay."""
+    """Shorten the chains of groups of partitions; `keep` says how many artifacts of each stay."""
 
     root: TaskRoot
     owner: CheckpointId
@@ -141,7 +147,7 @@ class CompactTask:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for group in batch.column(0).to_pylist():
-                yield _tell(partial(self._compact, self.groups[group]))
+                yield _run_task(partial(self._compact, self.groups[group]))
 
     def _compact(self, partitions: list[int]) -> TaskOutput:
         session, version = self.root.open()._session, self.version.only(partitions)
@@ -151,8 +157,11 @@ class CompactTask:
         return TaskOutput(chains=run_sync(rewrite(reader, writer, version.chains, keep)), place=self.root.place)
 
 
-def _tell(work: Callable[[], TaskOutput]) -> pa.RecordBatch:
-    """Return what a task wrote, or why it may not: no failure of the task, as another attempt would end alike."""
+def _run_task(work: Callable[[], TaskOutput]) -> pa.RecordBatch:
+    """Return what a task wrote, or the error that refused it.
+
+    Such an error does not fail the task: Spark would run the task again, and it would be refused again.
+    """
     try:
         return work().dump()
     except (IllegalArgumentError, InvalidStateError) as error:

@@ -5,6 +5,7 @@ offsets for as long as that takes, and come back in parts that 32 bits can hold.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -87,21 +88,17 @@ def _field(field: pa.Field, change: Any) -> pa.Field:
     return field.with_type(change(field.type))
 
 
-class explaining:  # noqa: N801  # used as a function is
-    """Whatever Arrow refuses, as an error of the tree that names the table and the partition."""
-
-    def __init__(self, table: str, partition: int | None = None) -> None:
-        self._where = f"table {table!r}" + ("" if partition is None else f", partition {partition}")
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, pa.ArrowException):
-            raise InvalidStateError(
-                f"{self._where}: Arrow cannot hold or convert its rows: {error}; where they are too large, open the "
-                "table with more partitions (num_partitions=), of which each then has fewer bytes"
-            ) from None
+@contextmanager
+def explain_arrow_errors(table: str, partition: int | None = None) -> Iterator[None]:
+    """Raise what Arrow refuses as `InvalidStateError` that names the table and the partition."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        where = f"table {table!r}" + ("" if partition is None else f", partition {partition}")
+        raise InvalidStateError(
+            f"{where}: Arrow cannot hold or convert its rows: {error}; where they are too large, open the "
+            "table with more partitions (num_partitions=), of which each then has fewer bytes"
+        ) from None
 
 
-__all__ = ["NARROW_BYTES", "compact", "explaining", "narrow", "slices", "widen"]
+__all__ = ["NARROW_BYTES", "compact", "explain_arrow_errors", "narrow", "slices", "widen"]

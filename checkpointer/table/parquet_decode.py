@@ -3,7 +3,8 @@
 import io
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ DECODE_BATCH_BYTES = 256 << 20
 
 def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str]) -> pa.Table:
     """The rows of a snapshot as `schema` has them: columns it does not have yet are null, narrower ones are widened."""
-    with _explaining(name):
+    with _explain_decode_errors(name):
         return _read(pq.ParquetFile(pa.BufferReader(data)), None, schema, columns, [])
 
 
@@ -30,7 +31,7 @@ def decode_pack(
     name: str, data: bytes, schema: TableSchema, columns: Sequence[str], partitions: Sequence[int]
 ) -> pa.Table:
     """Return the changes in a pack, in order of their partitions: all those of `partitions`, maybe more."""
-    with _explaining(name):
+    with _explain_decode_errors(name):
         file = pq.ParquetFile(pa.BufferReader(data))
         check_footer(data, file.metadata.schema)
         return _read(file, _groups_of(file.metadata, partitions), schema, columns, [PARTITION, CHANGE])
@@ -71,7 +72,7 @@ class RowGroups:
         self._name = name
         self._size = size
         self._schema = schema
-        with _explaining(name):
+        with _explain_decode_errors(name):
             self.metadata = pq.read_metadata(pa.BufferReader(tail))
             check_footer(tail, self.metadata.schema)
             self._paths = _paths(self.metadata)
@@ -81,12 +82,12 @@ class RowGroups:
 
     def of_partitions(self, partitions: Sequence[int]) -> list[int]:
         """Return the row groups of a pack that may hold rows of some partitions."""
-        with _explaining(self._name):
+        with _explain_decode_errors(self._name):
             return _groups_of(self.metadata, partitions)
 
     def of_keys(self, keys: pa.Table) -> list[int]:
         """Return the row groups that may hold one of `keys`, by the bounds of their key columns."""
-        with _explaining(self._name):
+        with _explain_decode_errors(self._name):
             names = _names_by_id(self.metadata.schema.to_arrow_schema(), self._schema)
             key = self._schema.key
             wanted = {path: _sorted(keys[name]) for path, name in names.items() if name in key}
@@ -121,8 +122,8 @@ class RowGroups:
             start, length, digest = self.ranges[group]
             verify(f"{self._name} (row group {group})", data, size=length, digest=digest)
             parts[start] = data
-        with _explaining(self._name):
-            file = pq.ParquetFile(_Sparse(self._size, parts), metadata=self.metadata, pre_buffer=False)
+        with _explain_decode_errors(self._name):
+            file = pq.ParquetFile(_PartialFile(self._size, parts), metadata=self.metadata, pre_buffer=False)
             return _read(file, sorted(groups), self._schema, columns, own)
 
 
@@ -195,7 +196,7 @@ def _names_by_id(stored: pa.Schema, schema: TableSchema) -> dict[str, str]:
     }
 
 
-_BAD = (
+_DECODE_ERRORS = (
     pa.ArrowException,
     ArithmeticError,
     ValueError,
@@ -207,21 +208,16 @@ _BAD = (
 )
 
 
-class _explaining:  # noqa: N801  # used as a function is
-    """Whatever bad bytes make of the Parquet library, as an error of the tree that names the object."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, _BAD):
-            raise MalformedError(f"{self._name}: expected a Parquet file of this table: {error}") from None
+@contextmanager
+def _explain_decode_errors(name: str) -> Iterator[None]:
+    """Raise any error that bad bytes cause in the Parquet library as `MalformedError` that names the object."""
+    try:
+        yield
+    except _DECODE_ERRORS as error:
+        raise MalformedError(f"{name}: expected a Parquet file of this table: {error}") from None
 
 
-class _Sparse(io.RawIOBase):
+class _PartialFile(io.RawIOBase):
     """A file of which only some ranges are there; reading anything else is an error."""
 
     def __init__(self, size: int, parts: dict[int, bytes]) -> None:

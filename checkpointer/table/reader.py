@@ -81,7 +81,7 @@ class TableReader:
         def merged() -> pa.Table:
             if not deltas:
                 return base.select(self._shown)
-            with large_rows.explaining(self._version.name, partition):
+            with large_rows.explain_arrow_errors(self._version.name, partition):
                 changes = kept_columns.concat(deltas)
                 if keys is not None:
                     changes = merge.matching(changes, keys, self._schema.key)
@@ -128,11 +128,11 @@ class TableReader:
         """Return all changes in order of their key; those of one key stay in the order in which they were made."""
         if not deltas:
             return None
-        with large_rows.explaining(self._version.name, partition):
+        with large_rows.explain_arrow_errors(self._version.name, partition):
             return row_order.in_order(kept_columns.concat(deltas), self._schema.key, stable=True)
 
     def _merged(self, partition: int, rows: pa.Table, changes: pa.Table, ordered: bool) -> pa.Table:
-        with large_rows.explaining(self._version.name, partition):
+        with large_rows.explain_arrow_errors(self._version.name, partition):
             found = merge.apply(rows, changes, self._schema, self._version.name)
             return row_order.in_order(found, self._schema.key) if ordered else found
 
@@ -146,7 +146,7 @@ class TableReader:
         deltas = await asyncio.gather(*(self._delta(artifact, partition) for artifact in artifacts))
 
         def merged() -> pa.Table:
-            with large_rows.explaining(self._version.name, partition):
+            with large_rows.explain_arrow_errors(self._version.name, partition):
                 return merge.consolidate(kept_columns.concat(deltas), self._schema, self._version.name)
 
         return await self._host.run(merged)

@@ -35,7 +35,7 @@ class TableWriter:
 
     async def in_order(self, rows: pa.Table) -> pa.Table:
         def work() -> pa.Table:
-            with large_rows.explaining(self._table):
+            with large_rows.explain_arrow_errors(self._table):
                 return in_order(rows, self._schema.key)
 
         return await self._host.run(work)
@@ -46,7 +46,7 @@ class TableWriter:
         self._check_size(partition, rows.nbytes)
 
         def encode() -> parquet_encode.EncodedFile:
-            with large_rows.explaining(self._table, partition):
+            with large_rows.explain_arrow_errors(self._table, partition):
                 return parquet_encode.encode(self._stored(rows))
 
         return await self._put_snapshot(partition, await self._host.run(encode), rows.num_rows)
@@ -56,7 +56,7 @@ class TableWriter:
         encoder = parquet_encode.Encoder(self._schema.arrow())
 
         def add(rows: pa.Table) -> None:
-            with large_rows.explaining(self._table, partition):
+            with large_rows.explain_arrow_errors(self._table, partition):
                 encoder.add(self._stored(rows))
 
         async for rows in pieces:
@@ -94,7 +94,7 @@ class TableWriter:
         def encode() -> tuple[parquet_encode.EncodedFile, dict[int, tuple[int, int]]]:
             changes = kept_columns.without_need(rows)
             stored = self._schema.arrow_delta(kept=KEPT in changes.column_names)
-            with large_rows.explaining(self._table):
+            with large_rows.explain_arrow_errors(self._table):
                 changes = changes.select(stored.names).cast(stored)
                 encoded = parquet_encode.encode(changes)
             of_rows = rows[PARTITION].to_numpy()

@@ -55,7 +55,7 @@ REASONS = {
     "pyspark_checkpointer.admin.retention.reachability._hash": _NONE,
     "pyspark_checkpointer.admin.salvage._Look._load": _HANDS_ON,
     "pyspark_checkpointer.spark.datasource.ReadRequest.of": _OF_THE_CALLER,
-    "pyspark_checkpointer.spark.table.TableState._pack": _OF_THE_JOB,
+    "pyspark_checkpointer.spark.table_changes.TableChanges._pack": _OF_THE_JOB,
     "pyspark_checkpointer.spark.task_client._client": _OF_THE_JOB,
     "pyspark_checkpointer.spark.write_tasks.TaskOutput.load": _OF_THE_JOB,
     "pyspark_checkpointer.storage.connection.load": _NONE,

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import table as table_module
+from pyspark_checkpointer.spark import table_changes
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.spark.table import TableState
 from pyspark_checkpointer.table import large_rows
@@ -51,7 +51,7 @@ class History:
     def limits(self, patch: pytest.MonkeyPatch) -> None:
         """Rows and bytes at which something changes, most of them so small that it does."""
         choose = self.draw.choice
-        patch.setattr(table_module, "DRIVER_BYTES", choose([1, 3000, 16 << 20]))
+        patch.setattr(table_changes, "DRIVER_BYTES", choose([1, 3000, 16 << 20]))
         patch.setattr(compaction, "COMPACT_ROWS", choose([8, 65_536]))
         patch.setattr(compaction, "COMPACT_BYTES", choose([1000, 64 << 20]))
         patch.setattr(compaction, "MOST_BYTES", choose([1, 5000, 512 << 20]))
@@ -74,10 +74,10 @@ class History:
             for one in work:
                 one()
         if self.draw.random() < 0.1:
-            state._abort()
+            state._attempt.abort()
             self.models = before
         else:
-            state._commit()
+            state._attempt.commit()
         if self.draw.random() < 0.3:
             self.client = self._open(self.client.root)  # the working directory may be another one since
         self.figures["batches"] += 1
@@ -166,9 +166,9 @@ class Step:
                 dropped = draw.sample(model.columns, draw.choice([1, len(model.columns)]))
                 model.drop(dropped)
                 self.table.drop_columns(dropped)
-            case "compact" if self.table._version is not None:
+            case "compact" if self.table._changes.version is not None:
                 self.table.compact()
-        if self.spark is not None and self.table._version is not None and draw.random() < 0.3:
+        if self.spark is not None and self.table._changes.version is not None and draw.random() < 0.3:
             columns = list(model.columns)
             rows = [row.asDict(recursive=True) for row in self.table.read([*KEY, *columns]).collect()]
             by_key = {tuple(row[name] for name in KEY): [_plain(row[name]) for name in columns] for row in rows}

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.spark import State, interpreter, stateful
-from pyspark_checkpointer.spark.interpreter import settle_interpreter
+from pyspark_checkpointer.spark.interpreter import ensure_interpreter
 from tests.spark.conftest import Job
 
 
@@ -78,7 +78,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settle(session: Session, root: str = "/root") -> None:
-    settle_interpreter(session, root)  # type: ignore[arg-type]
+    ensure_interpreter(session, root)  # type: ignore[arg-type]
 
 
 def test_local_tasks_get_the_drivers_python_and_its_data_source() -> None:

@@ -19,8 +19,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.compaction import SMALL_PARTITION
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful
-from pyspark_checkpointer.spark import table as table_module
+from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful, table_changes
 from pyspark_checkpointer.table.schema import PARTITION
 from tests.spark.conftest import Job
 
@@ -236,7 +235,7 @@ def test_an_overflow_in_a_task_is_an_error_of_the_tree(job: Job) -> None:
     once(job, add(2**62))
     for body in (add(2**62, 2**62), add(2**62, compact=True)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(table_module, "DRIVER_BYTES", 1)
+            patch.setattr(table_changes, "DRIVER_BYTES", 1)
             with pytest.raises(StreamingQueryException, match="does not fit into its type"):
                 once(job, body)
         once(job, lambda batch, batch_id, state: None)
@@ -244,12 +243,12 @@ def test_an_overflow_in_a_task_is_an_error_of_the_tree(job: Job) -> None:
 
 
 def test_a_task_writes_nothing_where_spark_hashes_otherwise(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = table_module.rows_of
+    right = table_changes.rows_of
 
     def shifted(*args: Any) -> DataFrame:
         return right(*args).withColumn(PARTITION, F.pmod(F.col(PARTITION) + 1, F.lit(8)))
 
-    monkeypatch.setattr(table_module, "rows_of", shifted)
+    monkeypatch.setattr(table_changes, "rows_of", shifted)
     with pytest.raises(StreamingQueryException, match="does this version of Spark hash them otherwise"):
         once(job, lambda batch, _, state: state.table("t", ["key"], num_partitions=8).upsert(batch))
     assert not list(Path(job.root).rglob("*.parquet"))
@@ -259,7 +258,7 @@ def test_many_changes_are_brought_together_from_the_next_batch_on(
     job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One pack of each task makes all chains longer; that happens once, not in every batch."""
-    monkeypatch.setattr(table_module, "DRIVER_BYTES", 4 << 10)
+    monkeypatch.setattr(table_changes, "DRIVER_BYTES", 4 << 10)
     lengths = []
 
     @stateful(job.root, max_chain=30)
@@ -373,7 +372,7 @@ def test_any_history_of_changes_is_what_a_dict_would_hold(
     job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, driver_bytes: int
 ) -> None:
     """Written and compacted by tasks and by the driver, in changing numbers of partitions, with chains of at most 4."""
-    monkeypatch.setattr(table_module, "DRIVER_BYTES", driver_bytes)
+    monkeypatch.setattr(table_changes, "DRIVER_BYTES", driver_bytes)
     monkeypatch.setattr(compaction, "COMPACT_ROWS", 8)
     draw, model = random.Random(driver_bytes), {}
     keys = [None, "a", "b", "c", "ß", "d"]
@@ -406,7 +405,7 @@ def test_any_history_of_changes_is_what_a_dict_would_hold(
                 else:
                     old = model.get(key, (None, top))[0]
                     model[key] = (n if old is None else old + (n or 0), top)
-        if what != "delete" or table._version is not None:
+        if what != "delete" or table._changes.version is not None:
             assert {(r.k, r.f): (r.n, r.top) for r in table.read().collect()} == model
 
     for _ in range(8):
@@ -568,7 +567,7 @@ def test_a_deletion_from_nothing_adds_nothing(
     job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, driver_bytes: int
 ) -> None:
     """Of a table that is empty, of one that became empty, and of partitions that are."""
-    monkeypatch.setattr(table_module, "DRIVER_BYTES", driver_bytes)
+    monkeypatch.setattr(table_changes, "DRIVER_BYTES", driver_bytes)
     found = []
 
     def body(batch: DataFrame, batch_id: int, state: State) -> None:
@@ -579,8 +578,8 @@ def test_a_deletion_from_nothing_adds_nothing(
         table.upsert(keys.selectExpr("id", "'x' v"))
         table.delete(keys)
         table.compact()
-        assert table._version is not None
-        assert table._version.chains == {}
+        assert table._changes.version is not None
+        assert table._changes.version.chains == {}
         table.delete(keys)
         found.append(table.read().count())
         few = state.table("few", ["id"], num_partitions=64)

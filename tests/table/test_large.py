@@ -182,8 +182,8 @@ def test_a_partition_that_is_too_large_is_refused_before_it_is_written(monkeypat
 def test_what_arrow_refuses_is_an_error_of_the_tree() -> None:
     with (
         pytest.raises(InvalidStateError, match=r"table 't', partition 5: .*offset overflow.*num_partitions="),
-        large_rows.explaining("t", 5),
+        large_rows.explain_arrow_errors("t", 5),
     ):
         raise pa.ArrowInvalid("offset overflow while concatenating arrays")
-    with pytest.raises(KeyError), large_rows.explaining("t"):
+    with pytest.raises(KeyError), large_rows.explain_arrow_errors("t"):
         raise KeyError
