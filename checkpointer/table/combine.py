@@ -1,4 +1,4 @@
-"""Combine the values of one column, group by group: sums, and the smallest or largest value."""
+"""Combine the values of one column, group by group: sum, minimum or maximum."""
 
 from collections.abc import Callable
 from decimal import localcontext
@@ -15,7 +15,7 @@ from pyspark_checkpointer.table.types import MAX_PRECISION, decimal_scale, is_fl
 
 
 def combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[str], table: str) -> pa.Array:
-    """Return the combined value of each group of rows; null where a group has no value but nulls."""
+    """Return the combined value of each group of rows; null where a group has nulls alone."""
     present = rows[column.name].is_valid().to_numpy()
     values, groups = rows[column.name].filter(pa.array(present)).combine_chunks(), groups[present]
     if column.role != "sum":
@@ -28,11 +28,14 @@ def combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[s
         return add(values, groups, count).cast(values.type)
     except (pa.ArrowInvalid, OverflowError):
         row = np.flatnonzero(present)[_first_too_large(values, groups, count)]
-        raise _outgrown(table, column, show_key(rows, key, row)) from None
+        raise _sum_error(table, column, show_key(rows, key, row)) from None
 
 
 def _first_too_large(values: pa.Array, groups: Any, count: int) -> int:
-    """Return the first value of a group whose sum does not fit into the type of the values, which are exact numbers."""
+    """Return the index of the first value whose group has a sum that does not fit into the type of the values.
+
+    The values are integers or decimals.
+    """
     integer = pa.types.is_integer(values.type)
     scale = 0 if integer else values.type.scale
     largest = (1 << (values.type.bit_width - 1)) - 1 if integer else 10**values.type.precision - 1
@@ -47,8 +50,8 @@ def _first_too_large(values: pa.Array, groups: Any, count: int) -> int:
     return next(row for row, group in enumerate(groups.tolist()) if group in too_large)
 
 
-def _outgrown(table: str, column: Column, key: str) -> InvalidStateError:
-    """Say which sum is too large, and what can be done: there is no wider type for every column."""
+def _sum_error(table: str, column: Column, key: str) -> InvalidStateError:
+    """Return the error for a sum that is too large. It offers a wider type where the column has one."""
     widest = f"decimal({MAX_PRECISION},{decimal_scale(column.type)})"
     wider = f"upsert it as a wider type, such as {widest}; or " if is_wider(column.type, widest) else ""
     return InvalidStateError(
@@ -60,16 +63,16 @@ def _outgrown(table: str, column: Column, key: str) -> InvalidStateError:
 
 
 def _extreme(values: pa.Array, groups: Any, count: int, *, last: bool) -> pa.Array:
-    """Return the value of each group that comes first or last in Spark's order, in which NaN is above every number."""
+    """Return the first or last value of each group in Spark's order, in which NaN is above every number."""
     order = np.argsort(pc.rank(values, tiebreaker="dense").to_numpy(), kind="stable")
     order = order if last else order[::-1]
     found = np.full(count, -1, dtype=np.int64)
-    found[groups[order]] = order
+    found[groups[order]] = order  # Of several assignments to one group, numpy keeps the last.
     return values.take(pa.array(found, mask=found < 0))
 
 
 def _add(values: pa.Array, groups: Any, count: int) -> pa.Array:
-    """Sums in the type that Arrow sums values in."""
+    """Return the sum of each group, in the type that Arrow sums values in."""
     sums = pa.table({"group": groups, "value": values}).group_by("group", use_threads=False)
     summed = sums.aggregate([("value", "sum")])
     at = np.full(count, -1, dtype=np.int64)
@@ -78,7 +81,10 @@ def _add(values: pa.Array, groups: Any, count: int) -> pa.Array:
 
 
 def _add_integers(values: pa.Array, groups: Any, count: int) -> pa.Array:
-    """Sums of 64-bit integers. Arrow's would wrap around: the halves are summed by themselves, and put together."""
+    """Return the sum of each group of integers, as 64 bits; `ArrowInvalid` where it does not fit.
+
+    Arrow's own sum would wrap around. The upper and the lower 32 bits are summed by themselves and put together.
+    """
     wide = values.cast(pa.int64())
     high = _add(pc.shift_right(wide, 32), groups, count)
     low = _add(pc.bit_wise_and(wide, 0xFFFFFFFF), groups, count)
@@ -88,5 +94,5 @@ def _add_integers(values: pa.Array, groups: Any, count: int) -> pa.Array:
 
 
 def _add_decimals(values: pa.Array, groups: Any, count: int) -> pa.Array:
-    """Sums of up to 38 digits, with room for what they are in between."""
+    """Return the sum of each group of decimals, in 76 digits: sums of some of the values may need more than 38."""
     return _add(values.cast(pa.decimal256(76, values.type.scale)), groups, count)

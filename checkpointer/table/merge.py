@@ -1,7 +1,7 @@
-"""Rows on top of rows: many changes of a key become one, and changes are put on top of what was there.
+"""Merge changes: consolidate many changes of a key into one, and apply changes to the rows below them.
 
-Everything here is Arrow and numpy on the rows of some partitions, so that Spark's executors, its driver, and readers
-without Spark merge alike. Nulls are equal to nulls and NaN to NaN, as in Spark's `groupBy`.
+All of this is Arrow and numpy on the rows of some partitions, so that Spark's executors, its driver and readers without
+Spark merge alike. Nulls are equal to nulls and NaN to NaN, as in Spark's `groupBy`.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTI
 
 
 def consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
-    """Return one change for each key that does what all its changes, the oldest first, do one after the other."""
+    """Return one change for each key with the effect of all its changes, which come oldest first."""
     return large_rows.narrow(_consolidate(large_rows.widen(rows)[0], schema, table))
 
 
@@ -28,11 +28,12 @@ def _consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
     newest = _newest(groups, index, count)
     merged = rows.take(pa.array(newest))
     keeps = kept_columns.KeptColumns(rows, schema)
-    if schema.replaces and not keeps:
+    if schema.replaces and not keeps:  # The newest change of a key has all its values.
         return merged.drop_columns([KEPT]) if KEPT in merged.column_names else merged
     changes = rows[CHANGE].to_numpy()
-    breaks = changes != MERGE
-    barrier = _newest(groups[breaks], index[breaks], count)
+    # The last reset or deletion of a key hides all its older changes.
+    is_barrier = changes != MERGE
+    barrier = _newest(groups[is_barrier], index[is_barrier], count)
     alive = (index >= barrier[groups]) & (changes != DELETE)
     deleted = np.ones(count, dtype=bool)
     deleted[groups[alive]] = False
@@ -48,14 +49,14 @@ def _consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
 
 
 def _newest(groups: Any, index: Any, count: int) -> Any:
-    """Return the last row of each group, or -1 where it has none."""
+    """Return the index of the last row of each group, or -1 where it has none."""
     found = np.full(count, -1, dtype=np.int64)
-    found[groups] = index  # of equal groups the last assignment stays
+    found[groups] = index  # Of several assignments to one group, numpy keeps the last.
     return found
 
 
 def _combined(alive: pa.Table, groups: Any, count: int, schema: TableSchema, table: str) -> dict[str, Any]:
-    """Return the combined columns of each group, of the rows that count."""
+    """Return the columns that are combined, by name, with one value for each group of the living rows."""
     return {
         column.name: combine(alive, groups, count, column, schema.key, table)
         for column in schema.values
@@ -66,9 +67,10 @@ def _combined(alive: pa.Table, groups: Any, count: int, schema: TableSchema, tab
 def _last_values(
     rows: pa.Table, groups: Any, alive: Any, keeps: kept_columns.KeptColumns, barrier: Any, schema: TableSchema
 ) -> dict[str, Any]:
-    """Return the columns that some row keeps: the last value that a row of the group gave, and what is kept still.
+    """Return the columns that some row keeps, by name, and the column `__kept` of the merged rows.
 
-    What a group keeps with a reset or a deletion in it is null: nothing that is below counts.
+    A column has the last value that a row of the group gave. Where no row gave one, the group keeps what is below it.
+    Below a reset or a deletion nothing counts, so such a group has null.
     """
     count, index = len(barrier), np.arange(rows.num_rows)
     made: dict[str, Any] = {}
@@ -84,16 +86,18 @@ def _last_values(
 
 
 def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> pa.Table:
-    """Return the rows of `base` once the changes of `deltas`, the oldest first, are put on top of them.
+    """Return the rows of `base` after the changes of `deltas`, which come oldest first.
 
-    A sum counts once all of it is there: what only some of the changes add up to may be beyond its type.
+    A sum has to fit into its type only at the end: the changes are added to the row below in one step, as some of them
+    alone may add up to more.
     """
     base, deltas = large_rows.widen(base, deltas)
     untouched, changes = base, deltas
     if base.num_rows and deltas.num_rows:
         touched = _candidates(base, deltas, schema.key)
         untouched = base.filter(pc.invert(touched))
-        # With one key column, what is below a change that replaces all of its row does not count.
+        # With one key column the touched rows are exactly those that are changed. Where changes replace whole rows,
+        # nothing of the touched rows is needed.
         if not (schema.replaces and len(schema.key) == 1) or kept_columns.KeptColumns(deltas, schema):
             below = base.filter(touched)
             for name, kind, value in ((PARTITION, pa.int32(), 0), (CHANGE, pa.int8(), MERGE)):
@@ -106,7 +110,7 @@ def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> 
 
 
 def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:
-    """Return the rows whose key is one of `keys`, exactly."""
+    """Return exactly the rows whose key is one of `keys`."""
     mask = _candidates(rows, keys, key)
     found = rows.filter(mask)
     if len(key) == 1 or found.num_rows == 0:
@@ -119,9 +123,9 @@ def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:
 
 
 def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
-    """For each row whether each of its key columns has a value that is somewhere in the same column of `keys`.
+    """Return a mask of the rows whose key may be one of `keys`: each key column has a value that occurs there.
 
-    With one key column these are exactly the rows whose key is one of `keys`; with more, others may be among them.
+    With one key column the mask is exact. With several it may have other rows too.
     """
     if len(key) == 1 and (found := _positions(rows[key[0]], keys[key[0]])) is not None:
         here = np.zeros(rows.num_rows, dtype=bool)
@@ -136,7 +140,10 @@ def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
 
 
 def _positions(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> Any:
-    """Return where some whole numbers are among others, if those are in order and each there once, as in a snapshot."""
+    """Return the indexes of the integers `wanted` in `values`, or None unless these are strictly increasing.
+
+    In a snapshot they are. This is much faster than a hash of all values.
+    """
     if not pa.types.is_integer(values.type) or values.null_count or wanted.null_count:
         return None
     here, sought = values.to_numpy(), np.unique(wanted.to_numpy())
@@ -149,8 +156,9 @@ def _positions(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> Any:
 
 
 def _groups(rows: pa.Table, key: list[str]) -> tuple[Any, int]:
-    """For each row the number of its key, from 0, and how many keys there are."""
-    names = [str(number) for number in range(len(key))]  # whatever the columns are called
+    """Return for each row the number of its key, counted from 0, and the number of keys."""
+    # Names of our own: a key column may be called like the column that is added.
+    names = [str(number) for number in range(len(key))]
     numbered = rows.select(key).rename_columns(names).append_column("row", pa.array(np.arange(rows.num_rows)))
     lists = numbered.group_by(names, use_threads=False).aggregate([("row", "list")])["row_list"].combine_chunks()
     groups = np.empty(rows.num_rows, dtype=np.int64)

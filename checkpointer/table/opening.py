@@ -1,4 +1,4 @@
-"""Opening a table of a restored checkpoint without Spark."""
+"""Read a table of a restored checkpoint without Spark."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -15,8 +15,7 @@ from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.version import TableVersion
 
 Keys = Sequence[Mapping[str, Any]]
-"""Keys as rows: for each key column its value."""
-
+"""Keys as rows: the value of each key column, by its name."""
 
 __all__ = ["Keys", "Table", "key_table", "partition_reader", "read"]
 
@@ -43,7 +42,7 @@ async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | N
 def partition_reader(
     snapshot: CheckpointReader, name: str, partitions: Sequence[int]
 ) -> Callable[[int], Coroutine[Any, Any, Table]]:
-    """Return what reads one partition after the other; an object that several share is fetched once."""
+    """Return a function that reads one partition. An object that several partitions share is fetched once."""
     session = snapshot.session
     version = TableVersion.of(name, snapshot.operator(name)).only(partitions)
     reader = TableReader(snapshot.store, session.host, version)
@@ -56,7 +55,7 @@ def partition_reader(
 
 
 def key_table(version: TableVersion, keys: Keys) -> pa.Table:
-    """Keys in the types of the key columns."""
+    """Return keys as an Arrow table in the types of the key columns. Values are never rounded."""
     fields = [version.schema.arrow().field(name) for name in version.schema.key]
     try:
         columns = [_exact([row[field.name] for row in keys], field.type) for field in fields]
@@ -64,13 +63,13 @@ def key_table(version: TableVersion, keys: Keys) -> pa.Table:
         raise IllegalArgumentError(
             f"table {version.name!r}: keys: expected rows with {', '.join(version.schema.key)}: {error}"
         ) from None
-    # No zero below zero, as in the rows.
+    # -0.0 becomes 0.0, as in the rows.
     columns = [pc.add(column, 0) if pa.types.is_floating(column.type) else column for column in columns]
     return pa.table(columns, schema=pa.schema(fields))
 
 
 def _exact(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Values as Arrow has them, none of them rounded or cut to its type."""
+    """Return the values as an Arrow array. Raises `TypeError` where Arrow would round or cut one to its type."""
     found = pa.array(values, kind)
     for given, back in zip(values, found.to_pylist(), strict=True):
         if given != back and given == given:

@@ -1,4 +1,4 @@
-"""Decode Parquet files of tables: whole files, packs, and single row groups that were fetched by themselves."""
+"""Decode Parquet files of tables: snapshots, packs, and row groups that were fetched by themselves."""
 
 import io
 import json
@@ -18,11 +18,14 @@ from pyspark_checkpointer.table.parquet_encode import ROW_GROUPS_KEY
 from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, FIELD_ID, KEPT, PARTITION, Column, TableSchema
 
 DECODE_BATCH_BYTES = 256 << 20
-"""Bytes of row groups, as their file says, that are decoded together: Arrow cannot decode 2 GiB of lists at once."""
+"""Bytes of row groups, as the footer declares them, that are decoded together: Arrow fails on 2 GiB of lists."""
 
 
 def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str]) -> pa.Table:
-    """The rows of a snapshot as `schema` has them: columns it does not have yet are null, narrower ones are widened."""
+    """Return the rows of a snapshot in the columns of `schema`.
+
+    Columns that are newer than the file are null, and columns that were widened since are cast.
+    """
     with _explain_decode_errors(name):
         return _read(pq.ParquetFile(pa.BufferReader(data)), None, schema, columns, [])
 
@@ -30,7 +33,7 @@ def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str]) 
 def decode_pack(
     name: str, data: bytes, schema: TableSchema, columns: Sequence[str], partitions: Sequence[int]
 ) -> pa.Table:
-    """Return the changes in a pack, in order of their partitions: all those of `partitions`, maybe more."""
+    """Return the changes in a pack, in order of their partitions: all of `partitions`, and maybe others."""
     with _explain_decode_errors(name):
         file = pq.ParquetFile(pa.BufferReader(data))
         check_footer(data, file.metadata.schema)
@@ -38,12 +41,12 @@ def decode_pack(
 
 
 def _paths(metadata: pq.FileMetaData) -> list[str]:
-    """The path of each column chunk of a row group, as the schema has it: what a chunk says itself is its writer's."""
+    """Return the path of each column, from the schema: the path in a column chunk is not checked."""
     return [metadata.schema.column(index).path for index in range(len(metadata.schema))]
 
 
 def _groups_of(metadata: pq.FileMetaData, partitions: Sequence[int]) -> list[int]:
-    """The row groups of a pack that may hold rows of some partitions, by the bounds of the column that says so."""
+    """Return the row groups of a pack that may hold rows of some partitions, by the bounds of their numbers."""
     at, wanted, groups = _paths(metadata).index(PARTITION), sorted(partitions), []
     for group in range(metadata.num_row_groups):
         bounds = metadata.row_group(group).column(at).statistics
@@ -57,7 +60,7 @@ def _groups_of(metadata: pq.FileMetaData, partitions: Sequence[int]) -> list[int
 
 
 def _range(size: int, start: object, length: object, digest: object) -> tuple[int, int, str]:
-    """Return where a row group stands in a file of this size, and its digest."""
+    """Return the range of a row group in a file of `size` bytes, and its digest. Raises for a range outside of it."""
     if type(start) is not int or type(length) is not int or type(digest) is not str:
         raise TypeError("a row group without a place or a digest")
     if not 0 <= start < start + length <= size:
@@ -66,7 +69,7 @@ def _range(size: int, start: object, length: object, digest: object) -> tuple[in
 
 
 class RowGroups:
-    """A file of which only the footer was read, and verified; its row groups are verified as they come."""
+    """A file of which only the footer was fetched and verified. Its row groups are verified when they are decoded."""
 
     def __init__(self, name: str, size: int, tail: bytes, schema: TableSchema) -> None:
         self._name = name
@@ -97,23 +100,25 @@ class RowGroups:
         described = self.metadata.row_group(group)
         for index, path in enumerate(self._paths):
             bounds, values = described.column(index).statistics, wanted.get(path)
-            inside = self.metadata.schema.column(index).max_definition_level > 1  # of a struct, as a.b is of a
-            if inside or values is None or bounds is None or not bounds.has_min_max:
+            # A field b of a struct a has the path a.b, which may be the name of a key column too.
+            is_nested = self.metadata.schema.column(index).max_definition_level > 1
+            if is_nested or values is None or bounds is None or not bounds.has_min_max:
                 continue
             try:
                 at = bisect_left(values, bounds.min)
                 if at == len(values) or values[at] > bounds.max:
                     return False
-            except (TypeError, OverflowError, UnicodeDecodeError):  # of another type, or that Python cannot show
+            # Bounds of another type, or that Python has no value for: this column cannot rule the row group out.
+            except (TypeError, OverflowError, UnicodeDecodeError):
                 continue
         return True
 
     def read(self, groups: dict[int, bytes], columns: Sequence[str]) -> pa.Table:
-        """Return rows of the row groups whose bytes are given, after their digests were compared."""
+        """Verify the bytes of some row groups of a snapshot, and return their rows."""
         return self._rows(groups, columns, [])
 
     def read_changes(self, groups: dict[int, bytes], columns: Sequence[str]) -> pa.Table:
-        """Return the same of a pack, with what its rows do."""
+        """Verify the bytes of some row groups of a pack, and return their changes."""
         return self._rows(groups, columns, [PARTITION, CHANGE])
 
     def _rows(self, groups: dict[int, bytes], columns: Sequence[str], own: list[str]) -> pa.Table:
@@ -130,7 +135,7 @@ class RowGroups:
 def _read(
     file: pq.ParquetFile, groups: list[int] | None, schema: TableSchema, columns: Sequence[str], own: list[str]
 ) -> pa.Table:
-    """Row groups, or all of them: columns of `schema`, and after them our own."""
+    """Return the rows of some row groups, or of all: columns of `schema`, then the `own` columns of a delta."""
     check_rows(file.metadata)
     names = _names_by_id(file.schema_arrow, schema)
     stored = dict(zip(names.values(), names, strict=True))
@@ -143,7 +148,8 @@ def _read(
         file.read_row_groups(run, columns=wanted, use_threads=False)
         for run in (_runs(file.metadata, groups) if wanted else [groups])
     ]
-    found = parts[0] if len(parts) == 1 else pa.concat_tables(parts)  # which forgets how many rows no columns have
+    # Concatenating tables without columns would forget how many rows they have.
+    found = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
     for name, kind in DELTA_COLUMNS.items():
         if name in own and (found[name].type != kind or found[name].null_count):
             raise TypeError(f"{name}: expected {kind} without nulls, found {found[name].type}")
@@ -159,7 +165,7 @@ def _read(
 
 
 def _runs(metadata: pq.FileMetaData, groups: list[int]) -> list[list[int]]:
-    """Part row groups into runs that are decoded together; one run, of nothing, where there are none."""
+    """Group row groups that are decoded together. Without row groups there is one empty group."""
     runs: list[list[int]] = [[]]
     size = 0
     for group in groups:
@@ -178,16 +184,16 @@ def _align(found: pa.Table, stored: str | None, column: Column) -> Any:
 
 
 def _sorted(values: pa.ChunkedArray) -> list[Any] | None:
-    """The values in order, or None where one of them stands outside any order of Python's, as null and NaN do."""
+    """Return the values in order, or None where Python cannot order one of them, such as null or NaN."""
     try:
         found = values.to_pylist()
-    except (OverflowError, UnicodeDecodeError):  # a date that Python does not have, text that is no UTF-8
+    except (OverflowError, UnicodeDecodeError):  # A date that Python does not have, or text that is not UTF-8.
         return None
     return None if any(value is None or value != value for value in found) else sorted(found)
 
 
 def _names_by_id(stored: pa.Schema, schema: TableSchema) -> dict[str, str]:
-    """Return the name in `schema` of each stored column that it still has."""
+    """Return the current name of each stored column that `schema` still has, by its stored name."""
     ids = {str(column.id).encode(): column.name for column in schema.columns}
     return {
         field.name: ids[field.metadata[FIELD_ID]]
@@ -218,7 +224,7 @@ def _explain_decode_errors(name: str) -> Iterator[None]:
 
 
 class _PartialFile(io.RawIOBase):
-    """A file of which only some ranges are there; reading anything else is an error."""
+    """A file of which only some ranges were fetched. Reading anything else raises `OSError`."""
 
     def __init__(self, size: int, parts: dict[int, bytes]) -> None:
         self._size = size

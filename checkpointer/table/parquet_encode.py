@@ -1,7 +1,7 @@
-"""Encode rows as a Parquet file (zstd); columns are known by field id, not by name.
+"""Encode rows as a Parquet file (zstd), whose columns are known by field id, not by name.
 
-A file says in its own metadata where its row groups are and what their SHA-256 is. Whoever knows the digest of its
-end, the footer, can therefore read some row groups alone and verify them.
+A file has the range and the SHA-256 of each row group in its metadata. So a reader that knows the digest of the footer
+can fetch single row groups and verify them.
 """
 
 import io
@@ -18,13 +18,13 @@ from pyspark_checkpointer.manifests.model import Tail
 from pyspark_checkpointer.table import large_rows
 
 ROW_GROUP_ROWS = 16_384
-"""Rows of a row group at most: what a lookup reads for one key."""
+"""Rows of a row group at most. A lookup of one key reads one row group."""
 
 ROW_GROUP_BYTES = 2 << 20
-"""Bytes of a row group where rows are wide, as they are in memory."""
+"""Bytes in memory of a row group of wide rows."""
 
 MAX_ROW_GROUP_BYTES = 4 * ROW_GROUP_BYTES
-"""Bytes of a row group at most, where some rows are much wider than others; one row may have more."""
+"""Bytes in memory of a row group at most, where some rows are much wider than others. A single row may have more."""
 
 ZSTD_LEVEL = 1
 
@@ -32,7 +32,7 @@ ROW_GROUPS_KEY = "checkpointer.row_groups"
 
 
 class EncodedFile(NamedTuple):
-    """A Parquet file: its bytes, their digest, their size uncompressed, and the tail with which parts are read."""
+    """An encoded file. `raw_size` is the size of its rows in memory, `tail` covers the footer."""
 
     data: bytes
     digest: str
@@ -41,8 +41,10 @@ class EncodedFile(NamedTuple):
 
 
 class Encoder:
-    """Writes rows as a file, part by part. Give them in order of their key: a lookup skips the row groups whose keys
-    lie elsewhere."""
+    """Encode rows as one file, part by part.
+
+    The rows have to come in order of their key: then a lookup can skip the row groups whose keys lie elsewhere.
+    """
 
     def __init__(self, schema: pa.Schema) -> None:
         self._sink = io.BytesIO()
@@ -55,8 +57,8 @@ class Encoder:
         self.raw_size = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Write these rows as row groups of their own."""
-        for part in large_rows.slices(rows, _rows_of_group(rows), MAX_ROW_GROUP_BYTES):
+        """Add rows, as row groups of their own."""
+        for part in large_rows.slices(rows, _rows_per_group(rows), MAX_ROW_GROUP_BYTES):
             self._writer.write_table(part, row_group_size=part.num_rows)
             end = self._sink.tell()
             digest = sha256(self._sink.getbuffer()[self._start : end])
@@ -75,32 +77,33 @@ class Encoder:
 
 
 def encode(rows: pa.Table) -> EncodedFile:
-    """Write rows as a file. Sort them by key first."""
+    """Encode rows, which are in order of their key, as a file."""
     encoder = Encoder(rows.schema)
     encoder.add(rows)
     return encoder.finish()
 
 
-def _rows_of_group(rows: pa.Table) -> int:
-    """Wide rows stand in groups of fewer: a lookup, and a task that reads some partitions of a pack, read whole groups.
+def _rows_per_group(rows: pa.Table) -> int:
+    """Return how many rows a row group has: fewer where rows are wide, as readers fetch whole row groups.
 
-    Much smaller ones would make the footer, which both read first, as large as what they save.
+    Much smaller groups would not help: the footer, which readers fetch first, would grow by what they save.
     """
     width: int = rows.nbytes // max(rows.num_rows, 1)
     return max(min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // max(width, 1)), 1)
 
 
 def _encodings(schema: pa.Schema) -> dict[str, Any]:
-    """Whole numbers and times as differences, text by a dictionary, the rest plain.
+    """Return the encodings of columns: integers and times as differences, text by a dictionary, others plain.
 
-    Half the time and two thirds of the bytes of a dictionary for every column, which is the library's default.
+    Measured, this takes half the time and two thirds of the bytes of the library's default, a dictionary for all.
     """
     leaves = list(_leaves(schema))
+    # Columns whose names have dots may share a path. The library cannot tell them apart: they are plain.
     ambiguous = {path for path, count in Counter(path for path, _ in leaves).items() if count > 1}
-    told = [(path, kind) for path, kind in leaves if path not in ambiguous]
+    unique = [(path, kind) for path, kind in leaves if path not in ambiguous]
     return {
-        "use_dictionary": [path for path, kind in told if pa.types.is_string(kind) or pa.types.is_binary(kind)],
-        "column_encoding": {path: "DELTA_BINARY_PACKED" for path, kind in told if _is_whole_number(kind)},
+        "use_dictionary": [path for path, kind in unique if pa.types.is_string(kind) or pa.types.is_binary(kind)],
+        "column_encoding": {path: "DELTA_BINARY_PACKED" for path, kind in unique if _is_whole_number(kind)},
     }
 
 
@@ -109,7 +112,7 @@ def _is_whole_number(kind: pa.DataType) -> bool:
 
 
 def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, pa.DataType]]:
-    """Each column that Parquet stores by itself, under the path that it has there."""
+    """Yield each column that Parquet stores by itself, with its path there and its type."""
     for field in fields:
         kind, path = field.type, above + field.name
         if pa.types.is_struct(kind):

@@ -15,35 +15,34 @@ from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 
 
 def in_order(rows: pa.Table, key: list[str], *, stable: bool = False) -> pa.Table:
-    """Return the rows by partition, where they have one, and by key: the order that objects have them in.
+    """Return the rows sorted by partition, where they have that column, and by key, as objects store them.
 
-    `stable`: rows of one key stay in the order in which they are.
+    `stable`: rows of one key keep their order.
     """
     (rows,) = large_rows.widen(rows)
     rows = rows.combine_chunks()
     first = rows[key[0]]
     if len(key) == 1 and first.null_count == 0 and pa.types.is_integer(first.type):
-        # Several times faster than what sorts anything.
+        # For one column of integers numpy is several times faster than Arrow's general sort.
         order = np.argsort(first.to_numpy(), kind="stable" if stable else None)
     else:
         order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in key]).to_numpy()
     if PARTITION in rows.column_names:
         numbers = rows[PARTITION].to_numpy()[order]
-        few = len(numbers) == 0 or numbers.max() < 1 << 16  # numpy sorts 16 bits in linear time
-        order = order[np.argsort(numbers.astype(np.uint16) if few else numbers, kind="stable")]
+        fits_16_bits = len(numbers) == 0 or numbers.max() < 1 << 16  # numpy sorts 16 bits in linear time.
+        order = order[np.argsort(numbers.astype(np.uint16) if fits_16_bits else numbers, kind="stable")]
     return large_rows.narrow(rows.take(pa.array(order)))
 
 
 def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
-    """Return how many of some rows, in order of their key, have a key that is not above that of the row `last`."""
+    """Return how many of the rows, in order of their key, have a key up to that of the row `last`."""
     keys, last = rows.select(key), last.select(key)
     low, high = 0, keys.num_rows
     while low < high:
         middle = (low + high) // 2
         both = pa.concat_tables([keys.slice(middle, 1), last]).combine_chunks()
-        order = pc.sort_indices(
-            both, sort_keys=[(name, "ascending") for name in key]
-        )  # stable: of equal keys the first
+        # The sort is stable, so that of equal keys the one of `keys` comes first.
+        order = pc.sort_indices(both, sort_keys=[(name, "ascending") for name in key])
         if order[0].as_py() == 0:
             low = middle + 1
         else:
@@ -52,7 +51,7 @@ def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
 
 
 def first_duplicate(rows: pa.Table, key: list[str]) -> str | None:
-    """Of rows in order of their key: one that more than one row has, as an error should show it."""
+    """Return a key that several rows have, as an error should show it. The rows are in order of their key."""
     same = np.ones(max(rows.num_rows - 1, 0), dtype=bool)
     (keys,) = large_rows.widen(rows.select(key))
     for name in key:
@@ -67,7 +66,7 @@ def show_key(rows: pa.Table, key: list[str], row: int) -> str:
 
 
 def _equals_next(values: pa.Array) -> Any:
-    """For each value but the last whether the next one is the same."""
+    """Return for each value but the last whether the next one equals it."""
     here, after = values.slice(0, max(len(values) - 1, 0)), values.slice(1)
     same = pc.or_(pc.fill_null(pc.equal(here, after), False), pc.and_(here.is_null(), after.is_null()))
     if pa.types.is_floating(values.type):
@@ -76,7 +75,7 @@ def _equals_next(values: pa.Array) -> Any:
 
 
 def _shown(value: pa.ChunkedArray) -> str:
-    """Return one value, of whatever Spark can hold: dates beyond the year 9999, and text that is no UTF-8."""
+    """Return one value as text. Spark also has dates beyond the year 9999 and strings that are not UTF-8."""
     if pa.types.is_date(value.type) or pa.types.is_timestamp(value.type):
         value = value.cast(pa.string())
     try:
@@ -86,7 +85,7 @@ def _shown(value: pa.ChunkedArray) -> str:
 
 
 def check_unique(rows: pa.Table, schema: TableSchema, table: str) -> None:
-    """Refuse rows, in order of their key, of which several have one key, where only one of them could stay."""
+    """Raise `IllegalArgumentError` where several rows have one key. The rows are in order of their key."""
     twice = first_duplicate(rows, schema.key)
     if twice is not None:
         raise IllegalArgumentError(

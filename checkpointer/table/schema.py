@@ -1,4 +1,4 @@
-"""What a table's columns are, how they are combined, and which later schemas go on from an earlier one."""
+"""The schema of a table: its columns, and how the values of each are combined."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +18,13 @@ from pyspark_checkpointer.table.types import (
 )
 
 PARTITION = "__partition"
-"""Column of a delta: the partition its row belongs to."""
+"""Column of a delta: the partition that the row belongs to."""
 
 CHANGE = "__change"
-"""Column of a delta: what its row does, one of the three below."""
+"""Column of a delta: the kind of change, one of the three below."""
 
 KEPT = "__kept"
-"""Column of a delta: the columns that its row leaves as they are, by id. Only where some row leaves one."""
+"""Column of a delta: the ids of the columns that the row keeps. It is there only where some row keeps one."""
 
 DELTA_COLUMNS = {PARTITION: pa.int32(), CHANGE: pa.int8()}
 """The columns that every delta has besides those of the table."""
@@ -32,7 +32,7 @@ DELTA_COLUMNS = {PARTITION: pa.int32(), CHANGE: pa.int8()}
 RESERVED_NAMES = (PARTITION, CHANGE, KEPT)
 
 MERGE, RESET, DELETE = 0, 1, 2
-"""Combine with what is below; replace what is below; remove it."""
+"""Kinds of change: combine with the row below, replace it, delete it."""
 
 Combine = Literal["last", "sum", "min", "max"]
 Role = Literal["key", "last", "sum", "min", "max"]
@@ -42,7 +42,7 @@ FIELD_ID = b"PARQUET:field_id"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column by its id, which is never given to another. `type` is Spark's, in the words of its JSON schemas."""
+    """A column. Its `id` is never given to another one; `type` is Spark's, as in its JSON schemas."""
 
     id: int
     name: str
@@ -56,7 +56,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """The columns of a table, keys first and in the order that hashes them; `next_id` is free for the next column."""
+    """The columns of a table: first the keys, in the order in which they are hashed. `next_id` is the next free id."""
 
     columns: tuple[Column, ...]
     next_id: int
@@ -75,7 +75,7 @@ class TableSchema:
 
     @property
     def replaces(self) -> bool:
-        """Whether a new row simply takes the place of the old one of its key."""
+        """Whether a new row replaces all values of the old row of its key."""
         return all(column.role == "last" for column in self.values)
 
     @property
@@ -84,7 +84,7 @@ class TableSchema:
         return bool(self.values) and all(column.role != "last" for column in self.values)
 
     def choose(self, table: str, columns: Sequence[str] | None) -> list[Column]:
-        """Return some columns in the order asked for, or all of them."""
+        """Return the named columns in the order asked for; all of them for None."""
         by_name = {column.name: column for column in self.columns}
         wanted = list(by_name) if columns is None else list(columns)
         unknown = [name for name in wanted if name not in by_name]
@@ -100,12 +100,12 @@ class TableSchema:
         return pa.schema([column.field() for column in self.columns])
 
     def arrow_delta(self, *, kept: bool = False) -> pa.Schema:
-        """Return the stored columns of a delta. `kept`: some of its rows leave columns as they are."""
+        """Return the stored columns of a delta. `kept`: some of its rows keep columns."""
         own = DELTA_COLUMNS | ({KEPT: pa.string()} if kept else {})
         return pa.schema([*self.arrow(), *(pa.field(name, kind) for name, kind in own.items())])
 
     def without(self, table: str, columns: Sequence[str]) -> "TableSchema":
-        """Leave some columns out for good: no later column is given one of their ids. Names of no column do nothing."""
+        """Return the schema without some columns, whose ids no later column is given. Unknown names are ignored."""
         if isinstance(columns, str):
             raise IllegalArgumentError(f"table {table!r}: drop_columns({columns!r:.80}): expected a list of names")
         dropped = [column for column in self.columns if column.name in set(columns)]

@@ -12,16 +12,16 @@ from pyspark_checkpointer.table.types import is_too_deep, is_wider, show_type
 
 
 def first_schema(name: str, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]) -> TableSchema:
-    """Return the schema of a new table whose rows have these fields (Spark's JSON of each)."""
+    """Return the schema of a new table whose rows have these fields, each in Spark's JSON."""
     return _number(name, _columns(name, fields, key, combine), None)
 
 
 def next_schema(
     name: str, old: TableSchema, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]
 ) -> TableSchema:
-    """Return the schema of a table that is replaced by rows of these fields, and has no other columns from then on.
+    """Return the schema of a table that is replaced by rows of these fields: it has no other columns from then on.
 
-    A type, role or key that does not go on from the old schema is refused with `IllegalArgumentError`.
+    Raises `IllegalArgumentError` for a type, role or key that cannot follow the old schema.
     """
     return _number(name, _columns(name, fields, key, combine), old)
 
@@ -29,10 +29,10 @@ def next_schema(
 def extended_schema(
     name: str, old: TableSchema, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]
 ) -> TableSchema:
-    """Return the schema of a table once rows of these fields are put into it: columns that they lack stay.
+    """Return the schema of a table after an upsert of rows with these fields: columns that they lack stay.
 
-    The old columns come first and in their order, however the fields of one batch or the next are ordered. What does
-    not go on from the old schema is refused with `IllegalArgumentError`.
+    The old columns come first and keep their order, whatever the order of the fields. Raises `IllegalArgumentError` for
+    a type, role or key that cannot follow the old schema.
     """
     given = {field["name"] for field in fields}
     absent = {column.name: column for column in old.columns if column.name not in given and column.role != "key"}
@@ -52,7 +52,7 @@ def extended_schema(
 def migrated_schema(
     name: str, old: TableSchema, fields: Sequence[tuple[str, Json]], combine: Mapping[str, str]
 ) -> TableSchema:
-    """The schema of a table whose rows are all written anew, with these columns and their types. The key stays."""
+    """Return the schema of a table whose rows are all written anew, with these columns and types. The key stays."""
     kinds = dict(fields)
     for column in old.columns:
         if column.role == "key" and column.name in kinds and kinds[column.name] != column.type:
@@ -74,21 +74,22 @@ def migrated_schema(
 
 
 def needs_rescale(old: TableSchema, new: TableSchema) -> bool:
-    """Return whether keys are hashed otherwise, so that rows may belong to other partitions."""
+    """Return whether keys are hashed in another way, so that rows may belong to other partitions."""
     return [(c.id, c.type) for c in old.columns if c.role == "key"] != [
         (c.id, c.type) for c in new.columns if c.role == "key"
     ]
 
 
 def _columns(name: str, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]) -> list[Column]:
-    """Columns without ids, keys first; everything that is wrong with them alone is found here."""
+    """Return the columns without ids, keys first. Raises for all that is wrong with them by themselves."""
     found: dict[str, Json] = {}
     for field in fields:
         if field["name"].lower() in RESERVED_NAMES:
             raise IllegalArgumentError(f"table {name!r}: column {field['name']!r}: the name is taken: rename it")
         if field["name"].lower() in (other.lower() for other in found):
             raise IllegalArgumentError(f"table {name!r}: column {field['name']!r} is there twice: rename one")
-        if is_too_deep(field["type"]):  # asked of new rows alone: a table that has such a column can still drop it
+        # Only new rows are checked: a table that has such a column can still drop it.
+        if is_too_deep(field["type"]):
             raise IllegalArgumentError(
                 f"table {name!r}: column {field['name']!r} is nested too deep: its values could be written, and not be "
                 "read back from Parquet or by Spark's tasks; at most 49 arrays, 31 maps or 62 structs stand one inside "
@@ -107,7 +108,7 @@ def _columns(name: str, fields: Sequence[Json], key: Sequence[str], combine: Map
 
 
 def _number(name: str, columns: list[Column], old: TableSchema | None) -> TableSchema:
-    """Give each column its old id, or a new one."""
+    """Give each column its old id, or a new one, and check it against the old schema."""
     before = {column.name: column for column in old.columns} if old else {}
     next_id = old.next_id if old else 1
     numbered = []
@@ -131,7 +132,7 @@ def _number(name: str, columns: list[Column], old: TableSchema | None) -> TableS
 def _refusal(
     name: str, old: TableSchema, why: str, new: TableSchema | None = None, way: str = ""
 ) -> IllegalArgumentError:
-    """Say why a schema does not go on from an old one, and how to go on without losing what is there."""
+    """Return the error for a schema that cannot follow the old one. It says how to go on without losing rows."""
     job = "" if new is None else f", the job has {new}"
     return IllegalArgumentError(f"table {name!r}: {why}; the state has {old}{job}: {way}{how_to_keep(name)}")
 

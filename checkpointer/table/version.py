@@ -1,4 +1,4 @@
-"""One version of a table: its schema, its partitions, and the chain of each."""
+"""The class `TableVersion`: a table's schema, and the chain of each partition, in one checkpoint."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from pyspark_checkpointer.table.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """A table as one checkpoint has it, or as a batch has made it so far."""
+    """A table as one checkpoint has it, or as a batch has made it so far. `chains` is by partition."""
 
     name: str
     schema: TableSchema
@@ -35,16 +35,17 @@ class TableVersion:
         )
 
     def only(self, partitions: Sequence[int]) -> "TableVersion":
-        """Return the same with some partitions alone: what one task needs."""
+        """Return the version with some partitions alone, which is what one task needs."""
         chains = {number: self.chains[number] for number in partitions if number in self.chains}
         return TableVersion(self.name, self.schema, self.partitions, chains)
 
     def sizes(self, keep: Mapping[int, int] | None = None) -> dict[int, int]:
-        """Return the stored bytes of each partition: of an object that several share, by its part of their rows.
+        """Return the stored bytes that reading each partition costs, in order to spread work over tasks.
 
-        With `keep`, of those partitions alone, and without so many artifacts of each. The bytes of a pack are divided
-        among the partitions that still name it, for together they cost one fetch of it: this spreads work over tasks,
-        and says nothing of how large a partition is.
+        The bytes of a pack are divided among the partitions that still name it, by their rows: together they cost one
+        fetch. So this is not how large a partition is.
+
+        With `keep`, only those partitions count, without the first `keep[partition]` artifacts of each.
         """
         rows = Counter[str]()
         for chain in self.chains.values():
@@ -57,10 +58,10 @@ class TableVersion:
 
     @property
     def size(self) -> int:
-        """Stored bytes, each object counted once."""
+        """Stored bytes of the table; an object that partitions share counts once."""
         return sum({a.path: a.length for chain in self.chains.values() for a in chain}.values())
 
 
 def empty_base(pack: Artifact) -> Artifact:
-    """Return the snapshot of a partition that was empty before its first delta: no bytes, nowhere else to look for."""
+    """Return the empty snapshot below the first delta of a partition: no bytes of the pack that the delta is in."""
     return Artifact(pack.path, SNAPSHOT, 0, 0, pack.size, 0, 0, sha256(b""), pack.tail)
