@@ -1,4 +1,4 @@
-"""State for Structured Streaming jobs: `@stateful(root)` for foreachBatch functions, and reads of their tables."""
+"""State for Structured Streaming jobs: `@stateful(root)`, and reads of the tables that it writes."""
 
 try:
     import pyarrow  # noqa: F401

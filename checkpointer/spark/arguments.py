@@ -1,4 +1,7 @@
-"""Check arguments of users before anything is done with them. Each error names the argument."""
+"""Check arguments of users before anything is done with them.
+
+Each error names the argument.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +18,10 @@ _CONNECT = "pyspark.sql.connect."
 
 
 def check_session(function: str, spark: object) -> None:
-    """Raise `IllegalArgumentError` for Spark Connect: its driver is in another process and could not commit."""
+    """Raise `IllegalArgumentError` for a session of Spark Connect.
+
+    Its driver is in another process, which could not commit.
+    """
     if type(spark).__module__.startswith(_CONNECT):
         raise IllegalArgumentError(
             f"{function}(): Spark Connect is not supported by pyspark_checkpointer.spark: use a session of classic "
@@ -24,7 +30,10 @@ def check_session(function: str, spark: object) -> None:
 
 
 def check_frame(call: str, given: Any) -> DataFrame:
-    """Return the argument if it is a batch DataFrame of classic PySpark, else raise `IllegalArgumentError`."""
+    """Return the argument if it is a DataFrame of classic PySpark that is not streaming.
+
+    Raises `IllegalArgumentError` for anything else, with advice for its type.
+    """
     kind = type(given)
     if isinstance(given, DataFrame) and not kind.__module__.startswith(_CONNECT):
         if given.isStreaming:
@@ -43,7 +52,10 @@ def check_frame(call: str, given: Any) -> DataFrame:
 
 
 def check_names(what: str, given: Any) -> list[str]:
-    """Return column names as a list. A single name is refused: its letters would be taken as names."""
+    """Return column names as a list.
+
+    A single name is refused: its letters would be taken as names.
+    """
     if isinstance(given, str):
         raise IllegalArgumentError(f"{what}={given!r:.80}: expected a list of column names, as in [{given!r:.80}]")
     names = given if isinstance(given, Sequence) else ()
@@ -63,7 +75,10 @@ def check_key(table: str, given: Any) -> list[str]:
 
 
 def check_combine(table: str, given: Any) -> dict[str, Any]:
-    """Return how columns are combined, by their names. Whether each way exists, the schema checks."""
+    """Return how columns are combined, by their names.
+
+    The schema checks whether each way exists.
+    """
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
@@ -85,7 +100,10 @@ def check_num_partitions(what: str, given: Any) -> int:
 
 
 def check_schema(table: str, given: Any) -> StructType:
-    """Return a schema as a `StructType`. A schema in text needs a session, as only Spark can parse it."""
+    """Return a schema as a `StructType`.
+
+    A schema in text needs a session, as only Spark can parse it.
+    """
     if isinstance(given, str) and SparkContext._active_spark_context is None:
         raise IllegalArgumentError(
             f"table {table!r}: schema={given!r:.80}: only Spark parses a schema written as text, and there is no "

@@ -1,4 +1,4 @@
-"""Ask Spark about the batch that it hands to foreachBatch: which query, which run, and whether it can be replayed."""
+"""Ask Spark which query and run a batch of foreachBatch belongs to, and whether it can be replayed."""
 
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -57,7 +57,7 @@ def refuse_temporary(batch: DataFrame, query_id: str) -> None:
 
 
 def find_query(session: Any, query_id: str) -> Any:
-    """Return Spark's JVM object of an active query, of any session of this process; None where there is none."""
+    """Return the JVM object of an active query of any session of this process, or None."""
     identifier = session._jvm.java.util.UUID.fromString(query_id)
     return session._jsparkSession.sharedState().activeStreamingQueries().get(identifier)
 

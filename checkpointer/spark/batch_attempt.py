@@ -53,7 +53,10 @@ class BatchAttempt:
         self.run.last_job, self.run.has_committed = self.job, True
 
     def abort(self) -> None:
-        """End the run and abort the checkpoint. Nothing of it becomes visible, even where the abort itself fails."""
+        """End the run and abort the checkpoint.
+
+        Nothing of it becomes visible, even where the abort itself fails.
+        """
         self.operations.abandon()
         self.run.end()
         try:
@@ -62,7 +65,10 @@ class BatchAttempt:
             return
 
     def _warn_of_unused_names(self) -> None:
-        """Log which names of the last checkpoint the first batch of a run did not use: they may have been renamed."""
+        """Log the names of the last checkpoint that the first batch of a run did not use.
+
+        The job may have renamed them, and then they began empty under the new name.
+        """
         restored = self.run.restored
         if restored is None:
             return

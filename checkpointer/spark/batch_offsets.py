@@ -1,4 +1,4 @@
-"""Ask Spark for the offsets of the batch that runs, which it has in memory, and record them with the batch."""
+"""Ask Spark for the offsets of the running batch, which it has in memory, and record them."""
 
 import functools
 import logging
@@ -30,7 +30,9 @@ class QueryOffsets:
         self._query = find_query(session, query_id)
 
     def add_to(self, job: Job, last: Job | None) -> Job:
-        """Return the batch with its offsets. `last` is the batch before it, where this run committed that one.
+        """Return the batch with its offsets.
+
+        `last` is the batch before it, where this run committed that one.
 
         Where Spark does not tell the offsets, the batch is returned without them. What needs them, such as a rewind,
         raises then.
@@ -67,7 +69,7 @@ class QueryOffsets:
 
     @functools.cached_property
     def _logs(self) -> list[tuple[str, Any]]:
-        """Return for each source the folder of its log and, for a file source, Spark's object of its list of files.
+        """Return for each source the name of its log and, for a file source, its list of files.
 
         The order is that of the lines in an entry of the offset log. Other sources have their number and no list.
         """
@@ -96,7 +98,10 @@ class QueryOffsets:
                 yield name, seen
 
     def _digest(self, log: Any, entry: int) -> str | None:
-        """Return the digest of an entry; None in another version of Spark, or for more than `MAX_FILES` files."""
+        """Return the digest of an entry of a list of files.
+
+        None where this version of Spark has other internals, or for more than `MAX_FILES` files.
+        """
         if log is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Clean up from within a job: after every so many commits, beside its work. Errors are only logged."""
+"""Clean up from within a job, beside its batches. Errors are only logged."""
 
 import logging
 import threading

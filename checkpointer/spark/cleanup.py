@@ -1,4 +1,4 @@
-"""Clean up stores with very many objects: each executor lists and deletes its own part of the paths.
+"""Clean up stores with very many objects: tasks list and delete, each its own part of the paths.
 
 The driver applies the policy, expires checkpoints with one swap of the pointer, and sends the index of live objects to
 all tasks. Garbage never becomes live again: so the tasks need not know of each other, and one may run twice.
@@ -59,7 +59,9 @@ def plan_cleanup(
     *,
     fencing: Fencing = "required",
 ) -> DataFrame:
-    """Return what a cleanup would do, with one row for each object in a folder of the root. Delete nothing.
+    """Return what a cleanup would do, with one row for each object in a folder of the root.
+
+    Nothing is deleted.
 
     The columns are those of `PlanRow`. The store is listed when the DataFrame is read. Leftovers of interrupted writes
     are not listed.
@@ -104,7 +106,10 @@ def clean(
 
 
 def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -> tuple[Total, Total, str | None]:
-    """Delete garbage. Return the totals of what was deleted and what is deleted later, and the note of the plan."""
+    """Delete garbage on the executors.
+
+    Return the totals of what was deleted and of what is deleted later, and the note of the plan.
+    """
     session = client._session
     plan, judge = run_sync(judge_store(session, RetentionPolicy(grace=policy.grace)))
     totals = {DELETE: Total(), LATER: Total()}
@@ -123,7 +128,10 @@ Work = Callable[[Store, Iterator[PlanRow]], Iterator[pa.RecordBatch]]
 def _over_objects(
     spark: SparkSession, client: Checkpointer, judge: GarbageClassifier | None, work: Work, schema: str
 ) -> DataFrame:
-    """Return what `work` yields for all objects, as a DataFrame. Each task lists some prefixes of the paths."""
+    """Return what `work` yields for all objects, as a DataFrame.
+
+    Each task lists some prefixes of the paths.
+    """
     if judge is None:
         return spark.createDataFrame([], schema)
     prefixes = run_sync(_listing_prefixes(client, judge.sequence))
@@ -162,7 +170,10 @@ def _bulks(rows: Iterator[PlanRow]) -> Iterator[list[PlanRow]]:
 
 
 def _delete(store: Store, rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
-    """Delete the garbage among some objects. Yield the totals of what was deleted and what is deleted later."""
+    """Delete the garbage among some objects.
+
+    Yield the totals of what was deleted and what is deleted later.
+    """
     later = Total()
 
     def garbage() -> Iterator[PlanRow]:
@@ -204,6 +215,6 @@ _PARTITION_PREFIXES = (*(f"{digit}/" for digit in range(10)), *map(str, range(10
 
 
 def _id_prefixes(newest: int) -> Sequence[str]:
-    """Return prefixes of all ids up to a sequence, with so many digits that there are about `LISTING_PREFIXES`."""
+    """Return about `LISTING_PREFIXES` prefixes that cover all ids up to a sequence."""
     digits = next((d for d in range(1, 10) if int(f"{newest:010d}"[:d]) >= LISTING_PREFIXES // 4), 10)
     return [f"{number:0{digits}d}" for number in range(int(f"{newest:010d}"[:digits]) + 1)]

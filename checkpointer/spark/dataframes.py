@@ -1,4 +1,4 @@
-"""Prepare DataFrames for a table: normalized keys, the types of its columns, the partition of each row."""
+"""Prepare DataFrames for a table: types of its columns, normalized keys, the partition of each row."""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -30,7 +30,10 @@ def fields_of(frame: DataFrame) -> list[Json]:
 
 
 def struct_of(columns: list[TableColumn]) -> StructType:
-    """Return columns of a table as Spark's schema. All are nullable, as nullability varies between runs."""
+    """Return columns of a table as Spark's schema.
+
+    All are nullable, as nullability varies between runs.
+    """
     fields = [{"name": c.name, "type": c.type, "nullable": True, "metadata": c.metadata or {}} for c in columns]
     try:
         return StructType([StructField.fromJson(field) for field in deepcopy(fields)])  # Spark changes its argument.
@@ -43,7 +46,10 @@ def quote(name: str) -> str:
 
 
 def _cell(column: TableColumn, field: StructField, given: Json) -> Column | str:
-    """Return a column in the type of the table. Floats of a key are normalized: one NaN, and 0.0 for -0.0."""
+    """Return a column in the type of the table.
+
+    Floats of a key are normalized: one NaN, and 0.0 for -0.0.
+    """
     name = quote(column.name)
     normalize = column.role == "key" and is_float(column.type)
     if given == column.type and not normalize:
@@ -68,7 +74,10 @@ def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame
 
 
 def map_batches(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
-    """Call `mapInArrow` for columns of any name: it does not quote the names by which it looks columns up."""
+    """Call `mapInArrow` for columns of any name.
+
+    It does not quote the names by which it looks columns up, so they are numbered meanwhile.
+    """
     names = frame.columns
     numbered = frame.toDF(*(f"_{number}" for number in range(len(names))))
     # A lambda: Spark looks at the signature of the function, which a bound method hides.
@@ -105,10 +114,11 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
 
 
 def has_unique_keys(frame: DataFrame, key: list[str]) -> bool:
-    """Return whether the query plan shows that no two rows have one key: the rows come out of a `groupBy` of the key.
+    """Return whether the query plan shows that no two rows have one key.
 
-    This reads the analyzed plan, which exists already. To optimize a plan may cost as much as to run it, and adaptive
-    execution may still change the physical plan while the query runs.
+    It does where the rows come out of a `groupBy` of the key. This reads the analyzed plan, which exists already. To
+    optimize a plan may cost as much as to run it, and adaptive execution may still change the physical plan while the
+    query runs.
     """
     try:
         plan = frame._jdf.queryExecution().analyzed()

@@ -1,4 +1,4 @@
-"""The data source `spark.read.format("checkpointer")`: tables of any live checkpoint, and views of a store."""
+"""The data source `spark.read.format("checkpointer")`: tables of live checkpoints, views of a store."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -125,7 +125,10 @@ class ReadRequest:
         return restore(self.client(), self.id, self.epoch, self.savepoint)
 
     def pin(self) -> "ReadRequest":
-        """Choose the checkpoint of a table, once for all scans. A view shows the store at the time it is read."""
+        """Choose the checkpoint of a table, once for all scans.
+
+        A view shows the store at the time it is read.
+        """
         if self.view is not None:
             return self
         return replace(self, id=str(self.restore().id), epoch=None, savepoint=None)
@@ -165,7 +168,7 @@ class TableSourceReader(DataSourceReader):
             ) from None
 
     def _check_schema(self, version: TableVersion) -> None:
-        """Raise `IllegalArgumentError` for a schema of the caller, as of `spark.read.schema(…)`, that does not fit."""
+        """Raise `IllegalArgumentError` where the table does not have the schema of `spark.read.schema(…)`."""
         now = {field.name: field.dataType for field in struct_of(list(version.schema.columns))}
         for asked in self._schema:
             if now.get(asked.name) != asked.dataType:

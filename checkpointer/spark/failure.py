@@ -21,7 +21,10 @@ def describe(error: BaseException) -> str:
 
 
 def _core(error: BaseException) -> str:
-    """Return the error that a task raised, out of what Spark wrapped around it; else the type and text of the error."""
+    """Return the error of a task without what Spark wrapped around it.
+
+    For another error, return its type and the first line of its text.
+    """
     if isinstance(error, CheckpointError):
         return f"{type(error).__name__}: {error}"
     text = str(error)

@@ -55,7 +55,7 @@ def use_driver_python(spark: SparkSession) -> None:
 
 
 def ensure_interpreter(spark: SparkSession, root: str) -> None:
-    """Choose the interpreter of local tasks; check any other one, once, for what the tasks of a root need."""
+    """Choose the interpreter of local tasks. Check any other one once, for what tasks of this root need."""
     context: Any = spark.sparkContext
     checked = _checked.setdefault(context, set())
     package = parse(root).kind.package
@@ -120,7 +120,7 @@ def _check_packages(context: Any, packages: list[str]) -> None:
 
 
 def _make_probe() -> Any:
-    """Return the function that tasks run to import packages: it gives the interpreter, and a version or error of each.
+    """Return the function that tasks run: it imports packages, and returns the version or error of each.
 
     Spark sends a function that is defined within another one as code. A function of a module is sent by name, and this
     package may be missing in the task.

@@ -19,12 +19,18 @@ def allow_changes(keyed: KeyedState) -> None:
 
 
 def refuse_changes(keyed: KeyedState) -> None:
-    """Refuse changes until the next batch. The map can be read, and hands out copies of its values."""
+    """Refuse changes until the next batch.
+
+    The map can be read, and hands out copies of its values.
+    """
     keyed._guard(_refuse_changes)
 
 
 def refuse_all(keyed: KeyedState) -> None:
-    """Refuse every operation from now on: the map may hold what was never committed, and another run has its own."""
+    """Refuse every operation from now on.
+
+    The map may hold what was never committed, and the next run has a map of its own.
+    """
     keyed._guard(_refuse_all)
 
 

@@ -67,7 +67,10 @@ class Operations:
             self._changed.wait_for(lambda: not self._active)
 
     def abandon(self) -> None:
-        """Refuse new and waiting operations, without waiting. What running ones still do is in no checkpoint."""
+        """Refuse new and waiting operations, without waiting.
+
+        What running ones still do is in no checkpoint.
+        """
         self._stage = _Stage.ABANDONED
 
     def _refuse_from(self, stage: _Stage) -> None:

@@ -9,7 +9,7 @@ from pyspark_checkpointer.spark.batch_offsets import QueryOffsets
 
 
 class QueryRun:
-    """One run of a query: its client, the checkpoint it began with, and its maps, which stay in memory.
+    """One run of a query: its client, the checkpoint it began with, and its maps in memory.
 
     A batch that fails ends the run. The next batch begins another one, with what is committed.
     """

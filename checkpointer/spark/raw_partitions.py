@@ -1,4 +1,4 @@
-"""Write bytes of the job's own on executors: its function runs for each partition, and the driver commits.
+"""Write partitions in the job's own format: its function runs on executors, and the driver commits.
 
 Only what a finished task returned reaches the manifest. What failed, retried or speculative task attempts wrote carries
 the checkpoint's id and another digest, or is the same object. No manifest names it, and cleanup removes it.
@@ -50,7 +50,7 @@ Write = Callable[[int, Iterator[pa.RecordBatch]], Snapshot | Delta | None]
 
 
 def partitioning(operator: str, key: Sequence[str] | None, num_partitions: int | None) -> Json:
-    """Return what a manifest records about partitioning by a key; None where Spark makes the partitions."""
+    """Return what a manifest records about partitioning by a key; None without a key."""
     if (key is None) != (num_partitions is None):
         raise IllegalArgumentError(f"operator {operator!r}: key and num_partitions go together: both, or neither")
     if key is None:
@@ -68,7 +68,10 @@ def write_partitions(
     key: Sequence[str] | None,
     num_partitions: int | None,
 ) -> list[tuple[Artifact, str]]:
-    """Run `write` on the executors. Return the artifact of each partition, and where its task ran."""
+    """Run `write` on the executors.
+
+    Return the artifact of each partition, and where its task ran.
+    """
     object_paths.encode_name("operator", operator)
     check_frame(f"operator {operator!r}: write_partitions()", frame)
     if not callable(write):

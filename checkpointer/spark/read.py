@@ -1,4 +1,4 @@
-"""Read tables as DataFrames in any session: of any live checkpoint, and the difference of two checkpoints."""
+"""Read tables of live checkpoints, and the difference of two checkpoints, as DataFrames."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -67,12 +67,13 @@ def diff(
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
 ) -> DataFrame:
-    """Return what changed in a table from checkpoint `a` to `b`, each in any form that `Checkpointer.restore` takes.
+    """Return what changed in a table from checkpoint `a` to checkpoint `b`.
 
-    There is one row for each key that was "inserted", "updated" or "deleted" (column `change`). It has the key columns,
-    and the other columns as structs `before` and `after`; `before` of an inserted row is null, and so is `after` of a
-    deleted one. Where a key column has one of these names, the column of the result gets an underscore: `change_`.
-    Partitions that both checkpoints share are not read.
+    Both may have any form that `Checkpointer.restore` takes. There is one row for each key that was "inserted",
+    "updated" or "deleted" (column `change`). It has the key columns, and the other columns as structs `before` and
+    `after`; `before` of an inserted row is null, and so is `after` of a deleted one. Where a key column has one of
+    these names, the column of the result gets an underscore: `change_`. Partitions that both checkpoints share are not
+    read.
     """
     check_session("diff", spark)
     use_driver_python(spark)
@@ -114,7 +115,10 @@ def _key(side: str, name: str) -> Column:
 
 
 def _free(name: str, key: list[str]) -> str:
-    """Return the name with as many underscores as make it differ from all key columns. Spark ignores case."""
+    """Return the name with as many underscores as make it differ from all key columns.
+
+    Spark ignores case.
+    """
     taken = {column.lower() for column in key}
     while name in taken:
         name += "_"
@@ -122,7 +126,7 @@ def _free(name: str, key: list[str]) -> str:
 
 
 def _side(frame: DataFrame, key: list[str], name: str) -> DataFrame:
-    """Return one side of the join: renamed key columns, a mark that the row exists, and other columns as a struct."""
+    """Return one side of the join: renamed keys, a mark that the row exists, other columns as a struct."""
     keys = [F.col(quote(column)).alias(f"{name}.{column}") for column in key]
     values = [F.col(quote(column)) for column in frame.columns if column not in key]
     whole = [F.struct(*values).alias(name)] if values else []
@@ -130,7 +134,10 @@ def _side(frame: DataFrame, key: list[str], name: str) -> DataFrame:
 
 
 def _differs(old: DataFrame, new: DataFrame, key: list[str]) -> Column:
-    """Return whether any column but the key differs. A column that one side lacks differs where it is not null."""
+    """Return whether any column but the key differs.
+
+    A column that one side lacks differs where it is not null.
+    """
     types: dict[str, list[DataType]] = {}
     for frame in (old, new):
         for field in frame.schema.fields:

@@ -1,4 +1,4 @@
-"""Read a table version on the executors: each task reads some of its partitions, verifies and merges them."""
+"""Read a version of a table on the executors: each task verifies and merges some partitions."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,7 +114,10 @@ def lookup(
     keys: DataFrame,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Return the rows with these keys. A shuffle brings each key to a task, with the others of its partition."""
+    """Return the rows with these keys.
+
+    A shuffle brings each key to a task, with the others of its partition.
+    """
     schema, shown = version.schema, _shown(version, columns)
     wanted = rows_of(keys_of(version.name, keys, schema), schema, version.partitions).distinct()
     task = LookupTask(TaskRoot.of(client, spark), checkpoint, version, None if columns is None else list(columns))
@@ -131,6 +134,7 @@ class LookupTask:
     columns: list[str] | None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # All keys of a task are sought together, so that an object that partitions share is fetched once.
         found = [batch for batch in batches if batch.num_rows]
         if not found:
             return

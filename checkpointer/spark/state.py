@@ -1,4 +1,4 @@
-"""The public class `State`, which a foreachBatch callback is given: maps, tables and partitions of one batch."""
+"""The class `State`, which a foreachBatch callback is given: maps, tables and partitions of a batch."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ T = TypeVar("T")
 def _operation(
     method: "Callable[Concatenate[State, P], T]",
 ) -> "Callable[Concatenate[State, P], T]":
-    """Make a method, whose first argument is the name of a map, table or operator, one operation of the batch."""
+    """Make a method one operation of the batch. Its first argument is the name of a map, table or operator."""
 
     @functools.wraps(method)
     def call(self: "State", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -73,19 +73,27 @@ class State(NotPicklable):
 
     @property
     def positions(self) -> dict[str, Json]:
-        """Source positions to record with the checkpoint, as JSON values. At first those of the last checkpoint."""
+        """Source positions to record with the checkpoint, as JSON values.
+
+        They begin as those of the last checkpoint.
+        """
         self._attempt.operations.check()
         return self._attempt.checkpoint.positions
 
     @property
     def properties(self) -> dict[str, Json]:
-        """Properties to record with the checkpoint, as JSON values. At first those of the last checkpoint."""
+        """Properties to record with the checkpoint, as JSON values.
+
+        They begin as those of the last checkpoint.
+        """
         self._attempt.operations.check()
         return self._attempt.checkpoint.properties
 
     @_operation
     def map(self, name: str, *, partitions: int | None = None) -> KeyedState:
-        """Return a mapping on the driver, as the last batch left it. Its changes are saved when the callback ends.
+        """Return a mapping on the driver, as the last batch left it.
+
+        Its changes are saved when the callback ends.
 
         `partitions` is how many parts a new mapping is saved in. Another number than before spreads all entries anew.
         """
@@ -123,7 +131,9 @@ class State(NotPicklable):
         combine: Mapping[str, Combine] | None = None,
         schema: StructType | str | None = None,
     ) -> TableState:
-        """Return a distributed table, as the last batch left it. What is written to it is part of this batch.
+        """Return a distributed table, as the last batch left it.
+
+        What is written to it is part of this batch.
 
         Args:
             name: Of the table, among the job's maps, tables and operators.
@@ -157,7 +167,10 @@ class State(NotPicklable):
 
     @contextmanager
     def _table_operation(self, name: str, check: Callable[[], None]) -> Iterator[None]:
-        """Make the block one operation of an open table. The batch waits for it, so its time counts as blocked."""
+        """Make the block one operation of an open table.
+
+        The batch waits for it, so its time counts as blocked.
+        """
         attempt = self._attempt
         with attempt.checkpoint._draft.meter.blocking(), attempt.operations.one(name, check):
             yield
@@ -172,7 +185,7 @@ class State(NotPicklable):
         key: Sequence[str] | None = None,
         num_partitions: int | None = None,
     ) -> None:
-        """Run `write(partition, batches)` on the executors, over the partitions of a DataFrame; keep what it returns.
+        """Run `write(partition, batches)` on the executors, for each partition of a DataFrame.
 
         `write` gets the partition's number and its rows as Arrow record batches. It returns `Snapshot(bytes)`,
         `Delta(bytes)`, or None to leave the partition as it is. With `key` and `num_partitions` the rows are brought
@@ -191,7 +204,10 @@ class State(NotPicklable):
 
     @_operation
     def partition(self, name: str, partition: int) -> list[bytes]:
-        """Return a partition's snapshot and deltas, as of the last committed batch. Empty where it has none."""
+        """Return a partition's snapshot and deltas, as of the last committed batch.
+
+        Empty where it has none.
+        """
         object_paths.encode_name("operator", name)
         object_paths.check_partition(partition)
         self._attempt.used_names.add(name)

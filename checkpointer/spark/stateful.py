@@ -107,6 +107,7 @@ class StatefulSink:
             raise
 
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """Run the callback for a batch and commit, or skip the batch where it is committed already."""
         job = identify(batch, batch_id)
         _claim_root(self.checkpointer.root, batch, job.query_id)
         run = self._runs.get(job.run_id) or self._begin_run(batch, job)

@@ -1,4 +1,4 @@
-"""The public class `TableState`, which `state.table(…)` returns: a table as big as the cluster, in DataFrames.
+"""The class `TableState`, which `state.table(…)` returns: a table as big as the cluster, in DataFrames.
 
 upsert   rows → partition of each → tasks combine and pack → driver or tasks PUT → chains of the next checkpoint
 read     chains → tasks GET, verify and merge → rows
@@ -17,7 +17,9 @@ Operation = Callable[[Callable[[], None]], AbstractContextManager[None]]
 
 
 class TableState(NotPicklable):
-    """A keyed table during one batch. What it wrote is visible to its own later reads, and to others once committed.
+    """A keyed table during one batch.
+
+    What it wrote is visible to its own later reads, and to others once committed.
 
     Several threads may call it: one call is done after the other.
     """
@@ -46,12 +48,17 @@ class TableState(NotPicklable):
             self._changes.replace(rows)
 
     def delete(self, keys: DataFrame) -> None:
-        """Remove the rows with these keys; unknown keys are no error. Other columns of `keys` are ignored."""
+        """Remove the rows with these keys; unknown keys are no error.
+
+        Other columns of `keys` are ignored.
+        """
         with self._operation(self._changes.check_open):
             self._changes.delete(keys)
 
     def drop_columns(self, columns: Sequence[str]) -> None:
-        """Leave columns out for good, with all their values. A later column of the same name is another column.
+        """Leave columns out for good, with all their values.
+
+        A later column of the same name is another column.
 
         Nothing is rewritten now: later compactions remove the stored values. Unknown columns are no error, since a
         callback says the same in every batch.
@@ -60,12 +67,18 @@ class TableState(NotPicklable):
             self._changes.drop_columns(columns)
 
     def read(self, columns: Sequence[str] | None = None) -> DataFrame:
-        """Return all rows as they are now. The DataFrame stays as it is, whatever is written later."""
+        """Return all rows as they are now.
+
+        The DataFrame stays as it is, whatever is written later.
+        """
         with self._operation(self._changes.check_open):
             return self._changes.read(columns)
 
     def lookup(self, keys: DataFrame, columns: Sequence[str] | None = None) -> DataFrame:
-        """Return the rows with these keys. Only partitions, and within them row groups, that may hold them are read."""
+        """Return the rows with these keys.
+
+        Only partitions, and within them row groups, that may hold them are read.
+        """
         with self._operation(self._changes.check_open):
             return self._changes.lookup(keys, columns)
 

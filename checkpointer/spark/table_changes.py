@@ -1,4 +1,4 @@
-"""The changes that one batch makes to a table: tasks write them, and the driver collects the chains they lead to."""
+"""Change a table in one batch: tasks write the rows, and the driver collects the new chains."""
 
 import math
 from collections import Counter
@@ -139,7 +139,7 @@ class TableChanges:
     # ---- how a batch ends ----------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Bring the rows into the partitions asked for, shorten some chains, and hand the table to the checkpoint."""
+        """Bring the rows into their partitions, shorten some chains, and hand the table to the checkpoint."""
         if self.version is None:
             return
         if self.version.partitions != self._partitions:
@@ -190,7 +190,10 @@ class TableChanges:
     # ---- writing -------------------------------------------------------------------------------------------------
 
     def _write(self, rows: DataFrame, schema: TableSchema, change: int, *, clear: bool) -> None:
-        """Write rows as changes of one kind. `clear`: on top of nothing, in place of all rows that are there."""
+        """Write rows as changes of one kind.
+
+        `clear`: on top of nothing, in place of all rows that are there.
+        """
         version = self.version or TableVersion(self._name, schema, self._partitions, {})
         if not clear and (needs_rescale(version.schema, schema) or version.partitions != self._partitions):
             self._rescale(schema)
@@ -299,7 +302,7 @@ class TableChanges:
 
 
 def _split_by_bytes(chains: Mapping[int, Chain], keep: Mapping[int, int], most: int) -> tuple[list[int], list[int]]:
-    """Return the partitions that can be rewritten while at most `most` stored bytes are read, and the others.
+    """Return the partitions that can be rewritten by reading at most `most` bytes, and the others.
 
     An object that several partitions share counts once. In memory the rows may take four times as much.
     """

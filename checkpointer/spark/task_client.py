@@ -1,4 +1,4 @@
-"""Give tasks on executors a client of the root, and check that driver and executors mean the same root."""
+"""Give tasks a client of the root, and check that driver and executors share the root."""
 
 import functools
 import logging
@@ -59,7 +59,7 @@ def _client(pickled: bytes, pid: int) -> Checkpointer:
 
 
 def check_tasks(client: Checkpointer, spark: SparkSession, restored: Restored | None) -> None:
-    """Check that tasks have the packages that tables need, before a callback does what cannot be undone.
+    """Check that tasks have the packages that tables need, before a callback runs.
 
     A job whose state has maps alone may never need tasks. Then what they lack is only logged, and the first table is
     refused.

@@ -63,10 +63,10 @@ class TaskOutput:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Write the changes of a batch. `whole`: tasks have all the rows of their partitions, with nothing below them.
+    """Write the changes of a batch.
 
-    Columns of the schema that the rows do not have keep their values: the changes say so (column `__kept`), unless
-    there is nothing below them.
+    `whole`: the tasks have all rows of their partitions, and nothing is below them. Else columns of the schema that the
+    rows do not have keep their values, and the changes say so in column `__kept`.
 
     Task k hands at most `inline / (k + 1)` bytes of rows to the driver and writes more itself. A task does not know how
     many tasks there are, but task k knows of k others. So evenly spread changes of fewer than `inline` bytes in all are
@@ -92,6 +92,7 @@ class WriteTask:
             return self._write(given)
 
     def _write(self, given: pa.Table) -> TaskOutput:
+        """Consolidate and sort the rows. Write them, or leave them to the driver where they are few."""
         rows = self._changes(given)
         if self.schema.combines or self.change != MERGE:
             rows = row_order.in_order(merge.consolidate(rows, self.schema, self.table), self.schema.key)

@@ -32,7 +32,7 @@ def combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[s
 
 
 def _first_too_large(values: pa.Array, groups: Any, count: int) -> int:
-    """Return the index of the first value whose group has a sum that does not fit into the type of the values.
+    """Return the index of the first value whose group has a sum beyond its type.
 
     The values are integers or decimals.
     """
@@ -51,7 +51,10 @@ def _first_too_large(values: pa.Array, groups: Any, count: int) -> int:
 
 
 def _sum_error(table: str, column: Column, key: str) -> InvalidStateError:
-    """Return the error for a sum that is too large. It offers a wider type where the column has one."""
+    """Return the error for a sum that is too large.
+
+    It offers a wider type where the column has one.
+    """
     widest = f"decimal({MAX_PRECISION},{decimal_scale(column.type)})"
     wider = f"upsert it as a wider type, such as {widest}; or " if is_wider(column.type, widest) else ""
     return InvalidStateError(
@@ -94,5 +97,8 @@ def _add_integers(values: pa.Array, groups: Any, count: int) -> pa.Array:
 
 
 def _add_decimals(values: pa.Array, groups: Any, count: int) -> pa.Array:
-    """Return the sum of each group of decimals, in 76 digits: sums of some of the values may need more than 38."""
+    """Return the sum of each group of decimals, in 76 digits.
+
+    The sum of some of the values may need more than 38 digits, even where the sum of all does not.
+    """
     return _add(values.cast(pa.decimal256(76, values.type.scale)), groups, count)

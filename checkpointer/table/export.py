@@ -1,4 +1,4 @@
-"""Write the tables and maps of one checkpoint as plain Parquet files, for programs without this library.
+"""Export the tables and maps of one checkpoint as plain Parquet files.
 
     TARGET/<operator>/part-00000.parquet …    the merged rows of one partition each; of a map columns `key` and `value`
     TARGET/_checkpoint.json                   which checkpoint it is, and what was written; written last
@@ -61,7 +61,10 @@ async def export_parquet(
     operators: Collection[str] | None,
     progress: Progress | None,
 ) -> Exported:
-    """Write a live checkpoint to an empty folder, and close the target. One partition is in memory at a time."""
+    """Write a live checkpoint to an empty folder, and close the target.
+
+    One partition is in memory at a time.
+    """
     try:
         return await _export(session, what, target, operators, progress)
     finally:
@@ -75,6 +78,8 @@ async def _export(
     operators: Collection[str] | None,
     progress: Progress | None,
 ) -> Exported:
+    # The list of operators comes from one checkpoint, and cleanup does not delete live objects. The marker comes last:
+    # a folder without it is not a whole export.
     ref, manifest = await read_consistent(session.store, lambda head: read_live(session, head, what))
     reader = CheckpointReader(session, manifest, None)
     wanted = _choose(reader, operators)
@@ -120,7 +125,10 @@ def _choose(reader: CheckpointReader, operators: Collection[str] | None) -> dict
 
 
 async def _partitions(reader: CheckpointReader, name: str, kind: Kind) -> AsyncIterator[tuple[int, pa.Table]]:
-    """Yield each partition that has rows, with its rows. An empty operator yields one table without rows."""
+    """Yield each partition that has rows, with its rows.
+
+    An empty operator yields one table without rows.
+    """
     numbers = sorted(reader.operator(name).chains)
     rows = PlainRows(reader, name, kind, numbers)
     empty, some = None, False

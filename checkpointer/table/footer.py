@@ -55,7 +55,7 @@ it reads any of them."""
 
 
 def check_rows(metadata: Any) -> None:
-    """Raise `ValueError` where a row group has too many rows, or all have not as many as the file declares."""
+    """Raise `ValueError` for a row group of too many rows, or where the total is not what the file declares."""
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if any(not 0 <= count <= _MAX_ROW_GROUP_ROWS for count in rows):
         raise ValueError(f"a row group of {max(rows, key=abs)} rows, where {_MAX_ROW_GROUP_ROWS} are the most")
@@ -64,7 +64,10 @@ def check_rows(metadata: Any) -> None:
 
 
 def check_footer(data: bytes, schema: Any) -> None:
-    """Raise `ValueError` unless the footer at the end of `data` is sound. `schema` is what Arrow read of it."""
+    """Raise `ValueError` unless the footer at the end of `data` is sound.
+
+    `schema` is what Arrow read of it.
+    """
     length = int.from_bytes(data[-8:-4], "little")
     footer = _CompactReader(data[-8 - length : -8]).struct(_FOOTER, 0)
     columns = [schema.column(index) for index in range(len(schema))]
@@ -104,7 +107,9 @@ def _check_type(kind: int, shape: _Shape) -> None:
 
 
 class _CompactReader:
-    """A reader of Thrift's compact protocol. A struct is a dict by field number, a list is a list.
+    """A reader of Thrift's compact protocol.
+
+    A struct is a dict by field number, a list is a list.
 
     Values that the shape describes have to be of that type; others may be of any type.
     """

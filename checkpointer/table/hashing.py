@@ -119,7 +119,10 @@ def _hash_long(value: int, seed: int) -> int:
 
 
 def _hash_bytes(value: bytes, seed: int) -> int:
-    """Hash whole words, then each remaining byte as a signed word. Only Spark's Murmur3 does this."""
+    """Hash whole words, then each remaining byte as a signed word.
+
+    Only Spark's Murmur3 does this.
+    """
     whole = len(value) - len(value) % 4
     for (word,) in struct.iter_unpack("<I", value[:whole]):
         seed = _mix(seed, word)

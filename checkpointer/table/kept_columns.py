@@ -1,4 +1,4 @@
-"""Encode which columns a change keeps: column `__kept` of a delta, a text in files and masks in memory.
+"""Encode which columns a change keeps: a text in column `__kept` of a file, masks in memory.
 
 There are few distinct texts: one for each set of columns that some batch wrote. So all work is done once for each text,
 and then for all rows at once.
@@ -20,7 +20,10 @@ def text_of(ids: Iterable[int]) -> str | None:
 
 
 def ids_of(text: str | None) -> frozenset[int]:
-    """Return the ids in a stored text. Raises `ValueError` unless it is written as `text_of` writes it."""
+    """Return the ids in a stored text.
+
+    Raises `ValueError` unless it is written as `text_of` writes it.
+    """
     if text is None:
         return frozenset()
     ids = [int(part) for part in text.split(",")] if text.isascii() and len(text) < 1 << 20 else []
@@ -30,7 +33,7 @@ def ids_of(text: str | None) -> frozenset[int]:
 
 
 def check(rows: pa.Table) -> None:
-    """Raise `ValueError` or `TypeError` where column `__kept` of changes has what the format does not allow."""
+    """Raise `ValueError` or `TypeError` where column `__kept` breaks the rules of the format."""
     values = rows[KEPT]
     if values.type != pa.string():
         raise TypeError(f"{KEPT}: expected text, found {values.type}")
@@ -53,14 +56,17 @@ def _keeping_nothing(changes: pa.Table, field: pa.Field) -> pa.Table:
 
 
 def without_need(changes: pa.Table) -> pa.Table:
-    """Return the changes without column `__kept` where no row keeps anything: such changes merge faster."""
+    """Return the changes without column `__kept` where no row keeps anything, as these merge faster."""
     if KEPT in changes.column_names and changes[KEPT].null_count == changes.num_rows:
         return changes.drop_columns([KEPT])
     return changes
 
 
 class KeptColumns:
-    """The columns of role `last` that each of some changes keeps. In other roles a null is neutral anyway."""
+    """The columns of role `last` that each of some changes keeps.
+
+    In other roles a null is neutral anyway.
+    """
 
     def __init__(self, changes: pa.Table, schema: TableSchema) -> None:
         self._sets: list[frozenset[int]] = []
@@ -81,7 +87,7 @@ class KeptColumns:
 
 
 def texts(masks: dict[int, Any], count: int) -> pa.Array:
-    """Return for each of `count` rows the text of the columns that it keeps, from the mask of each column."""
+    """Return for each of `count` rows the text of the columns that it keeps, from one mask a column."""
     ids = sorted(masks)
     if not ids or not count:
         return pa.nulls(count, pa.string())

@@ -1,7 +1,8 @@
-"""Handle more rows than one Arrow array can hold: texts, bytes and lists have 32-bit offsets, so at most 2 GiB.
+"""Handle more rows than one Arrow array can hold.
 
-Where many rows are merged, they get 64-bit offsets meanwhile (`widen`). The result comes back in chunks that 32-bit
-offsets can hold (`narrow`). Rows of few bytes stay as they are.
+Texts, bytes and lists have 32-bit offsets, so that an array of them ends at 2 GiB. Where many rows are merged, they get
+64-bit offsets meanwhile (`widen`). The result comes back in chunks that 32-bit offsets can hold (`narrow`). Rows of few
+bytes stay as they are.
 """
 
 from collections.abc import Iterator
@@ -37,7 +38,10 @@ def compact(rows: pa.Table) -> pa.Table:
 
 
 def slices(rows: pa.Table, most_rows: int, most_bytes: int) -> Iterator[pa.Table]:
-    """Yield the rows in order, in parts of at most so many rows and bytes. A single row may have more bytes."""
+    """Yield the rows in order, in parts of at most so many rows and bytes.
+
+    A single row may have more bytes.
+    """
     for start in range(0, rows.num_rows, most_rows):
         yield from _halves(rows.slice(start, most_rows), most_bytes)
 

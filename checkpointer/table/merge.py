@@ -1,4 +1,4 @@
-"""Merge changes: consolidate many changes of a key into one, and apply changes to the rows below them.
+"""Merge changes: consolidate those of one key into one change, and apply changes to rows.
 
 All of this is Arrow and numpy on the rows of some partitions, so that Spark's executors, its driver and readers without
 Spark merge alike. Nulls are equal to nulls and NaN to NaN, as in Spark's `groupBy`.
@@ -21,6 +21,7 @@ def consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
 
 
 def _consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
+    """Consolidate rows that one array can hold."""
     groups, count = _groups(rows, schema.key)
     if count == rows.num_rows:
         return rows
@@ -123,9 +124,10 @@ def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:
 
 
 def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
-    """Return a mask of the rows whose key may be one of `keys`: each key column has a value that occurs there.
+    """Return a mask of the rows whose key may be one of `keys`.
 
-    With one key column the mask is exact. With several it may have other rows too.
+    Each of their key columns has a value that occurs in that column of `keys`. With one key column the mask is exact.
+    With several it may have other rows too.
     """
     if len(key) == 1 and (found := _positions(rows[key[0]], keys[key[0]])) is not None:
         here = np.zeros(rows.num_rows, dtype=bool)
@@ -140,7 +142,7 @@ def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
 
 
 def _positions(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> Any:
-    """Return the indexes of the integers `wanted` in `values`, or None unless these are strictly increasing.
+    """Return the indexes of the integers `wanted` in `values`, which have to increase strictly, or None.
 
     In a snapshot they are. This is much faster than a hash of all values.
     """

@@ -1,4 +1,4 @@
-"""Migrate a table for a new version of its job: a user's function transforms the rows of each partition."""
+"""Migrate a table for a new version of its job: a function transforms the rows of each partition."""
 
 from collections.abc import Sequence
 
@@ -77,7 +77,10 @@ def _as_changes(rows: pa.Table, partition: int) -> pa.Table:
 
 
 class _TableTransform:
-    """The transform of one table. All partitions have to return the same columns as the first one."""
+    """The transform of one table.
+
+    All partitions have to return the same columns as the first one.
+    """
 
     def __init__(self, name: str, version: TableVersion, function: Transform) -> None:
         self._name = name
@@ -126,7 +129,10 @@ class _TableTransform:
             ) from None
 
     def _type(self, field: pa.Field) -> object:
-        """Return the type in Spark's words: that of the old column of this name if its Arrow type is the same."""
+        """Return the type in Spark's words.
+
+        It is that of the old column of this name, if its Arrow type is the same: several Spark types share one.
+        """
         for column in self._version.schema.columns:
             if column.name == field.name and column.field().type.equals(field.type):
                 return column.type
@@ -136,7 +142,10 @@ class _TableTransform:
             raise IllegalArgumentError(f"column {field.name!r}: {error}") from None
 
     def _combine(self, schema: pa.Schema) -> dict[str, str]:
-        """Return how columns are combined: as their metadata says, else as before, also where they were renamed."""
+        """Return how columns are combined: as their metadata says, else as before.
+
+        A column that was renamed is recognized by its id.
+        """
         old = {column.name: column for column in self._version.schema.columns}
         known = {str(column.id).encode(): column for name, column in old.items() if name not in schema.names}
         found = {}
@@ -162,7 +171,7 @@ class _TableTransform:
         return in_order(rows, self.schema.key)
 
     def _check_place(self, where: str, partition: int, rows: pa.Table, given: pa.Table) -> None:
-        """Raise `IllegalArgumentError` for a key in another partition than it hashes to: no reader would find it."""
+        """Raise `IllegalArgumentError` for a key in a wrong partition, where no reader would find it."""
         keys = rows.select(self.schema.key)
         if keys.equals(in_order(given, self.schema.key).select(self.schema.key)):
             return  # The keys are the old ones. Hashing takes some microseconds for each.

@@ -42,7 +42,10 @@ async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | N
 def partition_reader(
     snapshot: CheckpointReader, name: str, partitions: Sequence[int]
 ) -> Callable[[int], Coroutine[Any, Any, Table]]:
-    """Return a function that reads one partition. An object that several partitions share is fetched once."""
+    """Return a function that reads one partition.
+
+    An object that several partitions share is fetched once.
+    """
     session = snapshot.session
     version = TableVersion.of(name, snapshot.operator(name)).only(partitions)
     reader = TableReader(snapshot.store, session.host, version)
@@ -69,7 +72,10 @@ def key_table(version: TableVersion, keys: Keys) -> pa.Table:
 
 
 def _exact(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Return the values as an Arrow array. Raises `TypeError` where Arrow would round or cut one to its type."""
+    """Return the values as an Arrow array.
+
+    Raises `TypeError` where Arrow would round or cut one to fit its type.
+    """
     found = pa.array(values, kind)
     for given, back in zip(values, found.to_pylist(), strict=True):
         if given != back and given == given:

@@ -46,7 +46,7 @@ def _paths(metadata: pq.FileMetaData) -> list[str]:
 
 
 def _groups_of(metadata: pq.FileMetaData, partitions: Sequence[int]) -> list[int]:
-    """Return the row groups of a pack that may hold rows of some partitions, by the bounds of their numbers."""
+    """Return the row groups of a pack that may hold rows of some partitions, by their bounds."""
     at, wanted, groups = _paths(metadata).index(PARTITION), sorted(partitions), []
     for group in range(metadata.num_row_groups):
         bounds = metadata.row_group(group).column(at).statistics
@@ -60,7 +60,10 @@ def _groups_of(metadata: pq.FileMetaData, partitions: Sequence[int]) -> list[int
 
 
 def _range(size: int, start: object, length: object, digest: object) -> tuple[int, int, str]:
-    """Return the range of a row group in a file of `size` bytes, and its digest. Raises for a range outside of it."""
+    """Return the range of a row group in a file of `size` bytes, and its digest.
+
+    Raises for a range outside of it.
+    """
     if type(start) is not int or type(length) is not int or type(digest) is not str:
         raise TypeError("a row group without a place or a digest")
     if not 0 <= start < start + length <= size:
@@ -69,7 +72,10 @@ def _range(size: int, start: object, length: object, digest: object) -> tuple[in
 
 
 class RowGroups:
-    """A file of which only the footer was fetched and verified. Its row groups are verified when they are decoded."""
+    """A file of which only the footer was fetched and verified.
+
+    Its row groups are verified when they are decoded.
+    """
 
     def __init__(self, name: str, size: int, tail: bytes, schema: TableSchema) -> None:
         self._name = name
@@ -97,6 +103,7 @@ class RowGroups:
             return [group for group in range(len(self.ranges)) if self._may_hold(group, wanted)]
 
     def _may_hold(self, group: int, wanted: dict[str, list[Any] | None]) -> bool:
+        """Return whether a row group may hold a wanted key: each column has a wanted value within its bounds."""
         described = self.metadata.row_group(group)
         for index, path in enumerate(self._paths):
             bounds, values = described.column(index).statistics, wanted.get(path)
@@ -216,7 +223,7 @@ _DECODE_ERRORS = (
 
 @contextmanager
 def _explain_decode_errors(name: str) -> Iterator[None]:
-    """Raise any error that bad bytes cause in the Parquet library as `MalformedError` that names the object."""
+    """Raise errors that bad bytes cause in the Parquet library as `MalformedError`."""
     try:
         yield
     except _DECODE_ERRORS as error:

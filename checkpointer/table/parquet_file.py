@@ -40,7 +40,10 @@ class PlainRows:
         self.schema = pa.schema([field.remove_metadata() for field in columns])
 
     async def read(self, partition: int, limit: int | None = None) -> pa.Table:
-        """Return the rows of a partition, or the first `limit` of them. No more entries of a map are decoded."""
+        """Return the rows of a partition, or the first `limit` of them.
+
+        No more entries of a map are decoded.
+        """
         if self._table is not None:
             return (await self._table(partition)).slice(0, limit).cast(self.schema)
         if partition not in self._snapshot.operator(self._name).chains:
@@ -65,7 +68,10 @@ def open_writer(sink: BinaryIO, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 def write_file(rows: PlainRows, partitions: Sequence[int], limit: int | None, output: Path) -> int:
-    """Write one file, partition by partition, and return its number of rows. If that fails, an older file stays."""
+    """Write one file, partition by partition, and return its number of rows.
+
+    If that fails, an older file stays.
+    """
     with _explaining(output):
         temporary, fd = files.create_temporary(str(output))
     written = 0

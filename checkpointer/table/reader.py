@@ -38,14 +38,16 @@ MAX_PIECE_BYTES = 16 << 20
 
 
 class _Pack(NamedTuple):
-    """Changes of a pack, in order of their partitions, and their count by partition before other keys were left out."""
+    """Changes of a pack, in order of their partitions. `counts` are by partition, before keys were left out."""
 
     rows: pa.Table
     counts: Mapping[int, int]
 
 
 class TableReader:
-    """Read partitions of one version. A pack that several partitions share is fetched and decoded once.
+    """Read partitions of one version.
+
+    A pack that several partitions share is fetched and decoded once.
 
     With `keys`, only changes of these keys are held in memory; `rows` must then be asked for no other keys.
 
@@ -94,7 +96,9 @@ class TableReader:
         return await self._host.run(merged)
 
     async def pieces(self, partition: int, *, ordered: bool = False) -> AsyncIterator[pa.Table]:
-        """Yield the rows of a partition in pieces. A large one has only its changes and one piece in memory at a time.
+        """Yield the rows of a partition in pieces.
+
+        A large one has only its changes and one piece in memory at a time.
 
         The pieces come in order of their keys; with `ordered` so do the rows within them. Raises `CorruptionError`
         where the snapshot is not in order or has another number of rows than its artifact says.
@@ -132,7 +136,7 @@ class TableReader:
             yield rows.select(self._shown)
 
     def _by_key(self, partition: int, deltas: list[pa.Table]) -> pa.Table | None:
-        """Return all changes in order of their key; changes of one key stay in the order in which they were made."""
+        """Return all changes in order of their key; changes of one key stay in the order of their age."""
         if not deltas:
             return None
         with large_rows.explain_arrow_errors(self._version.name, partition):
@@ -144,7 +148,7 @@ class TableReader:
             return row_order.in_order(found, self._schema.key) if ordered else found
 
     def _check_order(self, base: Artifact, last: pa.Table | None, rows: pa.Table) -> None:
-        """Raise `CorruptionError` for pieces that are not in order: changes would be merged with the wrong piece."""
+        """Raise `CorruptionError` for pieces that are not in order: changes would miss their rows."""
         if last is not None and row_order.first_beyond(rows.slice(0, 1), last, self._schema.key):
             raise CorruptionError(f"{base.path}: expected rows in order of their key")
 
@@ -159,6 +163,7 @@ class TableReader:
         return await self._host.run(merged)
 
     async def _base(self, artifact: Artifact, keys: pa.Table | None) -> pa.Table:
+        """Return the rows of a snapshot, or those of them whose key is one of `keys`."""
         if artifact.length == 0:
             return self._schema.arrow().empty_table()
         if keys is not None and artifact.tail is not None:
@@ -197,6 +202,7 @@ class TableReader:
         return dict(zip(wanted, found, strict=True))
 
     async def _delta(self, artifact: Artifact, partition: int) -> pa.Table:
+        """Return the changes of one partition from a pack, which is fetched once for all of them."""
         task = self._packs.get(artifact.path)
         if task is None:
             task = self._packs[artifact.path] = asyncio.ensure_future(self._pack(artifact))
@@ -227,7 +233,10 @@ class TableReader:
         return _Pack(large_rows.compact(rows), dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
 
     async def _fetch_pack(self, artifact: Artifact) -> Callable[[], pa.Table]:
-        """Fetch a pack, or those row groups of it that are needed. Return a function that decodes them."""
+        """Fetch a pack, or those row groups of it that are needed.
+
+        Return a function that decodes them.
+        """
         names, wanted = self._schema.names, list(self._version.chains)
         if artifact.tail is not None and artifact.size >= LARGE_PACK_BYTES:
             groups = await self._open(artifact)

@@ -15,7 +15,7 @@ from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 
 
 def in_order(rows: pa.Table, key: list[str], *, stable: bool = False) -> pa.Table:
-    """Return the rows sorted by partition, where they have that column, and by key, as objects store them.
+    """Return the rows sorted by partition, if they have that column, and by key.
 
     `stable`: rows of one key keep their order.
     """
@@ -51,7 +51,10 @@ def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
 
 
 def first_duplicate(rows: pa.Table, key: list[str]) -> str | None:
-    """Return a key that several rows have, as an error should show it. The rows are in order of their key."""
+    """Return a key that several rows have, as an error should show it.
+
+    The rows are in order of their key.
+    """
     same = np.ones(max(rows.num_rows - 1, 0), dtype=bool)
     (keys,) = large_rows.widen(rows.select(key))
     for name in key:
@@ -75,7 +78,10 @@ def _equals_next(values: pa.Array) -> Any:
 
 
 def _shown(value: pa.ChunkedArray) -> str:
-    """Return one value as text. Spark also has dates beyond the year 9999 and strings that are not UTF-8."""
+    """Return one value as text.
+
+    Spark also has dates beyond the year 9999 and strings that are not UTF-8.
+    """
     if pa.types.is_date(value.type) or pa.types.is_timestamp(value.type):
         value = value.cast(pa.string())
     try:
@@ -85,7 +91,10 @@ def _shown(value: pa.ChunkedArray) -> str:
 
 
 def check_unique(rows: pa.Table, schema: TableSchema, table: str) -> None:
-    """Raise `IllegalArgumentError` where several rows have one key. The rows are in order of their key."""
+    """Raise `IllegalArgumentError` where several rows have one key.
+
+    The rows are in order of their key.
+    """
     twice = first_duplicate(rows, schema.key)
     if twice is not None:
         raise IllegalArgumentError(

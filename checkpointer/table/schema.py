@@ -56,7 +56,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """The columns of a table: first the keys, in the order in which they are hashed. `next_id` is the next free id."""
+    """The columns of a table: first the keys, in the order in which they are hashed.
+
+    `next_id` is the next free id.
+    """
 
     columns: tuple[Column, ...]
     next_id: int
@@ -105,7 +108,10 @@ class TableSchema:
         return pa.schema([*self.arrow(), *(pa.field(name, kind) for name, kind in own.items())])
 
     def without(self, table: str, columns: Sequence[str]) -> "TableSchema":
-        """Return the schema without some columns, whose ids no later column is given. Unknown names are ignored."""
+        """Return the schema without some columns, whose ids no later column is given.
+
+        Unknown names are ignored.
+        """
         if isinstance(columns, str):
             raise IllegalArgumentError(f"table {table!r}: drop_columns({columns!r:.80}): expected a list of names")
         dropped = [column for column in self.columns if column.name in set(columns)]

@@ -19,7 +19,7 @@ def first_schema(name: str, fields: Sequence[Json], key: Sequence[str], combine:
 def next_schema(
     name: str, old: TableSchema, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]
 ) -> TableSchema:
-    """Return the schema of a table that is replaced by rows of these fields: it has no other columns from then on.
+    """Return the schema of a table that is replaced by rows of these fields, and has no other columns.
 
     Raises `IllegalArgumentError` for a type, role or key that cannot follow the old schema.
     """
@@ -81,7 +81,10 @@ def needs_rescale(old: TableSchema, new: TableSchema) -> bool:
 
 
 def _columns(name: str, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]) -> list[Column]:
-    """Return the columns without ids, keys first. Raises for all that is wrong with them by themselves."""
+    """Return the columns without ids, keys first.
+
+    Raises for all that is wrong with them by themselves.
+    """
     found: dict[str, Json] = {}
     for field in fields:
         if field["name"].lower() in RESERVED_NAMES:
@@ -132,7 +135,10 @@ def _number(name: str, columns: list[Column], old: TableSchema | None) -> TableS
 def _refusal(
     name: str, old: TableSchema, why: str, new: TableSchema | None = None, way: str = ""
 ) -> IllegalArgumentError:
-    """Return the error for a schema that cannot follow the old one. It says how to go on without losing rows."""
+    """Return the error for a schema that cannot follow the old one.
+
+    It says how to go on without losing rows.
+    """
     job = "" if new is None else f", the job has {new}"
     return IllegalArgumentError(f"table {name!r}: {why}; the state has {old}{job}: {way}{how_to_keep(name)}")
 

@@ -1,4 +1,4 @@
-"""Convert Spark's types, as its JSON schemas name them, to Arrow types, and say what each may be used for.
+"""Convert between Spark's types, as its JSON schemas name them, and Arrow types.
 
 Schemas are recorded in Spark's own words, so that a table reads the same on any machine, with Spark or without.
 """
@@ -42,12 +42,12 @@ MAX_BATCH_NESTING = 62
 
 
 def arrow_type(spark: Json) -> pa.DataType:
-    """Return the Arrow type in which values of a Spark type are stored; `IllegalArgumentError` if there is none."""
+    """Return the Arrow type of a Spark type; raise `IllegalArgumentError` if it cannot be stored."""
     return _VARIANT if spark == "variant" else _inner_type(spark)
 
 
 def _inner_type(spark: Json) -> pa.DataType:
-    """Return the Arrow type of anything but a variant, which Spark takes back from Arrow as a whole column only."""
+    """Return the Arrow type of any type but a variant, which Spark can read only as a whole column."""
     if isinstance(spark, str):
         if spark in _ATOMIC:
             return _ATOMIC[spark]
@@ -65,7 +65,7 @@ def _inner_type(spark: Json) -> pa.DataType:
 
 
 def spark_type(kind: pa.DataType) -> Json:
-    """Return the Spark type whose values are stored as this Arrow type; `IllegalArgumentError` if there is none."""
+    """Return the Spark type that is stored as an Arrow type; raise `IllegalArgumentError` if none is."""
     for name, atomic in _ATOMIC.items():
         if kind.equals(atomic):
             return name
@@ -87,7 +87,7 @@ def spark_type(kind: pa.DataType) -> Json:
 
 
 def whole_variants(rows: pa.Table) -> pa.Table:
-    """Return the rows with variants whose parts are never null: Spark takes them from a data source only so."""
+    """Return the rows with variants whose parts are never null, as Spark requires of data sources."""
     for index, field in enumerate(rows.schema):
         if field.type.equals(_VARIANT):
             values = rows.column(index).combine_chunks()

@@ -13,7 +13,10 @@ from pyspark_checkpointer.table.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """A table as one checkpoint has it, or as a batch has made it so far. `chains` is by partition."""
+    """A table as one checkpoint has it, or as a batch has made it so far.
+
+    `chains` is by partition.
+    """
 
     name: str
     schema: TableSchema
@@ -63,5 +66,5 @@ class TableVersion:
 
 
 def empty_base(pack: Artifact) -> Artifact:
-    """Return the empty snapshot below the first delta of a partition: no bytes of the pack that the delta is in."""
+    """Return the empty snapshot below the first delta of a partition: no bytes of the delta's pack."""
     return Artifact(pack.path, SNAPSHOT, 0, 0, pack.size, 0, 0, sha256(b""), pack.tail)

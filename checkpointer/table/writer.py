@@ -52,7 +52,10 @@ class TableWriter:
         return await self._put_snapshot(partition, await self._host.run(encode), rows.num_rows)
 
     async def snapshot_of(self, partition: int, pieces: AsyncIterator[pa.Table]) -> Chain:
-        """Write the rows of a partition, piece by piece in order of their key. Return its chain, empty without rows."""
+        """Write the rows of a partition, piece by piece in order of their key.
+
+        Return its chain, empty without rows.
+        """
         encoder = parquet_encode.Encoder(self._schema.arrow())
 
         def add(rows: pa.Table) -> None:
@@ -88,7 +91,9 @@ class TableWriter:
         return Artifact(path, SNAPSHOT, 0, size, size, encoded.raw_size, records, encoded.digest, encoded.tail)
 
     async def pack(self, rows: pa.Table) -> dict[int, Artifact]:
-        """Write changes of any partitions, in order, as one object. Return the artifact of each partition.
+        """Write changes of any partitions, in order, as one object.
+
+        Return the artifact of each partition.
 
         The raw size of an artifact is that of its own rows, not of the pack. So it stays right when other partitions
         stop naming the pack.
