@@ -7,7 +7,7 @@ from pyspark_checkpointer.errors import CheckpointError
 _MAX_LENGTH = 1_000
 _TRACEBACK = "Traceback (most recent call last):"
 _LAST_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?")
-_OWN = re.compile(r"checkpointer(?:\.\w+)*\.[A-Z]\w*: ")
+_OWN_ERROR = re.compile(r"pyspark_checkpointer(?:\.\w+)*\.[A-Z]\w*: ")
 
 NEXT_STEP = "mend the cause and start the query again: it goes on from the last committed batch"
 
@@ -17,7 +17,7 @@ def describe(error: BaseException) -> str:
     said = " ".join(_core(error).split())
     if len(said) > _MAX_LENGTH:
         said = said[: _MAX_LENGTH - 1] + "…"
-    return said if isinstance(error, CheckpointError) or _OWN.match(said) else f"{said}: {NEXT_STEP}"
+    return said if isinstance(error, CheckpointError) or _OWN_ERROR.match(said) else f"{said}: {NEXT_STEP}"
 
 
 def _core(error: BaseException) -> str:

@@ -157,7 +157,7 @@ def test_missing_packages_are_named_and_other_versions_logged(caplog: pytest.Log
 def lost_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks are run with a Python that is not there."""
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python")
-    monkeypatch.setattr(interpreter, "_fit", WeakKeyDictionary())
+    monkeypatch.setattr(interpreter, "_checked", WeakKeyDictionary())
 
 
 def start(job: Job, *, tables: bool, root: str | None = None, refused: bool = False) -> list[int]:
