@@ -86,7 +86,7 @@ class Root:
     def batch(self) -> Iterator[TableChanges]:
         with self._client.begin() as checkpoint:
             table = TableChanges(
-                self._spark, self._client, checkpoint._draft, "t", ["key"], self._partitions, None, None
+                self._spark, self._client, checkpoint.writer, "t", ["key"], self._partitions, None, None
             )
             yield table
             table.finish()
@@ -106,7 +106,7 @@ class Root:
         """The share of all bytes that lookups of neighbours, of random keys and of one key read."""
         restored = self._client.restore()
         assert restored is not None
-        session, version = self._client._session, version_of(restored, "t")
+        session, version = self._client.session, version_of(restored, "t")
         shares = []
         some = random.Random(1).sample(range(size), 1000)
         for keys in (range(size // 2, size // 2 + 1000), some, some[:1]):

@@ -63,9 +63,9 @@ def fill(client: Checkpointer, number: int, *, many: bool = True) -> CheckpointI
 
 def fill_table(client: Checkpointer, cp: Checkpoint, number: int) -> None:
     """A table of two partitions: a snapshot in one, then packs of deltas in both."""
-    session = client._session
+    session = client.session
     writer = TableWriter(session.store, session.host, cp.id, "table", TABLE)
-    old = cp._draft.operator("table")
+    old = cp.writer.operator("table")
     chains: dict[int, Chain] = {} if old is None else dict(old.chains)
     if old is None:
         rows = in_order(snapshot_rows(TABLE, [(1, 1), (2, 2)]), TABLE.key)
@@ -73,7 +73,7 @@ def fill_table(client: Checkpointer, cp: Checkpoint, number: int) -> None:
     changes = pa.concat_tables([changes_of(TABLE, [(MERGE, (p + 1, number))], p) for p in range(2)])
     for partition, delta in run_sync(writer.pack(in_order(changes, TABLE.key))).items():
         chains[partition] = on_top(chains.get(partition, ()), delta)
-    cp._draft.put_operator("table", TableVersion("table", TABLE, 2, chains).operator())
+    cp.writer.put_operator("table", TableVersion("table", TABLE, 2, chains).operator())
 
 
 def everything(restored: Restored | None) -> Any:

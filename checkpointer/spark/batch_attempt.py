@@ -45,7 +45,7 @@ class BatchAttempt:
         self.run.refuse_changes()
         for name, keyed in self.run.maps.items():
             self.checkpoint.save(name, keyed)
-        with self.checkpoint._draft.meter.blocking():
+        with self.checkpoint.writer.meter.blocking():
             for table in self.tables.values():
                 table.finish()
         self.checkpoint.commit()

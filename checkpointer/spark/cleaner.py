@@ -42,7 +42,7 @@ class Cleaner:
 
     def _clean(self) -> None:
         try:
-            logger.info("%s: %s", self._client.root, run_sync(clean(self._client._session, self._policy)))
+            logger.info("%s: %s", self._client.root, run_sync(clean(self._client.session, self._policy)))
         except CheckpointError as error:
             logger.warning("%s: the cleanup failed, the next one goes on: %s", self._client.root, error)
         except Exception:

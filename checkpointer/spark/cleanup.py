@@ -68,7 +68,7 @@ def plan_cleanup(
     """
     check_session("plan_cleanup", spark)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
-        _, judge = run_sync(judge_store(client._session, check_policy(policy)))
+        _, judge = run_sync(judge_store(client.session, check_policy(policy)))
         return _over_objects(spark, client, judge, lambda _, rows: _as_batch(rows), _ROW)
 
 
@@ -90,7 +90,7 @@ def clean(
     check_session("clean", spark)
     policy = check_policy(policy)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
-        session = client._session
+        session = client.session
         before = Total()
         try:
             retired, note = run_sync(retire(session, policy))
@@ -110,7 +110,7 @@ def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -
 
     Return the totals of what was deleted and of what is deleted later, and the note of the plan.
     """
-    session = client._session
+    session = client.session
     plan, judge = run_sync(judge_store(session, RetentionPolicy(grace=policy.grace)))
     totals = {DELETE: Total(), LATER: Total()}
     for action, objects, size in _over_objects(spark, client, judge, _delete, _COUNT).collect():
@@ -139,7 +139,7 @@ def _over_objects(
     sent = spark.sparkContext.broadcast(judge)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        store = root.open()._session.store
+        store = root.open().session.store
         for batch in batches:
             for prefix in batch.column("prefix").to_pylist():
                 yield from work(store, _rows(store, prefix, sent.value))
@@ -195,7 +195,7 @@ def _delete(store: Store, rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
 
 async def _listing_prefixes(client: Client, sequence: int) -> Sequence[str]:
     """Return prefixes that cover every object in a folder of the root exactly once."""
-    store = client._session.store
+    store = client.session.store
     ids = _id_prefixes(sequence + 1)  # Objects that are being written now have the next sequence.
     prefixes: list[str] = []
     for folder in await store.folders(""):

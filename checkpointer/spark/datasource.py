@@ -179,7 +179,7 @@ class TableSourceReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, PartitionRead)
-        session = self._request.client()._session
+        session = self._request.client().session
         reader = TableReader(session.store, session.host, partition.version, self._columns)
         for number in partition.partitions:
             for batch in batches_of(session, partition.checkpoint, reader, number):

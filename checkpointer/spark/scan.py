@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pyspark_checkpointer.checkpoint.restore import explaining
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
@@ -47,7 +47,7 @@ class ReadTask:
                 yield from self.read(group)
 
     def read(self, group: int) -> Iterator[pa.RecordBatch]:
-        session = self.root.open()._session
+        session = self.root.open().session
         reader = TableReader(session.store, session.host, self.version.only(self.groups[group]), self.columns)
         for partition in self.groups[group]:
             yield from batches_of(session, self.checkpoint, reader, partition)
@@ -138,7 +138,7 @@ class LookupTask:
         found = [batch for batch in batches if batch.num_rows]
         if not found:
             return
-        session = self.root.open()._session
+        session = self.root.open().session
         rows = in_order(pa.Table.from_batches(found), self.version.schema.key)
         version = self.version.only(rows[PARTITION].unique().to_pylist())
         key = self.version.schema.key

@@ -103,7 +103,7 @@ class State(NotPicklable):
             raise IllegalArgumentError(f"map {name!r}: a table of this job has that name")
         attempt.used_names.add(name)
         keyed = run.maps.get(name)
-        known = attempt.checkpoint._draft.operator(name)
+        known = attempt.checkpoint.writer.operator(name)
         if keyed is None and known is not None and known.codec == codecs.PARQUET.name:
             raise IllegalArgumentError(
                 f"map {name!r}: the state has a table of that name: state.table({name!r}, key=…)"
@@ -154,7 +154,7 @@ class State(NotPicklable):
         changes = TableChanges(
             self._spark,
             run.client,
-            attempt.checkpoint._draft,
+            attempt.checkpoint.writer,
             name,
             key,
             num_partitions,
@@ -172,7 +172,7 @@ class State(NotPicklable):
         The batch waits for it, so its time counts as blocked.
         """
         attempt = self._attempt
-        with attempt.checkpoint._draft.meter.blocking(), attempt.operations.one(name, check):
+        with attempt.checkpoint.writer.meter.blocking(), attempt.operations.one(name, check):
             yield
 
     @_operation
@@ -195,7 +195,7 @@ class State(NotPicklable):
         object_paths.encode_name("operator", name)
         attempt = self._attempt
         attempt.used_names.add(name)
-        draft = attempt.checkpoint._draft
+        draft = attempt.checkpoint.writer
         draft.declare(name, partitioning(name, key, num_partitions))
         with draft.meter.blocking():
             written = write_partitions(attempt.run.client, self.id, name, frame, write, key, num_partitions)

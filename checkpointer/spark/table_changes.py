@@ -144,7 +144,7 @@ class TableChanges:
             return
         if self.version.partitions != self._partitions:
             self._rescale(self.version.schema)
-        max_chain = self._client._session.max_chain
+        max_chain = self._client.session.max_chain
         turn = math.ceil(self.version.partitions / max_chain)
         self._rewrite(table_rewrites(self.version.chains, max_chain, turn))
         if self._has_changed:
@@ -251,7 +251,7 @@ class TableChanges:
         here, there = _split_by_bytes(version.chains, keep, DRIVER_BYTES)
         chains = dict(version.chains)
         if here:
-            session = self._client._session
+            session = self._client.session
             reader = TableReader(session.store, session.host, version.only(here))
             keep_here = {partition: keep[partition] for partition in here}
             with self._checkpoint.meter.blocking():
@@ -277,7 +277,7 @@ class TableChanges:
             self.version, self._has_changed = replace(version, partitions=self._partitions), True
 
     def _table_writer(self, schema: TableSchema) -> TableWriter:
-        session = self._client._session
+        session = self._client.session
         return TableWriter(session.store, session.host, self._checkpoint.id, self._name, schema)
 
     @property

@@ -105,7 +105,7 @@ class WriteTask:
         assert context is not None
         if rows.nbytes <= self.inline // (context.partitionId() + 1):
             return TaskOutput(rows=_stream(rows))
-        session = self.root.open()._session
+        session = self.root.open().session
         writer = TableWriter(session.store, session.host, self.owner, self.table, self.schema)
         output, small = TaskOutput(place=self.root.place), [rows]
         if self.whole:
@@ -151,7 +151,7 @@ class CompactTask:
                 yield _run_task(partial(self._compact, self.groups[group]))
 
     def _compact(self, partitions: list[int]) -> TaskOutput:
-        session, version = self.root.open()._session, self.version.only(partitions)
+        session, version = self.root.open().session, self.version.only(partitions)
         reader = TableReader(session.store, session.host, version)
         writer = TableWriter(session.store, session.host, self.owner, version.name, version.schema)
         keep = {partition: self.keep[partition] for partition in partitions}

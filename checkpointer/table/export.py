@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark_checkpointer.checkpoint.latest import read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, Kind, kind_of
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId

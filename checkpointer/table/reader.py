@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import download
 from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests.digest import verify
 from pyspark_checkpointer.manifests.model import DELTA, Artifact
@@ -168,7 +168,7 @@ class TableReader:
             return self._schema.arrow().empty_table()
         if keys is not None and artifact.tail is not None:
             return await self._lookup(artifact, keys)
-        data = await objects.read_artifact(self._store, self._host, artifact)
+        data = await download.read_artifact(self._store, self._host, artifact)
         self.bytes_read += len(data)
 
         def decode() -> pa.Table:
@@ -245,7 +245,7 @@ class TableReader:
             if 2 * size <= artifact.size:  # Else one request for the whole pack is faster.
                 found = await self._fetch(artifact, groups, some)
                 return lambda: groups.read_changes(found, names)
-        data = await objects.read_artifact(self._store, self._host, artifact)
+        data = await download.read_artifact(self._store, self._host, artifact)
         self.bytes_read += len(data)
         return lambda: parquet_decode.decode_pack(artifact.path, data, self._schema, names, wanted)
 

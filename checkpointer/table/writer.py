@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_checkpointer.checkpoint import objects
+from pyspark_checkpointer.checkpoint import upload
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId
@@ -86,7 +86,7 @@ class TableWriter:
 
     async def _put_snapshot(self, partition: int, encoded: parquet_encode.EncodedFile, records: int) -> Artifact:
         path = object_paths.artifact(self._table, partition, self._owner, SNAPSHOT, encoded.digest, codecs.PARQUET.name)
-        await objects.put(self._store, path, encoded.data)
+        await upload.put_once(self._store, path, encoded.data)
         size = len(encoded.data)
         return Artifact(path, SNAPSHOT, 0, size, size, encoded.raw_size, records, encoded.digest, encoded.tail)
 
@@ -111,7 +111,7 @@ class TableWriter:
 
         encoded, parts = await self._host.run(encode)
         path = object_paths.pack(self._table, self._owner, encoded.digest, codecs.PARQUET.name)
-        await objects.put(self._store, path, encoded.data)
+        await upload.put_once(self._store, path, encoded.data)
         size = len(encoded.data)
         return {
             partition: Artifact(path, DELTA, 0, size, size, raw_size, records, encoded.digest, encoded.tail)

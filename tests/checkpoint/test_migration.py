@@ -45,7 +45,7 @@ def table(rows: dict[int, int], schema: TableSchema = SCHEMA) -> pa.Table:
 
 def write_rows(client: Checkpointer, cp: Checkpoint, rows: dict[int, int], name: str = "rows") -> None:
     """Rows on top of a table of four partitions, as changes."""
-    session, known = client._session, cp._draft.operator(name)
+    session, known = client.session, cp.writer.operator(name)
     writer = TableWriter(session.store, session.host, cp.id, name, SCHEMA)
     chains: dict[int, Chain] = dict(known.chains) if known else {}
     new = table(rows)
@@ -53,7 +53,7 @@ def write_rows(client: Checkpointer, cp: Checkpoint, rows: dict[int, int], name:
     changes = new.append_column(PARTITION, numbers).append_column(CHANGE, pa.array([MERGE] * len(rows), pa.int8()))
     for partition, delta in run_sync(writer.pack(in_order(changes, SCHEMA.key))).items():
         chains[partition] = on_top(chains.get(partition, ()), delta)
-    cp._draft.put_operator(name, TableVersion(name, SCHEMA, 4, chains).operator())
+    cp.writer.put_operator(name, TableVersion(name, SCHEMA, 4, chains).operator())
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def test_a_table_that_was_transformed_can_be_extended_in_the_same_checkpoint(wor
     """Tasks read it by themselves, so it is in the store before the callback runs."""
     restored(client, **CHANGES)
     with client.begin() as cp:
-        operator = cp._draft.operator("totals")
+        operator = cp.writer.operator("totals")
         assert operator is not None
         assert {a.path for chain in operator.chains.values() for a in chain} <= world.objects("artifacts/totals/")
         write_rows(client, cp, {3: 5}, "totals")
@@ -325,7 +325,7 @@ def test_small_partitions_share_an_object(world: World, client: Actor, monkeypat
 def test_a_table_without_rows_gets_its_new_columns(world: World) -> None:
     client = world.actor()
     with client.begin() as cp:
-        cp._draft.put_operator(
+        cp.writer.put_operator(
             "rows", Operator(4, codecs.PARQUET.partitioner, codecs.PARQUET.name, {}, SCHEMA.to_json())
         )
     restored(client, transform={"rows": lambda rows: rows.append_column("x", pa.nulls(0, pa.string()))})
@@ -404,7 +404,7 @@ def test_renamed_operators_are_counted_cleaned_and_copied_as_what_they_are(world
     with client.begin():
         pass
     whole = contents(restored(world.actor()))
-    stats = run_sync(read_stats(client._session))
+    stats = run_sync(read_stats(client.session))
     assert {held.operator for held in stats.held} == {"users", "model", "totals", "old"}
     copy = World()
     client.export(None, copy.store.url)
@@ -412,7 +412,7 @@ def test_renamed_operators_are_counted_cleaned_and_copied_as_what_they_are(world
     client.clean(RetentionPolicy(keep_last=1))
     assert world.actor().verify()
     assert contents(restored(world.actor())) == whole
-    assert {held.operator for held in run_sync(read_stats(client._session)).held} >= {"users", "model", "totals"}
+    assert {held.operator for held in run_sync(read_stats(client.session)).held} >= {"users", "model", "totals"}
 
 
 # ---- when it is given up, or fails -----------------------------------------------------------------------------------
@@ -667,7 +667,7 @@ def test_columns_have_to_be_the_same_in_every_partition(client: Actor) -> None:
 def test_parquet_that_is_no_table_is_not_transformed(world: World) -> None:
     client = world.actor()
     with client.begin() as cp:
-        cp._draft.put_operator("x", Operator(1, "explicit", codecs.PARQUET.name))
+        cp.writer.put_operator("x", Operator(1, "explicit", codecs.PARQUET.name))
     with pytest.raises(IllegalArgumentError, match=r"'x': is .*, not a table"):
         client.restore(transform={"x": lambda rows: rows})
 

@@ -46,7 +46,7 @@ def write(root: Path) -> None:
                 cp.snapshot(OPERATOR, number, b"x" * 5000)
                 cp.positions["orders-" + "t" * 60] = {"0": str(number) * 50}
                 cp.properties["model"] = f"s3://{LONG_PATH}/{number}"
-                put_table(ck, cp._draft, number)
+                put_table(ck, cp.writer, number)
             if number == 1:
                 ck.savepoint(SAVEPOINT)
                 ck.savepoint(SAVEPOINT[:59] + "7")
@@ -59,7 +59,7 @@ def put_table(ck: Checkpointer, draft: CheckpointWriter, number: int) -> None:
         {"name": "n", "type": "long", "nullable": True, "metadata": {}},
     ]
     schema: TableSchema = first_schema("table", fields, ["user"], {})
-    session = ck._session
+    session = ck.session
     writer = TableWriter(session.store, session.host, draft.id, "table", schema)
     names = [f"{'u' * 80}-{n}" for n in range(number + 2)]
     rows = pa.table({"user": names, "n": list(range(number, number + len(names)))})

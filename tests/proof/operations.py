@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
-from pyspark_checkpointer.checkpoint.writer import Session
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests import codecs, object_paths
@@ -157,7 +157,7 @@ def by_hand(client: Actor, notes: dict[str, Any]) -> None:
     artifact = client.save_snapshot(checkpoint, "single", 0, b"by hand")
     operators = dict(restored.manifest.operators)
     operators["single"] = replace(operators["single"], chains={0: (artifact,)})
-    client.save_manifest(Manifest(checkpoint, parent=client._session._base.parent, operators=operators))
+    client.save_manifest(Manifest(checkpoint, parent=client.session._base.parent, operators=operators))
     client.update_latest(checkpoint)
 
 
@@ -186,7 +186,7 @@ def table_history(client: Actor) -> None:
 def table_of(client: Actor, cp: Checkpoint) -> TableChanges:
     """What the driver has of a table during a batch. As long as its tasks have nothing to do, it needs no Spark."""
     no_spark = cast(Any, None)
-    return TableChanges(no_spark, client, cp._draft, "table", ["k"], None, {"n": "sum"}, None)
+    return TableChanges(no_spark, client, cp.writer, "table", ["k"], None, {"n": "sum"}, None)
 
 
 def compact_table(client: Actor, notes: dict[str, Any]) -> None:
@@ -215,7 +215,7 @@ class AsyncActor(AsyncCheckpointer):
 
     def _open_session(self) -> Session:
         session = super()._open_session()
-        session.store = self._actor._session.store
+        session.store = self._actor.session.store
         return session
 
 

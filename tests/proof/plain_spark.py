@@ -101,7 +101,7 @@ def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
     """Tables of this process need no Spark meanwhile."""
 
     def scanned(spark: Any, client: Any, checkpoint: Any, version: TableVersion, columns: Any = None) -> PlainFrame:
-        session = client._session
+        session = client.session
         reader = TableReader(session.store, session.host, version, columns)
         parts = [run_sync(reader.rows(partition)) for partition in version.chains]
         return PlainFrame(draw, parts or [run_sync(reader.rows(0))])

@@ -205,6 +205,6 @@ def found(rows: pa.Table, columns: list[str]) -> Found:
 
 
 async def in_pieces(client: Checkpointer, version: TableVersion, partition: int) -> pa.Table:
-    session = client._session
+    session = client.session
     reader = TableReader(session.store, session.host, version)
     return pa.concat_tables([rows async for rows in reader.pieces(partition, ordered=True)])

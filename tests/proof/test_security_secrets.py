@@ -225,7 +225,7 @@ def test_a_pickle_holds_what_was_configured_and_nothing_that_was_found(
 def test_what_is_sent_does_not_show_what_it_holds() -> None:
     client = Checkpointer("s3://bucket/root", {"secret": KEY})
     request = ReadRequest.of({"path": "s3://b/x", "operator": "t", "storage_options": json.dumps({"secret": KEY})})
-    shown = repr((TaskRoot(pickle.dumps(client), "host"), request, client._config, client._session))
+    shown = repr((TaskRoot(pickle.dumps(client), "host"), request, client._config, client.session))
     assert KEY not in shown
 
 

@@ -31,13 +31,13 @@ def fill(root: str) -> Checkpointer:
             client.begin().prepare().abort()
             client.restore()
     client.savepoint("first", client.list_checkpoints()[0])
-    run_sync(client._session.store.put("progress/group/0", b"7"))
+    run_sync(client.session.store.put("progress/group/0", b"7"))
     return client
 
 
 def test_prefixes_cover_every_object_once(tmp_path: Path) -> None:
     client = fill(str(tmp_path))
-    paths = [entry.path for entry in run_sync(client._session.store.list("")) if "/" in entry.path]
+    paths = [entry.path for entry in run_sync(client.session.store.list("")) if "/" in entry.path]
     prefixes = run_sync(_listing_prefixes(client, 12))
     for path in paths:
         assert len([prefix for prefix in prefixes if path.startswith(prefix)]) == 1, path

@@ -52,7 +52,7 @@ def put(
     settings = {"num_partitions": None, "combine": None, "schema": None} | options
     with client.begin(epoch=settings.pop("epoch", None)) as checkpoint:
         checkpoint.positions["topic"] = {"0": 5}
-        table = TableChanges(spark, client, checkpoint._draft, "t", key, **settings)
+        table = TableChanges(spark, client, checkpoint.writer, "t", key, **settings)
         if drop:
             table.drop_columns(drop)
         if rows is not None:
@@ -578,7 +578,7 @@ def test_a_lookup_reads_few_row_groups_and_verifies_them(spark: SparkSession, tm
     assert restored is not None
     assert restored.manifest is not None
     version = TableVersion.of("t", restored.manifest.operators["t"])
-    reader = TableReader(client._session.store, client._session.host, version)
+    reader = TableReader(client.session.store, client.session.host, version)
     keys = pa.table([pa.array(range(200_000, 201_000))], schema=pa.schema([version.schema.arrow().field("k")]))
     assert run_sync(reader.rows(0, keys)).num_rows == 1000
     assert reader.bytes_read < 0.06 * version.size
@@ -587,7 +587,7 @@ def test_a_lookup_reads_few_row_groups_and_verifies_them(spark: SparkSession, tm
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
     with pytest.raises(DigestMismatchError, match="row group"):
-        run_sync(TableReader(client._session.store, client._session.host, version).rows(0, keys))
+        run_sync(TableReader(client.session.store, client.session.host, version).rows(0, keys))
     with pytest.raises(DigestMismatchError):
         restored.table("t")
 

@@ -99,7 +99,7 @@ def test_each_batch_hands_its_cost_to_a_callback_on_the_driver(job: Job) -> None
     assert cost is not None
     assert (cost.objects, cost.bytes) == (commits[1].objects, commits[1].bytes_written)
     assert cost.requests == commits[1].requests.total == commits[1].objects + 2, "the driver wrote both"
-    assert pickle.loads(pickle.dumps(last))._session.reports._callback is None
+    assert pickle.loads(pickle.dumps(last)).session.reports._callback is None
 
 
 def test_the_spark_jobs_of_a_table_hold_up_the_batch(job: Job) -> None:
