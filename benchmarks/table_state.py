@@ -10,7 +10,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,13 @@ from benchmarks.measure import Target, Times, alternate, rotated, timed
 from benchmarks.micro_batches import fingerprint
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import TableState, read_state
+from pyspark_checkpointer.spark import read_state
 from pyspark_checkpointer.spark.read import version_of
+from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.opening import key_table
-from pyspark_checkpointer.table.parquet import LEVEL
-from pyspark_checkpointer.table.reader import Reader
+from pyspark_checkpointer.table.parquet_encode import ZSTD_LEVEL
+from pyspark_checkpointer.table.reader import TableReader
 
 PARTITIONS = 8
 CHANGED = 100_000
@@ -51,7 +52,7 @@ def session(folder: Path) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.sql.parquet.compression.codec": "zstd",
-        "spark.hadoop.parquet.compression.codec.zstd.level": str(LEVEL),
+        "spark.hadoop.parquet.compression.codec.zstd.level": str(ZSTD_LEVEL),
         "spark.local.dir": str(folder / "spark"),
     }
     builder = SparkSession.builder.appName("benchmarks")
@@ -82,13 +83,13 @@ class Root:
         self._client = Checkpointer(path, max_chain=max_chain)
 
     @contextmanager
-    def batch(self) -> Iterator[TableState]:
+    def batch(self) -> Iterator[TableChanges]:
         with self._client.begin() as checkpoint:
-            table = TableState(
-                self._spark, self._client, checkpoint.writer, "t", ["key"], self._partitions, None, None, nullcontext
+            table = TableChanges(
+                self._spark, self._client, checkpoint.writer, "t", ["key"], self._partitions, None, None
             )
             yield table
-            table._finish()
+            table.finish()
 
     def upsert(self, changed: DataFrame) -> None:
         with self.batch() as table:
@@ -111,7 +112,7 @@ class Root:
         for keys in (range(size // 2, size // 2 + 1000), some, some[:1]):
             wanted = key_table(version, [{"key": key} for key in keys])
             numbers = np.array(partitions_of(wanted, version.schema, version.partitions))
-            reader = Reader(session.store, session.host, version.only(sorted(set(numbers.tolist()))))
+            reader = TableReader(session.store, session.host, version.only(sorted(set(numbers.tolist()))))
             found = sum(run_sync(reader.rows(p, wanted.filter(pa.array(numbers == p)))).num_rows for p in set(numbers))
             if found != len(keys):
                 raise AssertionError(f"{len(keys)} keys were written, {found} found")

@@ -12,10 +12,10 @@ from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId
 from pyspark_checkpointer.manifests.segments import INLINE
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import MERGE
-from pyspark_checkpointer.table.writer import Writer, on_top
+from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.writer import TableWriter, on_top
 from tests.table.tables import changes_of, rows_in, schema_of, snapshot_rows
 from tests.world import contents
 
@@ -64,7 +64,7 @@ def fill(client: Checkpointer, number: int, *, many: bool = True) -> CheckpointI
 def fill_table(client: Checkpointer, cp: Checkpoint, number: int) -> None:
     """A table of two partitions: a snapshot in one, then packs of deltas in both."""
     session = client.session
-    writer = Writer(session.store, session.host, cp.id, "table", TABLE)
+    writer = TableWriter(session.store, session.host, cp.id, "table", TABLE)
     old = cp.writer.operator("table")
     chains: dict[int, Chain] = {} if old is None else dict(old.chains)
     if old is None:
@@ -73,7 +73,7 @@ def fill_table(client: Checkpointer, cp: Checkpoint, number: int) -> None:
     changes = pa.concat_tables([changes_of(TABLE, [(MERGE, (p + 1, number))], p) for p in range(2)])
     for partition, delta in run_sync(writer.pack(in_order(changes, TABLE.key))).items():
         chains[partition] = on_top(chains.get(partition, ()), delta)
-    cp.writer.put_operator("table", Version("table", TABLE, 2, chains).operator())
+    cp.writer.put_operator("table", TableVersion("table", TABLE, 2, chains).operator())
 
 
 def everything(restored: Restored | None) -> Any:

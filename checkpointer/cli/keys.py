@@ -61,9 +61,9 @@ def _contents(snapshot: CheckpointReader, operator: Operator | None, name: str, 
 
 
 def _table_key(name: str, operator: Operator) -> Callable[[nouns.Record], Json]:
-    from pyspark_checkpointer.table.reader import Version  # pyarrow, only for tables
+    from pyspark_checkpointer.table.version import TableVersion  # pyarrow, only for tables
 
-    columns = Version.of(name, operator).schema.key
+    columns = TableVersion.of(name, operator).schema.key
     return lambda record: {column: record["row"][column] for column in columns}
 
 

@@ -1,8 +1,8 @@
-"""State for Structured Streaming jobs: `@stateful(root)` around a foreachBatch function, and tables from anywhere."""
+"""State for Structured Streaming jobs: `@stateful(root)`, and reads of the tables that it writes."""
 
 try:
     import pyarrow  # noqa: F401
-    import pyspark.sql.datasource  # noqa: F401  # came with PySpark 4
+    import pyspark.sql.datasource  # noqa: F401  # PySpark 4 added it.
 except ImportError as error:
     raise ImportError(
         f"pyspark_checkpointer.spark needs PySpark 4 and pyarrow, and {error.name} is missing: "

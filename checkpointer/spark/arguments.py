@@ -1,4 +1,7 @@
-"""Check what users hand over, by name, before anything is done with it."""
+"""Check arguments of users before anything is done with them.
+
+Each error names the argument.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +18,10 @@ _CONNECT = "pyspark.sql.connect."
 
 
 def check_session(function: str, spark: object) -> None:
-    """Refuse a session of Spark Connect: it has no driver in this process that could commit."""
+    """Raise `IllegalArgumentError` for a session of Spark Connect.
+
+    Its driver is in another process, which could not commit.
+    """
     if type(spark).__module__.startswith(_CONNECT):
         raise IllegalArgumentError(
             f"{function}(): Spark Connect is not supported by pyspark_checkpointer.spark: use a session of classic "
@@ -24,7 +30,10 @@ def check_session(function: str, spark: object) -> None:
 
 
 def check_frame(call: str, given: Any) -> DataFrame:
-    """Take a DataFrame of classic PySpark whose rows are at hand; refuse anything else by its type."""
+    """Return the argument if it is a DataFrame of classic PySpark that is not streaming.
+
+    Raises `IllegalArgumentError` for anything else, with advice for its type.
+    """
     kind = type(given)
     if isinstance(given, DataFrame) and not kind.__module__.startswith(_CONNECT):
         if given.isStreaming:
@@ -43,7 +52,10 @@ def check_frame(call: str, given: Any) -> DataFrame:
 
 
 def check_names(what: str, given: Any) -> list[str]:
-    """Take a sequence of column names; refuse a single name as text, which would be taken letter by letter."""
+    """Return column names as a list.
+
+    A single name is refused: its letters would be taken as names.
+    """
     if isinstance(given, str):
         raise IllegalArgumentError(f"{what}={given!r:.80}: expected a list of column names, as in [{given!r:.80}]")
     names = given if isinstance(given, Sequence) else ()
@@ -55,7 +67,7 @@ def check_names(what: str, given: Any) -> list[str]:
 
 
 def check_key(table: str, given: Any) -> list[str]:
-    """Take the key of a table: at least one column, none twice."""
+    """Return the key of a table as a list of at least one column, none of them twice."""
     key = check_names(f"table {table!r}: key", given)
     if not key or len(set(key)) < len(key):
         raise IllegalArgumentError(f"table {table!r}: key={key}: expected at least one column, none twice")
@@ -63,7 +75,10 @@ def check_key(table: str, given: Any) -> list[str]:
 
 
 def check_combine(table: str, given: Any) -> dict[str, Any]:
-    """Take how columns are combined, by their names; which ways there are, the schema says."""
+    """Return how columns are combined, by their names.
+
+    The schema checks whether each way exists.
+    """
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
@@ -75,7 +90,7 @@ def check_combine(table: str, given: Any) -> dict[str, Any]:
 
 
 def check_num_partitions(what: str, given: Any) -> int:
-    """Take a number of partitions."""
+    """Return a number of partitions, an integer of at least 1."""
     try:
         if object_paths.check_partition(given) > 0:
             return int(given)
@@ -85,7 +100,10 @@ def check_num_partitions(what: str, given: Any) -> int:
 
 
 def check_schema(table: str, given: Any) -> StructType:
-    """Take a schema; text can be parsed by Spark's own grammar alone, where there is a session."""
+    """Return a schema as a `StructType`.
+
+    A schema in text needs a session, as only Spark can parse it.
+    """
     if isinstance(given, str) and SparkContext._active_spark_context is None:
         raise IllegalArgumentError(
             f"table {table!r}: schema={given!r:.80}: only Spark parses a schema written as text, and there is no "

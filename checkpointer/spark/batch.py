@@ -1,4 +1,4 @@
-"""What Spark says about the batch it hands to foreachBatch: which query, which run, and whether it can be replayed."""
+"""Ask Spark which query and run a batch of foreachBatch belongs to, and whether it can be replayed."""
 
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.spark.arguments import check_session
 
 _QUERY_ID = "sql.streaming.queryId"
-_RUN_ID = "spark.jobGroup.id"  # Spark runs a streaming query's jobs in a group named after the run
+_RUN_ID = "spark.jobGroup.id"  # Spark runs the jobs of a streaming query in a group that has the run's id.
 
 
 class Token(NamedTuple):
-    """Names one batch of one query for good: the same after every restart and replay.
+    """The name of one batch of one query: the same after every restart and replay.
 
     Store it with what the callback writes elsewhere, in the same transaction, to write each batch once.
     """
@@ -42,12 +42,12 @@ def identify(batch: DataFrame, batch_id: int) -> Job:
         )
     query = find_query(batch.sparkSession, query_id)
     if query is not None:
-        run_id = str(query.runId())  # the property follows what the callback does with job groups
+        run_id = str(query.runId())  # The property changes where the callback sets a job group of its own.
     return Job(query_id, run_id, batch_id, this_driver())
 
 
 def refuse_temporary(batch: DataFrame, query_id: str) -> None:
-    """`InvalidStateError` for a query whose progress Spark throws away when it stops."""
+    """Raise `InvalidStateError` for a query whose Spark checkpoint is deleted when the query stops."""
     query = find_query(batch.sparkSession, query_id)
     if query is not None and _is_temporary(query):
         raise InvalidStateError(
@@ -57,7 +57,7 @@ def refuse_temporary(batch: DataFrame, query_id: str) -> None:
 
 
 def find_query(session: Any, query_id: str) -> Any:
-    """Spark's own object of an active streaming query, of any session of this process; None where there is none."""
+    """Return the JVM object of an active query of any session of this process, or None."""
     identifier = session._jvm.java.util.UUID.fromString(query_id)
     return session._jsparkSession.sharedState().activeStreamingQueries().get(identifier)
 
@@ -65,12 +65,12 @@ def find_query(session: Any, query_id: str) -> Any:
 def is_active(query_id: str) -> bool:
     """Return whether a streaming query of this process runs, its first batch included."""
     session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
-    with suppress(Py4JError, AttributeError, OSError):  # where there is no Spark any more, there is no query
+    with suppress(Py4JError, AttributeError, OSError):  # Without a JVM there is no query either.
         return session is not None and find_query(session, query_id) is not None
     return False
 
 
-ask(is_active)
+ask(is_active)  # A rewind or fork asks this before it changes what a query uses.
 
 
 def _is_temporary(query: Any) -> bool:
@@ -88,7 +88,7 @@ def _is_temporary(query: Any) -> bool:
 def drain(batch: DataFrame) -> None:
     """Consume a batch without doing anything with it.
 
-    A batch whose state is committed already still has to be read: Spark's own stateful operators upstream record their
-    state while they are read, and fail a batch that was not.
+    A batch whose state is committed already still has to be read. Spark's own stateful operators upstream record their
+    state while they are read, and fail the batch where they were not.
     """
     batch.write.format("noop").mode("overwrite").save()

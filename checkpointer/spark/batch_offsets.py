@@ -1,4 +1,4 @@
-"""What Spark's checkpoint says of the batch that runs, asked from Spark itself: it has the newest in memory."""
+"""Ask Spark for the offsets of the running batch, which it has in memory, and record them."""
 
 import functools
 import logging
@@ -19,20 +19,23 @@ from pyspark_checkpointer.storage.url import parse
 logger = logging.getLogger("pyspark_checkpointer")
 
 MAX_FILES = 100_000
-"""Files of one batch whose names are looked at: some tenths of a second, where Spark took many to list them."""
+"""Files of one batch that are hashed at most. That takes tenths of a second; Spark took longer to list them."""
 
 
-class QueryProgress:
-    """How far one run of a query is, batch by batch."""
+class QueryOffsets:
+    """The offsets of one run of a query, batch by batch."""
 
     def __init__(self, session: Any, query_id: str) -> None:
         self._jvm = session._jvm
         self._query = find_query(session, query_id)
 
-    def of(self, job: Job, last: Job | None) -> Job:
-        """Return a batch with how far Spark is. `last` is the batch before it where that ran here.
+    def add_to(self, job: Job, last: Job | None) -> Job:
+        """Return the batch with its offsets.
 
-        A Spark that does not tell is no reason to stop: what needs its progress asks for it then.
+        `last` is the batch before it, where this run committed that one.
+
+        Where Spark does not tell the offsets, the batch is returned without them. What needs them, such as a rewind,
+        raises then.
         """
         if self._query is None:
             return job
@@ -52,7 +55,7 @@ class QueryProgress:
 
     @functools.cached_property
     def _location(self) -> str:
-        """As this library writes it; nothing where that might hold credentials."""
+        """Return the checkpointLocation as this library writes it; empty where it might hold credentials."""
         try:
             return parse(str(self._query.resolvedCheckpointRoot())).url
         except IllegalArgumentError:
@@ -66,7 +69,10 @@ class QueryProgress:
 
     @functools.cached_property
     def _logs(self) -> list[tuple[str, Any]]:
-        """For each line of offsets: the folder of its source, and the list of files; no list for another source."""
+        """Return for each source the name of its log and, for a file source, its list of files.
+
+        The order is that of the lines in an entry of the offset log. Other sources have their number and no list.
+        """
         found: list[tuple[str, Any]] = []
         try:
             sources = self._query.sources()
@@ -77,22 +83,25 @@ class QueryProgress:
                     field.setAccessible(True)
                     log = field.get(source)
                 found.append((str(number) if log is None else str(log.metadataPath().getName()), log))
-        except Py4JError as error:  # another Spark
+        except Py4JError as error:  # These are internals of Spark: another version may have others.
             logger.debug("its lists of files could not be found: %s", type(error).__name__)
             return []
         return found
 
     def _digests(self, sources: tuple[str, ...], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        """Of the entries that these offsets end with."""
+        """Yield the name and digest of each entry of a list of files that these offsets end with."""
         logs = dict(self._logs)
         for source, entry in last_entries(sources, [folder for folder, _ in self._logs]).items():
             name = f"{source}/{entry}"
             seen = known.get(name) or self._digest(logs.get(source), entry)
-            if seen is not None and LIST_ENTRY.fullmatch(name):  # no other could be read again
+            if seen is not None and LIST_ENTRY.fullmatch(name):  # The manifest could not be read with another name.
                 yield name, seen
 
     def _digest(self, log: Any, entry: int) -> str | None:
-        """None where it is not known: another Spark, or more files than one looks at."""
+        """Return the digest of an entry of a list of files.
+
+        None where this version of Spark has other internals, or for more than `MAX_FILES` files.
+        """
         if log is None:
             return None
         try:
@@ -104,7 +113,7 @@ class QueryProgress:
             return None
 
     def _text(self, log: Any, entry: Any) -> str:
-        """Return what Spark writes into a file of one of its logs."""
+        """Return the text that Spark writes into a file of one of its logs for this entry."""
         buffer = self._jvm.java.io.ByteArrayOutputStream()
         log.serialize(entry, buffer)
         return str(buffer.toString("UTF-8"))

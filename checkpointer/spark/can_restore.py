@@ -1,4 +1,4 @@
-"""Whether a new version of a job can go on from the state that is there, asked before it is deployed."""
+"""Check, before a new version of a job is deployed, whether it can go on from the stored tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +11,18 @@ from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
 from pyspark_checkpointer.spark.arguments import check_combine, check_key, check_num_partitions, check_schema
 from pyspark_checkpointer.spark.read import Root
 from pyspark_checkpointer.storage import Fencing
-from pyspark_checkpointer.table.reader import Version
-from pyspark_checkpointer.table.schema import Combine, extended_schema, first_schema, needs_rescale
+from pyspark_checkpointer.table.schema import Combine
+from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale
 from pyspark_checkpointer.table.types import show_type
+from pyspark_checkpointer.table.version import TableVersion
 
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """True where the state can be restored; `changes` are what an upsert will do, `reason` is why it cannot."""
+    """The answer of `can_restore`: true if the table can be used.
+
+    `changes` says what the first upsert will change, `reason` why the table cannot be used.
+    """
 
     changes: tuple[str, ...] = ()
     reason: str = ""
@@ -41,13 +45,11 @@ def can_restore(
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
 ) -> Compatibility:
-    """Say whether a job that upserts rows of this schema can go on from the last checkpoint. Needs no Spark session.
+    """Return whether a job that upserts rows of this schema can go on from the last checkpoint.
 
-    Columns of the table that the schema does not have keep their values.
-
-    `schema` is a `StructType`; as text, such as "user string, n long", it is for Spark to parse, and takes a session.
-    `key` and `combine` are those of `state.table`; left out, they count as what they were. What cannot be read at all
-    raises.
+    `schema` is a `StructType`, which needs no Spark session, or text such as "user string, n long", which only Spark
+    can parse. Columns of the table that it does not have keep their values. `key` and `combine` are those of
+    `state.table`; if they are left out, they stay as they were. A root that cannot be read raises.
     """
     fields = [field.jsonValue() for field in check_schema(operator, schema).fields]
     if key is not None:
@@ -66,7 +68,7 @@ def can_restore(
         except CheckpointError as error:
             return Compatibility(reason=str(error))
         return Compatibility((f"table {operator!r} is created",))
-    version = Version.of(operator, known)
+    version = TableVersion.of(operator, known)
     old = version.schema
     if combine is None:
         combine = {c.name: c.role for c in old.values if c.role != "last"}  # type: ignore[misc]

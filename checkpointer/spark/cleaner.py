@@ -1,4 +1,4 @@
-"""Cleanup from within a job: now and then, beside its work, and never to its harm."""
+"""Clean up from within a job, beside its batches. Errors are only logged."""
 
 import logging
 import threading
@@ -15,16 +15,19 @@ logger = logging.getLogger("pyspark_checkpointer")
 
 
 class Cleaner:
-    """Cleans a root after every so many commits, in a thread of its own, one cleanup at a time."""
+    """Clean a root after every so many commits, in a thread of its own, one cleanup at a time."""
 
     def __init__(self, client: Client, policy: RetentionPolicy, every: int) -> None:
-        self._client = client.copy()  # with connections of its own: a slow deletion holds up no commit
+        self._client = client.copy()  # It has connections of its own, so that a slow deletion delays no commit.
         self._policy = policy
         self._every = every
         self._running: threading.Thread | None = None
 
     def after(self, committed: CheckpointId) -> None:
-        """Start a cleanup where this commit is the one for it. By its sequence: restarts do not put it off."""
+        """Start a cleanup if it is due after this commit.
+
+        The sequence number of the checkpoint decides, so that a job that restarts often is cleaned up too.
+        """
         if committed.sequence % self._every == 0 and not (self._running and self._running.is_alive()):
             self._running = threading.Thread(target=self._clean, name="checkpointer-clean", daemon=True)
             self._running.start()
@@ -33,7 +36,7 @@ class Cleaner:
         return self.__dict__ | {"_running": None}
 
     def wait(self) -> None:
-        """Until a cleanup that is under way has ended."""
+        """Wait until a cleanup that is under way has ended."""
         if self._running is not None:
             self._running.join()
 

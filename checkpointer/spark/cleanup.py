@@ -1,7 +1,7 @@
-"""Cleanup of stores with very many objects: the executors list and delete, each its own part of the paths.
+"""Clean up stores with very many objects: tasks list and delete, each its own part of the paths.
 
-The driver asks the policy, retires with one swap, and sends everybody the index of what is live. Dead stays dead, so
-the tasks need not know of each other, and one that runs twice does no harm.
+The driver applies the policy, expires checkpoints with one swap of the pointer, and sends the index of live objects to
+all tasks. Garbage never becomes live again: so the tasks need not know of each other, and one may run twice.
 """
 
 import os
@@ -34,8 +34,8 @@ from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.storage import Fencing
 from pyspark_checkpointer.storage.base import Store, WriteLeftover
 
-SHARES = 64
-"""About as many parts as the objects of an operator are listed in."""
+LISTING_PREFIXES = 64
+"""Prefixes, about, by which the objects of an operator are listed in parallel."""
 
 _ROW = (
     "path string, size bigint, action string, reason string, referenced_by string, reference_count int, leftover string"
@@ -62,9 +62,12 @@ def plan_cleanup(
     *,
     fencing: Fencing = "required",
 ) -> DataFrame:
-    """What cleanup would do, as rows: one for each object in a folder of the root. Listed when the DataFrame is read.
+    """Return what a cleanup would do, with one row for each object in a folder of the root.
 
-    Columns are those of `PlanRow`. What interrupted writes left behind is not among them. Deletes nothing.
+    Nothing is deleted.
+
+    The columns are those of `PlanRow`. The store is listed when the DataFrame is read. Leftovers of interrupted writes
+    are not listed.
     """
     check_session("plan_cleanup", spark)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
@@ -73,7 +76,7 @@ def plan_cleanup(
 
 
 def frame_of(spark: SparkSession, plan: Plan) -> DataFrame:
-    """Return a plan's rows as a DataFrame, by way of the driver's memory."""
+    """Return the rows of a plan as a DataFrame. They go through the memory of the driver."""
     check_session("frame_of", spark)
     return spark.createDataFrame([*plan], _ROW)
 
@@ -86,7 +89,7 @@ def clean(
     *,
     fencing: Fencing = "required",
 ) -> Cleaned:
-    """`Checkpointer.clean`, with listing and deleting spread over the executors."""
+    """Clean up as `Checkpointer.clean` does, with listing and deleting spread over the executors."""
     check_session("clean", spark)
     policy = check_policy(policy)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
@@ -94,7 +97,9 @@ def clean(
         before = Total()
         try:
             retired, note = run_sync(retire(session, policy))
-        except StoreRefusedError:  # as in `garbage_collect.retire_and_sweep`: a full disk has no room for the swap
+        except (
+            StoreRefusedError
+        ):  # A full disk has no room for the swap: delete first, as `garbage_collect.clean` does.
             before = _sweep(spark, client, policy)[0]
             if not before.objects:
                 raise
@@ -104,7 +109,10 @@ def clean(
 
 
 def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -> tuple[Total, Total, str | None]:
-    """Return what was deleted, what has to wait, and what there is to say about it."""
+    """Delete garbage on the executors.
+
+    Return the totals of what was deleted and of what is deleted later, and the note of the plan.
+    """
     session = client.session
     plan, judge = run_sync(begin_plan(session, RetentionPolicy(grace=policy.grace)))
     totals = {DELETE: Total(), LATER: Total()}
@@ -112,8 +120,8 @@ def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -
         totals[action] += Total(objects, size)
     if judge is not None:
         left = run_sync(classify_leftovers(session, plan, judge))
-        dead = [WriteLeftover(row.path, row.leftover) for row in left if row.leftover and row.action == DELETE]
-        run_sync(session.store.discard(dead))
+        garbage = [WriteLeftover(row.path, row.leftover) for row in left if row.leftover and row.action == DELETE]
+        run_sync(session.store.discard(garbage))
     return totals[DELETE], totals[LATER], plan.note
 
 
@@ -123,10 +131,13 @@ Work = Callable[[Store, Iterator[PlanRow]], Iterator[pa.RecordBatch]]
 def _over_objects(
     spark: SparkSession, client: Checkpointer, judge: GarbageClassifier | None, work: Work, schema: str
 ) -> DataFrame:
-    """Yield what `work` makes of all objects, each part of the paths in some task."""
+    """Return what `work` yields for all objects, as a DataFrame.
+
+    Each task lists some prefixes of the paths.
+    """
     if judge is None:
         return spark.createDataFrame([], schema)
-    shares = run_sync(_shares(client, judge.sequence))
+    prefixes = run_sync(_listing_prefixes(client, judge.sequence))
     root = TaskRoot.of(client, spark)
     sent = spark.sparkContext.broadcast(judge)
 
@@ -136,8 +147,8 @@ def _over_objects(
             for prefix in batch.column("prefix").to_pylist():
                 yield from work(store, _rows(store, prefix, sent.value))
 
-    frame = spark.createDataFrame([(share,) for share in shares], "prefix string")
-    parts = min(len(shares), 4 * spark.sparkContext.defaultParallelism)
+    frame = spark.createDataFrame([(prefix,) for prefix in prefixes], "prefix string")
+    parts = min(len(prefixes), 4 * spark.sparkContext.defaultParallelism)
     return frame.repartition(max(1, parts)).mapInArrow(run, schema)
 
 
@@ -162,10 +173,13 @@ def _bulks(rows: Iterator[PlanRow]) -> Iterator[list[PlanRow]]:
 
 
 def _delete(store: Store, rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
-    """Delete what is to go; tell how much that was, and how much is to go later."""
+    """Delete the garbage among some objects.
+
+    Yield the totals of what was deleted and what is deleted later.
+    """
     later = Total()
 
-    def dead() -> Iterator[PlanRow]:
+    def garbage() -> Iterator[PlanRow]:
         nonlocal later
         for row in rows:
             if row.action == LATER:
@@ -174,7 +188,7 @@ def _delete(store: Store, rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
                 yield row
 
     deleted = Total()
-    for some in _bulks(dead()):
+    for some in _bulks(garbage()):
         run_sync(store.delete([row.path for row in some]))
         deleted += Total(len(some), sum(row.size for row in some))
     yield pa.RecordBatch.from_pydict(
@@ -182,26 +196,28 @@ def _delete(store: Store, rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
     )
 
 
-async def _shares(client: Client, sequence: int) -> Sequence[str]:
-    """Prefixes that cover, each once, all that the format puts into folders and all other folders of the root."""
+async def _listing_prefixes(client: Client, sequence: int) -> Sequence[str]:
+    """Return prefixes that cover every object in a folder of the root exactly once."""
     store = client.session.store
-    ids = _ids(sequence + 1)  # what is being written now has the next sequence
-    shares: list[str] = []
+    ids = _id_prefixes(sequence + 1)  # Objects that are being written now have the next sequence.
+    prefixes: list[str] = []
     for folder in await store.folders(""):
         if folder == object_paths.ARTIFACTS:
             for operator in await store.folders(folder):
-                shares += [f"{operator}{part}" for part in (*_PARTITIONS, *(f"packs/{start}" for start in ids))]
+                prefixes += [
+                    f"{operator}{part}" for part in (*_PARTITION_PREFIXES, *(f"packs/{start}" for start in ids))
+                ]
         elif folder == object_paths.MANIFESTS:
-            shares += [object_paths.SEGMENTS, *(f"{folder}{start}" for start in ids)]
+            prefixes += [object_paths.SEGMENTS, *(f"{folder}{start}" for start in ids)]
         else:
-            shares.append(folder)
-    return shares
+            prefixes.append(folder)
+    return prefixes
 
 
-_PARTITIONS = (*(f"{digit}/" for digit in range(10)), *map(str, range(10, 100)))
+_PARTITION_PREFIXES = (*(f"{digit}/" for digit in range(10)), *map(str, range(10, 100)))
 
 
-def _ids(newest: int) -> Sequence[str]:
-    """Return the beginnings of all ids up to a sequence: as many digits as make about `SHARES` of them."""
-    digits = next((d for d in range(1, 10) if int(f"{newest:010d}"[:d]) >= SHARES // 4), 10)
+def _id_prefixes(newest: int) -> Sequence[str]:
+    """Return about `LISTING_PREFIXES` prefixes that cover all ids up to a sequence."""
+    digits = next((d for d in range(1, 10) if int(f"{newest:010d}"[:d]) >= LISTING_PREFIXES // 4), 10)
     return [f"{number:0{digits}d}" for number in range(int(f"{newest:010d}"[:digits]) + 1)]

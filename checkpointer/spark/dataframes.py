@@ -1,4 +1,4 @@
-"""DataFrames on their way into a table: keys as they are compared, the partition of each row, one task for its rows."""
+"""Prepare DataFrames for a table: types of its columns, normalized keys, the partition of each row."""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -19,11 +19,10 @@ from pyspark_checkpointer.table.schema import Column as TableColumn
 from pyspark_checkpointer.table.types import is_float, is_wider, plain_type, show_type
 
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What a task does with the rows it gets."""
-
+"""The work of a task on its rows."""
 
 _SPARK_ERRORS: tuple[type[Exception], ...] = (*BAD_INPUT, AssertionError, PySparkException, Py4JError)
-"""What Spark raises for what it does not know; of some of it, it asserts that nobody writes it."""
+"""Errors that Spark raises for types that it does not know. Some of them are assertions."""
 
 
 def fields_of(frame: DataFrame) -> list[Json]:
@@ -31,11 +30,14 @@ def fields_of(frame: DataFrame) -> list[Json]:
 
 
 def struct_of(columns: list[TableColumn]) -> StructType:
-    """Columns of a table as Spark's schema. All of them are nullable, as nullability varies between runs."""
+    """Return columns of a table as Spark's schema.
+
+    All are nullable, as nullability varies between runs.
+    """
     fields = [{"name": c.name, "type": c.type, "nullable": True, "metadata": c.metadata or {}} for c in columns]
     try:
-        return StructType([StructField.fromJson(field) for field in deepcopy(fields)])  # it changes what it is given
-    except _SPARK_ERRORS as error:  # a collation that this Spark does not have, or that nobody has
+        return StructType([StructField.fromJson(field) for field in deepcopy(fields)])  # Spark changes its argument.
+    except _SPARK_ERRORS as error:  # For instance a collation that this version of Spark does not have.
         raise MalformedError(f"a table's columns: Spark does not take them: {type(error).__name__}: {error}") from None
 
 
@@ -44,11 +46,14 @@ def quote(name: str) -> str:
 
 
 def _cell(column: TableColumn, field: StructField, given: Json) -> Column | str:
-    """A column in the type of the table. Floats of a key as they are compared: one NaN, and no zero below zero."""
+    """Return a column in the type of the table.
+
+    Floats of a key are normalized: one NaN, and 0.0 for -0.0.
+    """
     name = quote(column.name)
     normalize = column.role == "key" and is_float(column.type)
     if given == column.type and not normalize:
-        return name  # nothing to ask the JVM for
+        return name  # This saves calls of the JVM.
     value = F.col(name)
     if normalize:
         value = F.when(F.isnan(value), F.lit(float("nan"))).otherwise(value + F.lit(0.0))
@@ -56,7 +61,7 @@ def _cell(column: TableColumn, field: StructField, given: Json) -> Column | str:
 
 
 def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame:
-    """Return the rows in the schema's columns and types, each with its partition."""
+    """Return the rows in the columns and types of the schema, each with its partition."""
     given = {field["name"]: field["type"] for field in fields_of(frame)}
     cells = [
         _cell(column, field, given[column.name])
@@ -69,18 +74,21 @@ def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame
 
 
 def map_batches(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
-    """`mapInArrow`, which looks columns up by names that it does not quote, for columns of any name."""
+    """Call `mapInArrow` for columns of any name.
+
+    It does not quote the names by which it looks columns up, so they are numbered meanwhile.
+    """
     names = frame.columns
     numbered = frame.toDF(*(f"_{number}" for number in range(len(names))))
-    # A lambda: Spark looks at the function's own signature, which a bound method hides.
+    # A lambda: Spark looks at the signature of the function, which a bound method hides.
     return numbered.mapInArrow(lambda batches: work(batch.rename_columns(names) for batch in batches), result)
 
 
 def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
-    """Return the key columns of a frame, which must be there, in types that go on from those of the table or to them.
+    """Return the key columns of a frame in the types of the table, or in narrower ones.
 
-    A job that has a wider type than its table, until an upsert widens that, asks for keys that the table may not be
-    able to hold. These are left out: no row has them.
+    A job may have a wider type than its table, until an upsert widens the table. Keys that the type of the table cannot
+    hold are left out, as no row has them. Raises `IllegalArgumentError` for a missing column or any other type.
     """
     missing = [name for name in schema.key if name not in frame.columns]
     if missing:
@@ -92,6 +100,7 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
     for column, field in zip(keys, struct_of(keys), strict=True):
         value, kind = F.col(quote(column.name)), given[column.name]
         if is_wider(column.type, kind):
+            # A key that changes when it is cast to the narrower type and back is one that the table cannot hold.
             narrow = value.try_cast(field.dataType)
             frame = frame.where(narrow.cast(frame.schema[column.name].dataType).eqNullSafe(value))
             value = narrow.alias(column.name)
@@ -105,10 +114,11 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
 
 
 def has_unique_keys(frame: DataFrame, key: list[str]) -> bool:
-    """Return whether the plan itself says that no two rows have one key: they come out of a `groupBy` of the key.
+    """Return whether the query plan shows that no two rows have one key.
 
-    Read from the analyzed plan, which is there already: to optimize it may cost as much as to run it, and how rows are
-    spread over tasks may still change while the query runs.
+    It does where the rows come out of a `groupBy` of the key. This reads the analyzed plan, which exists already. To
+    optimize a plan may cost as much as to run it, and adaptive execution may still change the physical plan while the
+    query runs.
     """
     try:
         plan = frame._jdf.queryExecution().analyzed()
@@ -121,22 +131,22 @@ def has_unique_keys(frame: DataFrame, key: list[str]) -> bool:
         if str(plan.nodeName()) != "Aggregate":
             return False
         grouped = {_id(item) for item in _items(plan.groupingExpressions())}
-    except (
-        *BAD_INPUT,
-        Py4JError,
-        PySparkException,
-    ):  # another Spark, another plan: then the rows are brought together, which is always right
+    except (*BAD_INPUT, Py4JError, PySparkException):
+        # Another version of Spark may have other plans. Then the rows are shuffled, which is always right.
         return False
     return bool(grouped) and grouped <= keys
 
 
 def _id(expression: Any) -> str:
-    """Return what Spark knows a column by, whatever its name."""
+    """Return the id by which Spark knows a column, whatever its name."""
     return str(expression.exprId().toString())
 
 
 def _source(item: Any) -> str:
-    """The column that a projection passes on, under its own or another name; its own id where it computes something."""
+    """Return the id of the column that an item of a projection passes on, also under another name.
+
+    An item that computes a value has its own id.
+    """
     inner = item.child() if str(item.nodeName()) == "Alias" else item
     return _id(inner if str(inner.nodeName()) == "AttributeReference" else item)
 

@@ -1,4 +1,4 @@
-"""`spark.read.format("checkpointer")`: tables of any live checkpoint, and what a store is made of."""
+"""The data source `spark.read.format("checkpointer")`: tables of live checkpoints, views of a store."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,19 +16,20 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.spark.dataframes import struct_of
 from pyspark_checkpointer.spark.interpreter import offer
 from pyspark_checkpointer.spark.read import restore, version_of
-from pyspark_checkpointer.spark.scan import batches_of, spread
+from pyspark_checkpointer.spark.scan import batches_of, group_by_bytes
 from pyspark_checkpointer.storage import absolute
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.types import whole_variants
+from pyspark_checkpointer.table.version import TableVersion
 
 OPTIONS = ("path", "operator", "view", "id", "epoch", "savepoint", "columns", "storage_options", "fencing")
 
-TASKS = 32
-"""Most tasks of a scan: a data source does not know how many the session can run at once."""
+MAX_SCAN_TASKS = 32
+"""Tasks of a scan, unless there are many bytes: a data source does not know how many the session can run at once."""
 
 
 class CheckpointerSource(DataSource):
-    """Read a table of a root, or a view of what the root is made of.
+    """The data source of tables and views of a root.
 
     Options: `path` (the root), and `operator`, the table to read, or `view`: "checkpoints", "artifacts" or
     "positions". `id`, `epoch` or `savepoint` choose a live checkpoint, else it is the last one; `id` takes every form
@@ -45,7 +46,7 @@ class CheckpointerSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._request = Request.of(options).pin()
+        self._request = ReadRequest.of(options).pin()
 
     @classmethod
     def name(cls) -> str:
@@ -58,12 +59,14 @@ class CheckpointerSource(DataSource):
         return struct_of(version.schema.choose(version.name, self._request.columns or None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return TableReader(self._request, schema) if self._request.view is None else ViewReader(self._request)
+        return (
+            TableSourceReader(self._request, schema) if self._request.view is None else ViewSourceReader(self._request)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """The options of a scan, checked."""
+class ReadRequest:
+    """The options of a scan: a table or a view, of which checkpoint."""
 
     root: str
     operator: str
@@ -76,9 +79,9 @@ class Request:
     fencing: Any
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> "Request":
+    def of(cls, options: Mapping[str, str]) -> "ReadRequest":
         given = {name.lower(): value for name, value in options.items()}
-        if any(name.startswith("option.") for name in given):  # how a catalog keeps the options of a table
+        if any(name.startswith("option.") for name in given):  # So a catalog keeps the options of a table.
             raise IllegalArgumentError(
                 "CREATE TABLE … USING checkpointer: Spark does not hand the options of a table to a source written in "
                 "Python; use CREATE OR REPLACE TEMP VIEW … USING checkpointer OPTIONS (…), which shows the checkpoint "
@@ -121,8 +124,11 @@ class Request:
     def restore(self) -> Restored:
         return restore(self.client(), self.id, self.epoch, self.savepoint)
 
-    def pin(self) -> "Request":
-        """Choose the checkpoint of a table for good. Views of the store itself look at it whenever they are read."""
+    def pin(self) -> "ReadRequest":
+        """Choose the checkpoint of a table, once for all scans.
+
+        A view shows the store at the time it is read.
+        """
         if self.view is not None:
             return self
         return replace(self, id=str(self.restore().id), epoch=None, savepoint=None)
@@ -130,17 +136,17 @@ class Request:
 
 @dataclass
 class PartitionRead(InputPartition):
-    """Some partitions of the one version that a scan is pinned to."""
+    """Some partitions of the version that a scan is pinned to, for one task."""
 
     checkpoint: CheckpointId | None
-    version: Version
+    version: TableVersion
     partitions: list[int]
 
 
-class TableReader(DataSourceReader):
-    """Plan the scan of the checkpoint that the source chose; the tasks read nothing but what was planned."""
+class TableSourceReader(DataSourceReader):
+    """Plan the scan of the checkpoint that the source chose. Tasks read only what was planned."""
 
-    def __init__(self, request: Request, schema: StructType) -> None:
+    def __init__(self, request: ReadRequest, schema: StructType) -> None:
         self._request = request
         self._schema = schema
         self._columns = schema.fieldNames()
@@ -149,7 +155,7 @@ class TableReader(DataSourceReader):
         restored = self._restore()
         version = version_of(restored, self._request.operator)
         self._check_schema(version)
-        groups = spread(version.sizes(), TASKS) or [[]]
+        groups = group_by_bytes(version.sizes(), MAX_SCAN_TASKS) or [[]]
         return [PartitionRead(restored.id, version.only(group), group) for group in groups]
 
     def _restore(self) -> Restored:
@@ -161,8 +167,8 @@ class TableReader(DataSourceReader):
                 "meanwhile: make it again"
             ) from None
 
-    def _check_schema(self, version: Version) -> None:
-        """Refuse a schema of the caller's own, as of `spark.read.schema(…)`, that the table does not have."""
+    def _check_schema(self, version: TableVersion) -> None:
+        """Raise `IllegalArgumentError` where the table does not have the schema of `spark.read.schema(…)`."""
         now = {field.name: field.dataType for field in struct_of(list(version.schema.columns))}
         for asked in self._schema:
             if now.get(asked.name) != asked.dataType:
@@ -174,7 +180,7 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, PartitionRead)
         session = self._request.client().session
-        reader = Reader(session.store, session.host, partition.version, self._columns)
+        reader = TableReader(session.store, session.host, partition.version, self._columns)
         for number in partition.partitions:
             for batch in batches_of(session, partition.checkpoint, reader, number):
                 yield from whole_variants(pa.Table.from_batches([batch])).to_batches()
@@ -183,10 +189,10 @@ class TableReader(DataSourceReader):
 # ---- views -----------------------------------------------------------------------------------------------------------
 
 
-class ViewReader(DataSourceReader):
-    """A few rows about the store itself, read in one task."""
+class ViewSourceReader(DataSourceReader):
+    """Read the few rows of a view of the store, in one task."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ReadRequest) -> None:
         self._request = request
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -197,7 +203,7 @@ class ViewReader(DataSourceReader):
         yield from VIEWS[self._request.view][1](self._request)
 
 
-def _checkpoints(request: Request) -> Iterator[tuple[Any, ...]]:
+def _checkpoints(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
     client = request.client()
     names = {savepoint.id: savepoint.name for savepoint in client.savepoints()}
     latest = client.read_latest()
@@ -221,7 +227,7 @@ def _checkpoints(request: Request) -> Iterator[tuple[Any, ...]]:
         )
 
 
-def _artifacts(request: Request) -> Iterator[tuple[Any, ...]]:
+def _artifacts(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
     restored = request.restore()
     assert restored.manifest is not None
     for name, operator in sorted(restored.manifest.operators.items()):
@@ -243,13 +249,13 @@ def _artifacts(request: Request) -> Iterator[tuple[Any, ...]]:
                 )
 
 
-def _positions(request: Request) -> Iterator[tuple[Any, ...]]:
+def _positions(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
     restored = request.restore()
     for source, position in sorted(restored.positions.items()):
         yield str(restored.id), restored.epoch, source, json.dumps(position, sort_keys=True)
 
 
-VIEWS: dict[str, tuple[str, Callable[[Request], Iterator[tuple[Any, ...]]]]] = {
+VIEWS: dict[str, tuple[str, Callable[[ReadRequest], Iterator[tuple[Any, ...]]]]] = {
     "checkpoints": (
         "id string, epoch bigint, created timestamp, parent string, latest boolean, savepoint string, query_id string, "
         "run_id string, batch_id bigint, operators array<string>, bytes bigint",

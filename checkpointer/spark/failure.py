@@ -1,38 +1,41 @@
-"""Say in one line why a batch failed, and what to do next."""
+"""Describe in one line why a batch failed, and what to do next."""
 
 import re
 
 from pyspark_checkpointer.errors import CheckpointError
 
-_MOST = 1_000
+_MAX_LENGTH = 1_000
 _TRACEBACK = "Traceback (most recent call last):"
 _LAST_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?")
-_OWN = re.compile(r"checkpointer(?:\.\w+)*\.[A-Z]\w*: ")
+_OWN_ERROR = re.compile(r"pyspark_checkpointer(?:\.\w+)*\.[A-Z]\w*: ")
 
-AGAIN = "mend the cause and start the query again: it goes on from the last committed batch"
+NEXT_STEP = "mend the cause and start the query again: it goes on from the last committed batch"
 
 
 def describe(error: BaseException) -> str:
-    """Write an error in one line. Our own errors say the next step themselves."""
+    """Describe an error in one line. An error of this library says the next step itself."""
     said = " ".join(_core(error).split())
-    if len(said) > _MOST:
-        said = said[: _MOST - 1] + "…"
-    return said if isinstance(error, CheckpointError) or _OWN.match(said) else f"{said}: {AGAIN}"
+    if len(said) > _MAX_LENGTH:
+        said = said[: _MAX_LENGTH - 1] + "…"
+    return said if isinstance(error, CheckpointError) or _OWN_ERROR.match(said) else f"{said}: {NEXT_STEP}"
 
 
 def _core(error: BaseException) -> str:
-    """Return the error that a task raised, out of what Spark wrapped around it; else the type and text of the error."""
+    """Return the error of a task without what Spark wrapped around it.
+
+    For another error, return its type and the first line of its text.
+    """
     if isinstance(error, CheckpointError):
         return f"{type(error).__name__}: {error}"
     text = str(error)
     lines = text.rpartition(_TRACEBACK)[2].splitlines()
     if _TRACEBACK in text:
-        # The frames are indented; the first line that is not names the error. Its own text may have more lines.
+        # The frames are indented. The first line that is not indented names the error; its text may have more lines.
         raised = [line for line in lines if _LAST_LINE.fullmatch(line)]
         if raised:
             return raised[0]
     told = [line.strip() for line in lines if line.strip()]
     if told and told[0].startswith("An error occurred while calling") and len(told) > 1:
-        told = told[1:]  # what py4j says, before what the JVM does
+        told = told[1:]  # The first line is py4j's; the error of the JVM follows.
     first = told[0].removeprefix(": ") if told else ""
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -1,4 +1,4 @@
-"""Make sure that the Python of Spark's tasks has what they need, before the first of them runs.
+"""Choose the Python of Spark's tasks, and check that it has the packages that they need.
 
 PySpark runs tasks with the command in PYSPARK_PYTHON, else with `python3`. In an environment that is not activated,
 `python3` is another Python than the driver's.
@@ -20,19 +20,19 @@ from pyspark_checkpointer.storage import parse
 logger = logging.getLogger("pyspark_checkpointer")
 
 _NEEDED = ("pyspark_checkpointer", "fsspec", "msgpack", "numpy", "pandas", "pyarrow", "tenacity", "zstandard")
-_MOST_TASKS = 16
+_MAX_PROBE_TASKS = 16
 
-_NOT_CHOSEN = "python3"
-"""What PySpark takes where the user says nothing."""
+_DEFAULT_PYTHON = "python3"
+"""What PySpark runs where the user chose nothing."""
 
 _chosen: "WeakKeyDictionary[SparkContext, set[str]]" = WeakKeyDictionary()
 """Contexts whose interpreter was chosen here, and the sessions of each in which the data source is registered."""
 
 _sources: list[type[DataSource]] = []
-"""Data sources of this package. Their modules offer them: they stand above this one, and so cannot be imported here."""
+"""Data sources of this package. Their modules import this one, so they register themselves here (`offer`)."""
 
-_fit: "WeakKeyDictionary[SparkContext, set[str | None]]" = WeakKeyDictionary()
-"""Contexts whose tasks can import what they need, with these packages of stores."""
+_checked: "WeakKeyDictionary[SparkContext, set[str | None]]" = WeakKeyDictionary()
+"""Contexts whose tasks can import what they need, each with the packages of stores that were checked."""
 
 
 def offer(source: type[DataSource]) -> None:
@@ -43,31 +43,32 @@ def offer(source: type[DataSource]) -> None:
 def use_driver_python(spark: SparkSession) -> None:
     """Give local tasks the driver's interpreter, unless the user chose one.
 
-    Spark looks for data sources with its own choice too, and so does not find this package's: it is registered here.
+    Spark looks for data sources with the interpreter that it chose, and so does not find those of this package. They
+    are registered here.
     """
     context: Any = spark.sparkContext
-    if _is_unsaid(context) and _is_local(context):
+    if _is_default(context) and _is_local(context):
         context.pythonExec = sys.executable
         _chosen[context] = set()
     if context in _chosen:
         _register(spark, _chosen[context])
 
 
-def settle_interpreter(spark: SparkSession, root: str) -> None:
-    """Choose the interpreter of local tasks; prove once that any other has what the tasks of a root need."""
+def ensure_interpreter(spark: SparkSession, root: str) -> None:
+    """Choose the interpreter of local tasks. Check any other one once, for what tasks of this root need."""
     context: Any = spark.sparkContext
-    fit = _fit.setdefault(context, set())
+    checked = _checked.setdefault(context, set())
     package = parse(root).kind.package
-    if package in fit:
+    if package in checked:
         return
     use_driver_python(spark)
     if context.pythonExec != sys.executable or not _is_local(context):
-        _prove(context, [*_NEEDED, package] if package else [*_NEEDED])
-    fit.add(package)
+        _check_packages(context, [*_NEEDED, package] if package else [*_NEEDED])
+    checked.add(package)
 
 
-def _is_unsaid(context: Any) -> bool:
-    if context.pythonExec != _NOT_CHOSEN or "PYSPARK_PYTHON" in os.environ:
+def _is_default(context: Any) -> bool:
+    if context.pythonExec != _DEFAULT_PYTHON or "PYSPARK_PYTHON" in os.environ:
         return False
     return context.getConf().get("spark.pyspark.python") is None
 
@@ -84,15 +85,21 @@ def _register(spark: Any, known: set[str]) -> None:
         known.add(session)
 
 
-def _prove(context: Any, packages: list[str]) -> None:
-    """Import the packages in a few tasks; refuse to go on where one is missing, and log other versions."""
-    look = _looker()
+def _check_packages(context: Any, packages: list[str]) -> None:
+    """Import the packages in a few tasks. Log other versions than the driver's.
+
+    Raises `InvalidStateError` where a package is missing or the interpreter cannot be started.
+
+    This need not reach every executor: there are at most `_MAX_PROBE_TASKS` tasks, Spark may give several of them to
+    one executor, and executors may come later. An executor that was not reached fails its first task instead.
+    """
+    look = _make_probe()
     here = look(packages)
-    tasks = min(max(len(context._jsc.sc().statusTracker().getExecutorInfos()), 1), _MOST_TASKS)
+    tasks = min(max(len(context._jsc.sc().statusTracker().getExecutorInfos()), 1), _MAX_PROBE_TASKS)
     try:
         seen = context.parallelize(range(tasks), tasks).map(lambda _: look(packages)).collect()
     except Exception as error:
-        why = _why(context, str(error))
+        why = _explain(context, str(error))
         if why is None:
             raise
         raise InvalidStateError(
@@ -112,8 +119,12 @@ def _prove(context: Any, packages: list[str]) -> None:
         logger.warning("Spark's tasks have %s, the driver has %s", ", ".join(sorted(others)), driver)
 
 
-def _looker() -> Any:
-    """What runs in the tasks. A function within a function is sent as a whole: there this package may be missing."""
+def _make_probe() -> Any:
+    """Return the function that tasks run: it imports packages, and returns the version or error of each.
+
+    Spark sends a function that is defined within another one as code. A function of a module is sent by name, and this
+    package may be missing in the task.
+    """
 
     def look(packages: list[str]) -> tuple[str, dict[str, str]]:
         import sys
@@ -130,8 +141,8 @@ def _looker() -> Any:
     return look
 
 
-def _why(context: Any, text: str) -> str | None:
-    """Tell from Spark's own error that it could not run the interpreter at all; None for any other error."""
+def _explain(context: Any, text: str) -> str | None:
+    """Return why Spark could not run the interpreter at all, from its error; None for any other error."""
     if "PYTHON_VERSION_MISMATCH" in text:
         return f"is not Python {context.pythonVer}, which the driver is"
     if "Cannot run program" in text:
@@ -139,4 +150,4 @@ def _why(context: Any, text: str) -> str | None:
     return "cannot import pyspark" if "No module named 'pyspark'" in text else None
 
 
-__all__ = ["offer", "settle_interpreter", "use_driver_python"]
+__all__ = ["ensure_interpreter", "offer", "use_driver_python"]

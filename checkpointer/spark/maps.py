@@ -1,7 +1,8 @@
-"""A job's maps outside of its batches: a change that is made through the map there is refused, whatever kept it.
+"""Refuse changes of a job's maps outside of its batches, where no checkpoint would hold them.
 
-A list or dict that a batch took out of the map is the user's own object. Nobody can refuse a change of it: one that is
-made between batches goes into the next checkpoint, one that is made after the last batch goes into none.
+This refuses changes that are made through the map. A list or dict that a batch took out of the map is the user's own
+object, and nobody can refuse a change of it: one that is made between batches goes into the next checkpoint, one that
+is made after the last batch goes into none.
 """
 
 from collections.abc import Callable
@@ -12,19 +13,25 @@ from pyspark_checkpointer.keyed.content import CHANGES
 from pyspark_checkpointer.keyed.state import KeyedState
 
 
-def wake(state: KeyedState) -> None:
+def allow_changes(keyed: KeyedState) -> None:
     """Let a batch change its map."""
-    state.set_guard(None)
+    keyed.set_guard(None)
 
 
-def rest(state: KeyedState) -> None:
-    """Refuse changes until the next batch. The map can be read, and hands out copies of its values."""
-    state.set_guard(_refuse_changes)
+def refuse_changes(keyed: KeyedState) -> None:
+    """Refuse changes until the next batch.
+
+    The map can be read, and hands out copies of its values.
+    """
+    keyed.set_guard(_refuse_changes)
 
 
-def end(state: KeyedState) -> None:
-    """Refuse everything from now on: the map may hold what was never committed, and another run has its own."""
-    state.set_guard(_refuse_all)
+def refuse_all(keyed: KeyedState) -> None:
+    """Refuse every operation from now on.
+
+    The map may hold what was never committed, and the next run has a map of its own.
+    """
+    keyed.set_guard(_refuse_all)
 
 
 def _refuse_changes(operation: Callable[..., Any]) -> None:

@@ -1,37 +1,50 @@
-"""The operations of one batch, from whichever threads of the callback they come."""
+"""Order the operations that threads of a callback do in one batch, and end them with the batch."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 
 from pyspark_checkpointer.errors import InvalidStateError
 
 
-class Operations:
-    """Bring the operations on one name of a batch into an order, and end them all with the batch.
+class _Stage(IntEnum):
+    """How far a batch is. Each stage refuses more than the one before it."""
 
-    An operation that failed spoils the batch, even where the callback swallows the error: `failure` is the first one.
+    OPEN = 0
+    ENDED = 1
+    """New operations are refused; those that have begun go on, also those that wait for another one."""
+    ABANDONED = 2
+    """Those that wait for another one are refused too."""
+
+
+class Operations:
+    """The operations of one batch: one at a time on each name, and none after the batch.
+
+    An operation that failed makes the batch fail, even where the callback swallows the error: `failure` is the first
+    such error.
     """
 
     def __init__(self, batch_id: int) -> None:
         self.failure: Exception | None = None
         self._batch_id = batch_id
         self._changed = threading.Condition()
-        self._ended = False
-        self._abandoned = False
+        """Guards the fields below; notified when an operation ends."""
+        self._stage = _Stage.OPEN
         self._active = 0
+        """Operations that have begun and not ended, those that wait for another one included."""
         self._locks: dict[str, threading.RLock] = {}
 
     @contextmanager
     def one(self, name: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Run one operation on `name`, after those that other threads began, and after `check`."""
         with self._changed:
-            self._refuse_if(self._ended)
+            self._refuse_from(_Stage.ENDED)
             self._active += 1
             lock = self._locks.setdefault(name, threading.RLock())
         try:
             with lock:
-                self._refuse_if(self._abandoned)  # the batch may have failed while this one waited
+                self._refuse_from(_Stage.ABANDONED)  # The batch may have failed while this one waited.
                 try:
                     check()
                     yield
@@ -45,18 +58,21 @@ class Operations:
 
     def check(self) -> None:
         """Raise `InvalidStateError` once the batch has ended."""
-        self._refuse_if(self._ended)
+        self._refuse_from(_Stage.ENDED)
 
     def end(self) -> None:
         """Take no more operations, and wait for those that have begun."""
         with self._changed:
-            self._ended = True
+            self._stage = _Stage.ENDED
             self._changed.wait_for(lambda: not self._active)
 
     def abandon(self) -> None:
-        """Take no more operations, nor those that still wait for others. Nothing comes of those that run."""
-        self._ended = self._abandoned = True
+        """Refuse new and waiting operations, without waiting.
 
-    def _refuse_if(self, over: bool) -> None:
-        if over:
+        What running ones still do is in no checkpoint.
+        """
+        self._stage = _Stage.ABANDONED
+
+    def _refuse_from(self, stage: _Stage) -> None:
+        if self._stage >= stage:
             raise InvalidStateError(f"batch {self._batch_id} has ended: use the state of the current callback")

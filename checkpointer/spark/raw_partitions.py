@@ -1,7 +1,7 @@
-"""Bytes written by the executors: a function runs for each partition, its task writes the artifact, the driver commits.
+"""Write partitions in the job's own format: its function runs on executors, and the driver commits.
 
-Only what a finished task returned reaches the manifest. Whatever failed, retried or speculative attempts wrote carries
-the checkpoint's id and another digest, or is the same object; nothing names it, and cleanup removes it.
+Only what a finished task returned reaches the manifest. What failed, retried or speculative task attempts wrote carries
+the checkpoint's id and another digest, or is the same object. No manifest names it, and cleanup removes it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +50,7 @@ Write = Callable[[int, Iterator[pa.RecordBatch]], Snapshot | Delta | None]
 
 
 def partitioning(operator: str, key: Sequence[str] | None, num_partitions: int | None) -> Json:
-    """Return what a manifest records of how rows are brought to their partitions; None where that is left to Spark."""
+    """Return what a manifest records about partitioning by a key; None without a key."""
     if (key is None) != (num_partitions is None):
         raise IllegalArgumentError(f"operator {operator!r}: key and num_partitions go together: both, or neither")
     if key is None:
@@ -68,7 +68,10 @@ def write_partitions(
     key: Sequence[str] | None,
     num_partitions: int | None,
 ) -> list[tuple[Artifact, str]]:
-    """Run `write` on the executors. Return the artifacts of the finished tasks, one a partition, and where each ran."""
+    """Run `write` on the executors.
+
+    Return the artifact of each partition, and where its task ran.
+    """
     object_paths.encode_name("operator", operator)
     check_frame(f"operator {operator!r}: write_partitions()", frame)
     if not callable(write):
@@ -76,8 +79,8 @@ def write_partitions(
             f"operator {operator!r}: write_partitions(): write={write!r:.80}: expected a function of a partition's "
             "number and its record batches, as in write(partition, batches)"
         )
-    # Sent as closures: Spark looks at the function's own signature, which a bound method hides.
-    task = _Task(TaskRoot.of(client, frame.sparkSession), checkpoint, operator, write)
+    # Lambdas: Spark looks at the signature of the function, which a bound method hides.
+    task = _PartitionTask(TaskRoot.of(client, frame.sparkSession), checkpoint, operator, write)
     if key is None:
         written = frame.mapInArrow(lambda batches: task.run_partition(batches), _RESULT)
     else:
@@ -87,7 +90,7 @@ def write_partitions(
                 f"operator {operator!r}: column {_PARTITION!r}: the name is taken, rename the column"
             )
         keyed = frame.withColumn(_PARTITION, F.pmod(F.hash(*key), F.lit(num_partitions)))
-        # By a column and never by task index: adaptive execution moves rows between tasks.
+        # By a column and never by the index of a task: adaptive execution moves rows between tasks.
         written = keyed.groupBy(_PARTITION).applyInArrow(lambda key, rows: task.run_group(key, rows), _RESULT)
     return _artifacts(operator, [(row["path"], row["size"], row["place"]) for row in written.collect()])
 
@@ -103,8 +106,8 @@ def _artifacts(operator: str, written: list[tuple[str, int, str]]) -> list[tuple
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """What is sent to the executors: the root and the user's function."""
+class _PartitionTask:
+    """The task that is sent to executors: the root and the user's function."""
 
     root: TaskRoot
     checkpoint: CheckpointId
@@ -129,8 +132,8 @@ class _Task:
                 f"partition {partition}: return Snapshot, Delta or None, not {type(result).__name__}"
             )
         artifact = self._save(client, partition, SNAPSHOT if isinstance(result, Snapshot) else DELTA, result.data)
-        told = {"path": [artifact.path], "size": [artifact.size], "place": [self.root.place]}
-        return pa.table(told, schema=_ARROW_RESULT)
+        row = {"path": [artifact.path], "size": [artifact.size], "place": [self.root.place]}
+        return pa.table(row, schema=_ARROW_RESULT)
 
     def _save(self, client: Checkpointer, partition: int, kind: Kind, data: bytes) -> Artifact:
         save = client.save_snapshot if kind == SNAPSHOT else client.save_delta

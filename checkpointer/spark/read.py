@@ -1,4 +1,4 @@
-"""Table state as DataFrames, from any session: the latest checkpoint, an older one, and what changed between two."""
+"""Read tables of live checkpoints, and the difference of two checkpoints, as DataFrames."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from pyspark_checkpointer.spark.dataframes import quote
 from pyspark_checkpointer.spark.interpreter import use_driver_python
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.storage import Fencing
-from pyspark_checkpointer.table.reader import Version
 from pyspark_checkpointer.table.types import is_wider, plain_type
+from pyspark_checkpointer.table.version import TableVersion
 
 Root = str | os.PathLike[str]
 
-KINDS = ("inserted", "updated", "deleted")
+DIFF_KINDS = ("inserted", "updated", "deleted")
 
 
 def read_state(
@@ -67,18 +67,19 @@ def diff(
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
 ) -> DataFrame:
-    """Return what changed in a table from checkpoint `a` to `b`, each in any form that `Checkpointer.restore` takes.
+    """Return what changed in a table from checkpoint `a` to checkpoint `b`.
 
-    One row for each key that was "inserted", "updated" or "deleted" (column `change`), with its key columns, and
-    structs `before` and `after` of the other columns, of which the one that does not apply is null. Where a key column
-    has one of these names, that column of the result has an underscore more: `change_`. Partitions that both
-    checkpoints share are not read.
+    Both may have any form that `Checkpointer.restore` takes. There is one row for each key that was "inserted",
+    "updated" or "deleted" (column `change`). It has the key columns, and the other columns as structs `before` and
+    `after`; `before` of an inserted row is null, and so is `after` of a deleted one. Where a key column has one of
+    these names, the column of the result gets an underscore: `change_`. Partitions that both checkpoints share are not
+    read.
     """
     check_session("diff", spark)
     use_driver_python(spark)
     client = Checkpointer(root, storage_options, fencing=fencing)
     for target in (a, b):
-        CheckpointSelector.parse(target)  # refuses None, which would be the last checkpoint
+        CheckpointSelector.parse(target)  # It refuses None, which would mean the last checkpoint.
     sides = [restore(client, target, None, None) for target in (a, b)]
     versions = [version_of(side, operator) for side in sides]
     old, new = versions
@@ -96,12 +97,12 @@ def diff(
 
 
 def _compare(old: DataFrame, new: DataFrame, key: list[str]) -> DataFrame:
-    """Join two tables in full and leave out the rows that are equal."""
+    """Return the rows of a full join of two tables that differ."""
     left, right = _side(old, key, "before"), _side(new, key, "after")
     same_key = [_key("before", name).eqNullSafe(_key("after", name)) for name in key]
     joined = left.join(right, same_key, "full")
     inserted, deleted = F.col("`before?`").isNull(), F.col("`after?`").isNull()
-    change = F.when(inserted, KINDS[0]).when(deleted, KINDS[2]).otherwise(KINDS[1])
+    change = F.when(inserted, DIFF_KINDS[0]).when(deleted, DIFF_KINDS[2]).otherwise(DIFF_KINDS[1])
     keys = [F.when(inserted, _key("after", n)).otherwise(_key("before", n)).alias(n) for n in key]
     sides = [F.col(name).alias(_free(name, key)) for name in ("before", "after") if name in joined.columns]
     found = joined.where(inserted | deleted | _differs(old, new, key))
@@ -114,7 +115,10 @@ def _key(side: str, name: str) -> Column:
 
 
 def _free(name: str, key: list[str]) -> str:
-    """Return the name, with as many underscores as set it apart from all key columns. Spark ignores case."""
+    """Return the name with as many underscores as make it differ from all key columns.
+
+    Spark ignores case.
+    """
     taken = {column.lower() for column in key}
     while name in taken:
         name += "_"
@@ -122,7 +126,7 @@ def _free(name: str, key: list[str]) -> str:
 
 
 def _side(frame: DataFrame, key: list[str], name: str) -> DataFrame:
-    """Key columns under names of their own, a mark that the row is there, and the other columns as a struct."""
+    """Return one side of the join: renamed keys, a mark that the row exists, other columns as a struct."""
     keys = [F.col(quote(column)).alias(f"{name}.{column}") for column in key]
     values = [F.col(quote(column)) for column in frame.columns if column not in key]
     whole = [F.struct(*values).alias(name)] if values else []
@@ -130,7 +134,10 @@ def _side(frame: DataFrame, key: list[str], name: str) -> DataFrame:
 
 
 def _differs(old: DataFrame, new: DataFrame, key: list[str]) -> Column:
-    """Return whether any other column differs; one that only one side has differs where it is not null."""
+    """Return whether any column but the key differs.
+
+    A column that one side lacks differs where it is not null.
+    """
     types: dict[str, list[DataType]] = {}
     for frame in (old, new):
         for field in frame.schema.fields:
@@ -145,19 +152,19 @@ def _differs(old: DataFrame, new: DataFrame, key: list[str]) -> Column:
         if _are_alike(kinds):
             sides = [_comparable(side, kinds[0]) for side in sides]
             differs = differs | ~sides[0].eqNullSafe(sides[1])
-        else:  # dropped, and added again with another type
+        else:  # The column was dropped, and added again with another type.
             differs = differs | sides[0].isNotNull() | sides[1].isNotNull()
     return differs
 
 
 def _are_alike(kinds: list[DataType]) -> bool:
-    """Return whether values of two columns can be compared: of the same type, or of one that was widened."""
+    """Return whether values of two types can be compared: the types are equal, or one was widened."""
     first, last = plain_type(kinds[0].jsonValue()), plain_type(kinds[-1].jsonValue())
     return first == last or is_wider(first, last) or is_wider(last, first)
 
 
 def _comparable(value: Column, kind: DataType) -> Column:
-    """Maps and variants, which Spark does not compare, as something that it does."""
+    """Return a value in a form that Spark can compare: maps and variants it cannot."""
     if isinstance(kind, VariantType):
         return F.struct(F.to_json(value), F.schema_of_variant(value))
     if isinstance(kind, ArrayType):
@@ -185,18 +192,18 @@ def _has_map(kind: DataType) -> bool:
 
 
 def restore(client: Checkpointer, id: CheckpointId | str | None, epoch: int | None, savepoint: str | None) -> Restored:  # noqa: A002
-    """A checkpoint, or an error that says that there is none."""
+    """Return a checkpoint as `Checkpointer.restore` does; raise `StoreNotFoundError` where there is none."""
     restored = client.restore(id, epoch=epoch, savepoint=savepoint)
     if restored is None or restored.manifest is None:
         raise StoreNotFoundError(f"{client.root}: no checkpoint was committed there")
     return restored
 
 
-def version_of(restored: Restored, operator: str) -> Version:
-    """Return a table of a checkpoint."""
+def version_of(restored: Restored, operator: str) -> TableVersion:
+    """Return the version of a table in a checkpoint; raise `OperatorNotFoundError` where it has none."""
     assert restored.manifest is not None
     found = restored.manifest.operators.get(operator)
     if found is None:
         names = ", ".join(sorted(restored.manifest.operators)) or "none"
         raise OperatorNotFoundError(f"operator {operator!r}: {restored.id} has {names}")
-    return Version.of(operator, found)
+    return TableVersion.of(operator, found)

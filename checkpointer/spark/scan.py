@@ -1,4 +1,4 @@
-"""Reading a table version on the executors: each task reads some of its partitions, verified and merged."""
+"""Read a version of a table on the executors: each task verifies and merges some partitions."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,27 +16,28 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_names
 from pyspark_checkpointer.spark.dataframes import keys_of, map_batches, rows_of, struct_of
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.table import wide
-from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table import large_rows
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import PARTITION
+from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import split
 
-TASK_BYTES = 32 << 20
+READ_TASK_BYTES = 32 << 20
 """Stored bytes that one task reads, unless one partition has more."""
 
-BATCH_ROWS = 65_536
-BATCH_BYTES = 64 << 20
-"""Rows, and bytes of them, that Spark is handed at once: it has no more than 2 GiB for a column of a batch."""
+MAX_BATCH_ROWS = 65_536
+MAX_BATCH_BYTES = 64 << 20
+"""Rows and bytes of a batch that is handed to Spark, which holds at most 2 GiB for a column of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Reads groups of partitions of one version; `checkpoint` is the one that keeps its objects alive."""
+    """Read groups of partitions of one version; `checkpoint` is the one that keeps its objects alive."""
 
     root: TaskRoot
     checkpoint: CheckpointId | None
-    version: Version
+    version: TableVersion
     groups: list[list[int]]
     columns: list[str] | None
 
@@ -47,15 +48,15 @@ class ReadTask:
 
     def read(self, group: int) -> Iterator[pa.RecordBatch]:
         session = self.root.open().session
-        reader = Reader(session.store, session.host, self.version.only(self.groups[group]), self.columns)
+        reader = TableReader(session.store, session.host, self.version.only(self.groups[group]), self.columns)
         for partition in self.groups[group]:
             yield from batches_of(session, self.checkpoint, reader, partition)
 
 
 def batches_of(
-    session: Session, checkpoint: CheckpointId | None, reader: Reader, partition: int
+    session: Session, checkpoint: CheckpointId | None, reader: TableReader, partition: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition as they are read and merged, a piece at a time, in batches that Spark can take."""
+    """Yield the rows of a partition, read and merged a piece at a time, in batches that Spark can take."""
     pieces = reader.pieces(partition)
     while (rows := run_sync(explaining(session, checkpoint, lambda: anext(pieces, None)))) is not None:
         yield from small_batches(rows)
@@ -63,7 +64,7 @@ def batches_of(
 
 def small_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     """Yield rows in batches that Spark can take."""
-    for part in wide.slices(rows, BATCH_ROWS, BATCH_BYTES):
+    for part in large_rows.slices(rows, MAX_BATCH_ROWS, MAX_BATCH_BYTES):
         yield from part.to_batches()
 
 
@@ -71,31 +72,35 @@ def scan(
     spark: SparkSession,
     client: Checkpointer,
     checkpoint: CheckpointId | None,
-    version: Version,
+    version: TableVersion,
     columns: Sequence[str] | None = None,
     partitions: Sequence[int] | None = None,
 ) -> DataFrame:
-    """Return the rows of a version, or of some of its partitions, as a DataFrame that stays what it is now."""
+    """Return the rows of a version, or of some of its partitions, as a DataFrame pinned to that version."""
     shown = _shown(version, columns)
     read = version if partitions is None else version.only(partitions)
-    groups = spread(read.sizes(), spark.sparkContext.defaultParallelism)
+    groups = group_by_bytes(read.sizes(), spark.sparkContext.defaultParallelism)
     task = ReadTask(TaskRoot.of(client, spark), checkpoint, version, groups, None if columns is None else list(columns))
-    return each(spark, len(groups)).mapInArrow(lambda batches: task.run(batches), shown)
+    # A lambda: Spark looks at the signature of the function, which a bound method hides.
+    return task_numbers(spark, len(groups)).mapInArrow(lambda batches: task.run(batches), shown)
 
 
-def each(spark: SparkSession, tasks: int) -> DataFrame:
-    """Return one row for each of some tasks: its number."""
+def task_numbers(spark: SparkSession, tasks: int) -> DataFrame:
+    """Return the numbers of some tasks as rows, one row in each partition of the DataFrame."""
     return spark.range(0, tasks, 1, max(tasks, 1))
 
 
-def spread(sizes: Mapping[int, int], tasks: int) -> list[list[int]]:
-    """Partitions in order, in groups of about the same bytes: one for each of so many tasks, and more of them where a
-    task would read more than about `TASK_BYTES`."""
+def group_by_bytes(sizes: Mapping[int, int], tasks: int) -> list[list[int]]:
+    """Group partitions, in order, so that each group has about the same bytes.
+
+    There are as many groups as `tasks`, and more where a task would read more than about `READ_TASK_BYTES`.
+    """
     weights = {partition: max(sizes[partition], 1) for partition in sorted(sizes)}
     total, before = sum(weights.values()), 0
-    count = max(min(tasks, len(weights)), math.ceil(total / TASK_BYTES))
+    count = max(min(tasks, len(weights)), math.ceil(total / READ_TASK_BYTES))
     groups: dict[int, list[int]] = {}
     for partition, weight in weights.items():
+        # The group of a partition is the one in which the middle of its bytes lies.
         groups.setdefault(count * (2 * before + weight) // (2 * total), []).append(partition)
         before += weight
     return list(groups.values())
@@ -105,11 +110,14 @@ def lookup(
     spark: SparkSession,
     client: Checkpointer,
     checkpoint: CheckpointId | None,
-    version: Version,
+    version: TableVersion,
     keys: DataFrame,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Return the rows with these keys. The keys are brought to the partitions they belong to, and read there."""
+    """Return the rows with these keys.
+
+    A shuffle brings each key to a task, with the others of its partition.
+    """
     schema, shown = version.schema, _shown(version, columns)
     wanted = rows_of(keys_of(version.name, keys, schema), schema, version.partitions).distinct()
     task = LookupTask(TaskRoot.of(client, spark), checkpoint, version, None if columns is None else list(columns))
@@ -118,14 +126,15 @@ def lookup(
 
 @dataclass(frozen=True, slots=True)
 class LookupTask:
-    """Reads the rows of given keys; each key comes with its partition."""
+    """Read the rows of given keys; each key comes with its partition."""
 
     root: TaskRoot
     checkpoint: CheckpointId | None
-    version: Version
+    version: TableVersion
     columns: list[str] | None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # All keys of a task are sought together, so that an object that partitions share is fetched once.
         found = [batch for batch in batches if batch.num_rows]
         if not found:
             return
@@ -134,18 +143,18 @@ class LookupTask:
         version = self.version.only(rows[PARTITION].unique().to_pylist())
         key = self.version.schema.key
         sought = rows.select(key).cast(pa.schema([self.version.schema.arrow().field(name) for name in key]))
-        reader = Reader(session.store, session.host, version, self.columns, sought)
+        reader = TableReader(session.store, session.host, version, self.columns, sought)
         for partition, part in split(sought.append_column(PARTITION, rows[PARTITION])):
             keys = part.select(key)
             matched = run_sync(explaining(session, self.checkpoint, lambda p=partition, k=keys: reader.rows(p, k)))  # type: ignore[misc]
             yield from small_batches(matched)
 
 
-def _shown(version: Version, columns: Sequence[str] | None) -> StructType:
+def _shown(version: TableVersion, columns: Sequence[str] | None) -> StructType:
     """Return the schema of what is read: all columns, or those asked for in the order asked for."""
     if columns is not None:
         check_names(f"table {version.name!r}: columns", columns)
     return struct_of(version.schema.choose(version.name, columns))
 
 
-__all__ = ["LookupTask", "ReadTask", "each", "lookup", "scan", "spread"]
+__all__ = ["LookupTask", "ReadTask", "group_by_bytes", "lookup", "scan", "task_numbers"]

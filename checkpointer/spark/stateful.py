@@ -1,7 +1,8 @@
-"""`@stateful(root)`: a foreachBatch function whose state survives.
+"""The decorator `@stateful(root)` for foreachBatch functions, whose state survives restarts.
 
-For every batch: find out which query, run and batch this is; compare that with the last checkpoint; skip what is
-committed already, refuse what does not belong together, run the callback otherwise; commit before returning to Spark.
+For every batch: identify the query, the run and the batch; compare them with the last checkpoint; skip a batch that is
+committed already, refuse one that does not belong to this state, else run the callback; commit before returning to
+Spark.
 """
 
 import functools
@@ -20,21 +21,23 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
-from pyspark_checkpointer.spark.batch_offsets import QueryProgress
+from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
+from pyspark_checkpointer.spark.batch_offsets import QueryOffsets
 from pyspark_checkpointer.spark.cleaner import Cleaner
 from pyspark_checkpointer.spark.failure import describe
-from pyspark_checkpointer.spark.state import Callback, QueryRun, State
-from pyspark_checkpointer.spark.task_client import prove_tasks
+from pyspark_checkpointer.spark.query_run import QueryRun
+from pyspark_checkpointer.spark.state import Callback, State
+from pyspark_checkpointer.spark.task_client import check_tasks
 from pyspark_checkpointer.storage import Fencing
 
 logger = logging.getLogger("pyspark_checkpointer")
 
 OnReset = Literal["error", "continue"]
 
-_owners: dict[str, str] = {}
-"""The query that last used each root in this process, by root."""
+_root_owners: dict[str, str] = {}
+"""The id of the query that last used each root in this process, by root."""
 
-_owners_lock = threading.Lock()
+_root_owners_lock = threading.Lock()
 
 
 def stateful(
@@ -54,12 +57,12 @@ def stateful(
         root: Where the state lives, one root for each query. See `Checkpointer`.
         storage_options: What s3fs, adlfs or another fsspec file system takes.
         on_reset: What to do when Spark's progress and the state do not belong together: "error" refuses; "continue"
-            lets the first batch of a run begin a new line of batch ids on the old state. Take it out again after that.
+            lets the first batch of a run begin new batch ids on the old state. Remove the option again after that.
         fencing: See `Checkpointer`.
         max_chain: See `Checkpointer`.
-        retention: What to keep of the history. Without it everything is kept, until a cleanup job says otherwise.
-        clean_every: With `retention`, clean up after every so many commits. That runs beside the next batches; what
-            goes wrong with it is logged, and does not fail the job.
+        retention: What to keep of the history. Without it everything is kept until another cleanup deletes it.
+        clean_every: With `retention`, the number of commits between cleanups. A cleanup runs beside the next batches;
+            its errors are logged, and do not fail the job.
         metrics: See `Checkpointer`. Called on the driver.
     """
     if callable(root) and not isinstance(root, str | os.PathLike):
@@ -79,7 +82,7 @@ def stateful(
 
 
 class StatefulSink:
-    """What `stateful` makes of a function: callable by foreachBatch, and the checkpointer of its root."""
+    """A decorated function: callable by foreachBatch, with the `checkpointer` of its root."""
 
     def __init__(self, client: Checkpointer, callback: Callback, on_reset: OnReset, cleaner: Cleaner | None) -> None:
         if not callable(callback):
@@ -91,71 +94,81 @@ class StatefulSink:
         self._callback = callback
         self._on_reset = on_reset
         self._cleaner = cleaner
-        self._lines: dict[str, QueryRun] = {}
+        self._runs: dict[str, QueryRun] = {}
+        """The one run that goes on, by its id; empty before the first batch and after a failed one."""
         functools.update_wrapper(self, callback)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         try:
-            self._run(batch, batch_id)
+            self._run_batch(batch, batch_id)
         except Exception as error:
-            # Spark wraps what is raised in many lines and ends with its plan: this line is what a person looks for.
+            # Spark wraps the error in many lines and ends with its plan. This one line is what a person looks for.
             logger.error("%s: batch %s failed: %s", self.checkpointer.root, batch_id, describe(error))
             raise
 
-    def _run(self, batch: DataFrame, batch_id: int) -> None:
+    def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """Run the callback for a batch and commit, or skip the batch where it is committed already."""
         job = identify(batch, batch_id)
-        _claim(self.checkpointer.root, batch, job.query_id)
-        line = self._lines.get(job.run_id) or self._restore(batch, job)
-        job = line.progress.of(job, line.last if line.begun else None)
-        if self._is_repeated(line, job):
+        _claim_root(self.checkpointer.root, batch, job.query_id)
+        run = self._runs.get(job.run_id) or self._begin_run(batch, job)
+        job = run.offsets.add_to(job, run.last_job if run.has_committed else None)
+        if self._is_repeated(run, job):
             logger.info("%s: batch %d is committed already, skipped", self.checkpointer.root, batch_id)
             drain(batch)
             return
-        state = None
+        attempt = None
         try:
-            line.wake()
-            state = State(batch.sparkSession, line, job, line.client._begin(batch_id, job))
-            self._callback(batch, batch_id, state)
-            state._commit()
+            run.allow_changes()
+            attempt = BatchAttempt(run, job, run.client._begin(batch_id, job))
+            self._callback(batch, batch_id, State(batch.sparkSession, attempt))
+            attempt.commit()
         except BaseException:
-            self._lines.pop(job.run_id, None)  # the next call begins with what is committed
-            line.end()
-            if state is not None:
-                state._abort()
+            # The maps of this run may hold what was not committed, so the next call begins a run with what is.
+            self._runs.pop(job.run_id, None)
+            run.end()
+            if attempt is not None:
+                attempt.abort()
             raise
         if self._cleaner is not None:
-            self._cleaner.after(state.id)
+            self._cleaner.after(attempt.checkpoint.id)
 
-    def _restore(self, batch: DataFrame, job: Job) -> QueryRun:
-        """A client of its own for each run: whoever ran before, in this process too, is fenced by its first commit."""
+    def _begin_run(self, batch: DataFrame, job: Job) -> QueryRun:
+        """Restore the last checkpoint for a new run of the query, and end the run before it.
+
+        Each run has a client of its own. Its first commit fences the run before, also one of this process.
+        """
         refuse_temporary(batch, job.query_id)
         client = self.checkpointer.copy()
-        line = QueryRun(client, client.restore(), QueryProgress(batch.sparkSession, job.query_id))
-        prove_tasks(client, batch.sparkSession, line.restored)
-        for before in self._lines.values():
+        run = QueryRun(client, client.restore(), QueryOffsets(batch.sparkSession, job.query_id))
+        check_tasks(client, batch.sparkSession, run.restored)
+        for before in self._runs.values():
             before.end()
-        self._lines = {job.run_id: line}
-        return line
+        self._runs = {job.run_id: run}
+        return run
 
-    def _is_repeated(self, line: QueryRun, job: Job) -> bool:
-        """Whether the state has this batch already; refused where it is not one that the state can go on with."""
+    def _is_repeated(self, run: QueryRun, job: Job) -> bool:
+        """Return whether the state has this batch already.
+
+        Raises `BatchResetError` or `BatchGapError` where the batch does not follow the state.
+        """
         try:
-            repeated = self._step(line, job) == "repeated"
+            repeated = self._step(run, job) == "repeated"
         except (BatchResetError, BatchGapError):
-            if self._on_reset == "continue" and not line.begun:
+            # Only the first batch of a run may begin anew: later ones have to follow what this run committed.
+            if self._on_reset == "continue" and not run.has_committed:
                 return False
             raise
-        if not line.begun:
-            at = line.last.batch_id if line.last else "none"
+        if not run.has_committed:
+            at = run.last_job.batch_id if run.last_job else "none"
             logger.info("%s: its state is at batch %s, Spark begins batch %d", self.checkpointer.root, at, job.batch_id)
         return repeated
 
-    def _step(self, line: QueryRun, job: Job) -> Step:
+    def _step(self, run: QueryRun, job: Job) -> Step:
         """Return how a batch follows the state."""
         root = self.checkpointer.root
-        if line.last is not None:
-            return compare(root, line.last, job)
-        if line.restored is not None:
+        if run.last_job is not None:
+            return compare(root, run.last_job, job)
+        if run.restored is not None:
             raise BatchResetError(f"{root}: its state was not written by a streaming query; {RESET_ADVICE}")
         if job.batch_id > 0:
             raise BatchGapError(
@@ -165,15 +178,15 @@ class StatefulSink:
         return "next"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_lines": {}}
+        return self.__dict__ | {"_runs": {}}
 
 
-def _claim(root: str, batch: DataFrame, query_id: str) -> None:
+def _claim_root(root: str, batch: DataFrame, query_id: str) -> None:
     """Refuse a second query on a root that another active query of this process uses."""
-    with _owners_lock:
-        owner = _owners.get(root)
+    with _root_owners_lock:
+        owner = _root_owners.get(root)
         if owner is not None and owner != query_id and find_query(batch.sparkSession, owner) is not None:
             raise InvalidStateError(
                 f"{root}: query {owner} of this process uses it, query {query_id} cannot: give each query its own root"
             )
-        _owners[root] = query_id
+        _root_owners[root] = query_id

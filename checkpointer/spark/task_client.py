@@ -1,4 +1,4 @@
-"""What every task of ours needs on an executor: a client of the root, and proof that the root is the same one."""
+"""Give tasks a client of the root, and check that driver and executors share the root."""
 
 import functools
 import logging
@@ -15,7 +15,7 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import codecs
-from pyspark_checkpointer.spark.interpreter import settle_interpreter, use_driver_python
+from pyspark_checkpointer.spark.interpreter import ensure_interpreter, use_driver_python
 from pyspark_checkpointer.storage import parse
 from pyspark_checkpointer.storage.registry import Reach
 
@@ -31,13 +31,16 @@ class TaskRoot:
 
     @classmethod
     def of(cls, client: Checkpointer, spark: SparkSession) -> "TaskRoot":
-        """Refuses a root that executors do not share with the driver."""
+        """Return the root for tasks of this session.
+
+        Raises `InvalidStateError` where executors do not share the root with the driver, or lack packages.
+        """
         _refuse_foreign_executors(client, spark)
-        settle_interpreter(spark, client.root)
+        ensure_interpreter(spark, client.root)
         return cls(pickle.dumps(client), socket.gethostname())
 
     def open(self) -> Checkpointer:
-        """The client of this Python worker, kept for its next tasks."""
+        """Return the client of this Python worker, which is kept for its next tasks."""
         client = _client(self.client, os.getpid())
         if parse(client.root).kind.reach is Reach.MACHINE and socket.gethostname() != self.driver_host:
             raise InvalidStateError(f"{client.root}: a folder of {self.driver_host}, this task runs elsewhere")
@@ -45,7 +48,7 @@ class TaskRoot:
 
     @property
     def place(self) -> str:
-        """The place where this task writes."""
+        """Return the place where this task writes, as the driver compares it with its own."""
         return this_place(self.open().root)
 
 
@@ -56,18 +59,19 @@ def _client(pickled: bytes, pid: int) -> Checkpointer:
     return client
 
 
-def prove_tasks(client: Checkpointer, spark: SparkSession, restored: Restored | None) -> None:
-    """Prove that tasks can work for tables, before a callback does what cannot be undone.
+def check_tasks(client: Checkpointer, spark: SparkSession, restored: Restored | None) -> None:
+    """Check that tasks have the packages that tables need, before a callback runs.
 
-    Where the state has maps alone, a job may never need tasks: what they lack is logged, and the first table refused.
+    A job whose state has maps alone may never need tasks. Then what they lack is only logged, and the first table is
+    refused.
     """
     use_driver_python(spark)
     try:
         _refuse_foreign_executors(client, spark)
-    except InvalidStateError:  # no table can be used on this root: the first one says so
+    except InvalidStateError:  # The first table on this root raises the same error.
         return
     try:
-        settle_interpreter(spark, client.root)
+        ensure_interpreter(spark, client.root)
     except InvalidStateError as error:
         if not _has_maps_alone(restored):
             raise
@@ -80,7 +84,7 @@ def _has_maps_alone(restored: Restored | None) -> bool:
 
 
 def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None:
-    """A folder is one machine's: what executors elsewhere write there, the driver would never see."""
+    """Raise `InvalidStateError` where executors write to memory or a folder that the driver cannot see."""
     if parse(client.root).kind.reach is Reach.PROCESS:
         raise InvalidStateError(f"{client.root}: is in the driver's memory, which executors do not share: use a folder")
     hosts = executor_hosts(spark) if parse(client.root).kind.reach is Reach.MACHINE else set()
@@ -97,7 +101,7 @@ def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None
 
 
 def executor_hosts(spark: SparkSession) -> set[str]:
-    """Return the machines that the session's executors run on; none where the driver runs the tasks itself."""
+    """Return the hosts of the session's executors; none where the driver runs the tasks itself."""
     context: Any = spark.sparkContext
     if context._jsc.sc().isLocal():
         return set()

@@ -1,7 +1,7 @@
-"""What tasks write for a table: changes of a batch, and shorter chains. Each task tells the driver what it wrote.
+"""The tasks that write a table on executors: changes of a batch, and shorter chains.
 
-Only what a finished task told reaches the manifest. Whatever failed, repeated or speculative attempts wrote carries the
-attempt's id and its own digest; nothing names it, and cleanup removes it.
+Only what a finished task returned to the driver reaches the manifest. Objects of failed, repeated or speculative task
+attempts carry the checkpoint's id and another digest; no manifest names them, and cleanup removes them.
 """
 
 import pickle
@@ -20,18 +20,23 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.table import kept, merge, wide
+from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
 from pyspark_checkpointer.table.hashing import check_partitions
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
-from pyspark_checkpointer.table.writer import Writer, rewrite, split
+from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.writer import TableWriter, rewrite, split
 
-RESULT = StructType([StructField("written", BinaryType())])
+OUTPUT_SCHEMA = StructType([StructField("written", BinaryType())])
 
 
 @dataclass(slots=True)
-class Written:
-    """What one task wrote; `rows` are few enough for the driver to write, `refused` is why nothing was."""
+class TaskOutput:
+    """What one task returns to the driver.
+
+    A task wrote `snapshots` and `deltas`, by partition, or the rewritten `chains`. It leaves `rows` to the driver where
+    these are few (as an Arrow stream). `refused` says why the task wrote nothing. `place` is where it wrote.
+    """
 
     snapshots: dict[int, Artifact] = field(default_factory=dict)
     deltas: dict[int, Artifact] = field(default_factory=dict)
@@ -41,30 +46,31 @@ class Written:
     place: str = ""
 
     def first(self, owner: CheckpointId) -> Artifact | None:
-        """Return one of the artifacts that this task wrote itself; None where it wrote none."""
-        chains = (*self.snapshots.values(), *self.deltas.values(), *chain.from_iterable(self.chains.values()))
+        """Return an artifact that this task wrote itself, or None: a rewritten chain has older artifacts too."""
+        artifacts = (*self.snapshots.values(), *self.deltas.values(), *chain.from_iterable(self.chains.values()))
         return next(
-            (found for found in chains if found.length and object_paths.parse_artifact(found.path).id == owner), None
+            (found for found in artifacts if found.length and object_paths.parse_artifact(found.path).id == owner), None
         )
 
     def dump(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"written": pa.array([pickle.dumps(self)], pa.binary())})
 
     @staticmethod
-    def load(data: bytes) -> "Written":
-        found: Written = pickle.loads(data)  # noqa: S301  # made by a task of this same job
+    def load(data: bytes) -> "TaskOutput":
+        found: TaskOutput = pickle.loads(data)  # noqa: S301  # made by a task of this same job
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Writes the changes of a batch. `whole`: tasks have all the rows of their partitions, with nothing below them.
+    """Write the changes of a batch.
 
-    Columns of the schema that the rows do not have are kept: the rows say so, unless there is nothing below them.
+    `whole`: the tasks have all rows of their partitions, and nothing is below them. Else columns of the schema that the
+    rows do not have keep their values, and the changes say so in column `__kept`.
 
-    How many tasks there are is known when they have run, but task k knows of k others: it hands at most
-    `inline / (k + 1)` bytes to the driver, so that what is below `inline` in all and evenly spread is never written by
-    tasks. The most that the driver gets from 1,000 tasks is 7.5 times `inline`.
+    Task k hands at most `inline / (k + 1)` bytes of rows to the driver and writes more itself. A task does not know how
+    many tasks there are, but task k knows of k others. So evenly spread changes of fewer than `inline` bytes in all are
+    never written by tasks, and from 1,000 tasks the driver gets at most 7.5 times `inline`.
     """
 
     root: TaskRoot
@@ -79,46 +85,48 @@ class WriteTask:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [batch for batch in batches if batch.num_rows]
         if found:
-            yield _tell(partial(self._write_all, pa.Table.from_batches(found)))
+            yield _run_task(partial(self._write_all, pa.Table.from_batches(found)))
 
-    def _write_all(self, given: pa.Table) -> Written:
-        with wide.explaining(self.table):
+    def _write_all(self, given: pa.Table) -> TaskOutput:
+        with large_rows.explain_arrow_errors(self.table):
             return self._write(given)
 
-    def _write(self, given: pa.Table) -> Written:
+    def _write(self, given: pa.Table) -> TaskOutput:
+        """Consolidate and sort the rows. Write them, or leave them to the driver where they are few."""
         rows = self._changes(given)
         if self.schema.combines or self.change != MERGE:
-            rows = merge.in_order(merge.consolidate(rows, self.schema, self.table), self.schema.key)
+            rows = row_order.in_order(merge.consolidate(rows, self.schema, self.table), self.schema.key)
         else:
-            rows = merge.in_order(rows, self.schema.key)
-            merge.check_unique(rows, self.schema, self.table)
+            rows = row_order.in_order(rows, self.schema.key)
+            # Rows that replace each other have no order in a batch: nothing says which row of a key is the newer one.
+            row_order.check_unique(rows, self.schema, self.table)
         check_partitions(rows, self.schema, self.partitions, self.table)
         context = TaskContext.get()
         assert context is not None
         if rows.nbytes <= self.inline // (context.partitionId() + 1):
-            return Written(rows=_stream(rows))
+            return TaskOutput(rows=_stream(rows))
         session = self.root.open().session
-        writer = Writer(session.store, session.host, self.owner, self.table, self.schema)
-        written, small = Written(place=self.root.place), [rows]
+        writer = TableWriter(session.store, session.host, self.owner, self.table, self.schema)
+        output, small = TaskOutput(place=self.root.place), [rows]
         if self.whole:
             small = []
             for partition, part in split(rows):
                 if not is_small(part.num_rows, part.nbytes):
-                    written.snapshots[partition] = run_sync(writer.snapshot(partition, part))
+                    output.snapshots[partition] = run_sync(writer.snapshot(partition, part))
                 else:
                     small.append(part)
         if small:
-            written.deltas = run_sync(writer.pack(pa.concat_tables(small)))
-        return written
+            output.deltas = run_sync(writer.pack(pa.concat_tables(small)))
+        return output
 
     def _changes(self, given: pa.Table) -> pa.Table:
-        """Return the rows in the columns of a delta, with nulls in those that they do not have."""
+        """Return the rows as changes, with nulls in the columns that they do not have."""
         columns = {name: given[name] for name in given.column_names}
         columns[CHANGE] = pa.repeat(pa.scalar(self.change, pa.int8()), given.num_rows)
         absent = [c.id for c in self.schema.values if c.role == "last" and c.name not in columns]
         keeps = bool(absent) and self.change == MERGE and not self.whole
         if keeps:
-            columns[KEPT] = pa.repeat(pa.scalar(kept.text_of(absent), pa.string()), given.num_rows)
+            columns[KEPT] = pa.repeat(pa.scalar(kept_columns.text_of(absent), pa.string()), given.num_rows)
         stored = self.schema.arrow_delta(kept=keeps)
         arrays = [
             columns[name].cast(kind) if name in columns else pa.nulls(given.num_rows, kind)
@@ -129,33 +137,36 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class CompactTask:
-    """Shortens the chains of groups of partitions; `keep` says how many artifacts of each stay."""
+    """Shorten the chains of groups of partitions; `keep` says how many artifacts of each stay."""
 
     root: TaskRoot
     owner: CheckpointId
-    version: Version
+    version: TableVersion
     groups: list[list[int]]
     keep: dict[int, int]
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for group in batch.column(0).to_pylist():
-                yield _tell(partial(self._compact, self.groups[group]))
+                yield _run_task(partial(self._compact, self.groups[group]))
 
-    def _compact(self, partitions: list[int]) -> Written:
+    def _compact(self, partitions: list[int]) -> TaskOutput:
         session, version = self.root.open().session, self.version.only(partitions)
-        reader = Reader(session.store, session.host, version)
-        writer = Writer(session.store, session.host, self.owner, version.name, version.schema)
+        reader = TableReader(session.store, session.host, version)
+        writer = TableWriter(session.store, session.host, self.owner, version.name, version.schema)
         keep = {partition: self.keep[partition] for partition in partitions}
-        return Written(chains=run_sync(rewrite(reader, writer, version.chains, keep)), place=self.root.place)
+        return TaskOutput(chains=run_sync(rewrite(reader, writer, version.chains, keep)), place=self.root.place)
 
 
-def _tell(work: Callable[[], Written]) -> pa.RecordBatch:
-    """Return what a task wrote, or why it may not: no failure of the task, as another attempt would end alike."""
+def _run_task(work: Callable[[], TaskOutput]) -> pa.RecordBatch:
+    """Return what a task wrote, or the error that refused it.
+
+    Such an error does not fail the task: Spark would run the task again, and it would be refused again.
+    """
     try:
         return work().dump()
     except (IllegalArgumentError, InvalidStateError) as error:
-        return Written(refused=type(error)(str(error))).dump()
+        return TaskOutput(refused=type(error)(str(error))).dump()
 
 
 def _stream(rows: pa.Table) -> bytes:

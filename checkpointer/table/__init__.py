@@ -1,4 +1,4 @@
-"""Table state as Arrow: schemas, merging, Parquet. Needs pyarrow; knows nothing of Spark's runtime."""
+"""Tables in Arrow: schemas, merging, Parquet. Needs pyarrow, and works without Spark."""
 
 try:
     import numpy

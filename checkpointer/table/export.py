@@ -1,10 +1,10 @@
-"""Writing the tables and maps of one checkpoint as plain Parquet files, for those who read without this library.
+"""Export the tables and maps of one checkpoint as plain Parquet files.
 
-    TARGET/<operator>/part-00000.parquet …    the rows of one partition each, merged; of a map `key` and `value`
-    TARGET/_checkpoint.json                   which checkpoint it is, and what is in it; written last
+    TARGET/<operator>/part-00000.parquet …    the merged rows of one partition each; of a map columns `key` and `value`
+    TARGET/_checkpoint.json                   which checkpoint it is, and what was written; written last
 
-The objects of a store itself are no table: they hold old rows, changes and deletions of many checkpoints. Here every
-row stands once, so that a glob over a folder is the table.
+The objects of a store hold old rows, changes and deletions of many checkpoints. Here every row stands once, so that all
+files of a folder together are the table.
 """
 
 import json
@@ -28,12 +28,12 @@ from pyspark_checkpointer.table.parquet_file import PlainRows, open_writer
 
 logger = logging.getLogger("pyspark_checkpointer")
 
-MARKER = "_checkpoint.json"
+EXPORT_MARKER = "_checkpoint.json"
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedOperator:
-    """A table or map as files."""
+    """The files of a table or map that was exported."""
 
     name: str
     kind: Kind
@@ -44,14 +44,14 @@ class ExportedOperator:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written."""
+    """The result of an export: the checkpoint and the files of each operator."""
 
     id: CheckpointId
     epoch: int | None
     target: str
     operators: tuple[ExportedOperator, ...]
     left_out: tuple[str, ...]
-    """Operators of a job's own bytes, which are no table."""
+    """Operators that hold bytes of the job's own, which are not a table."""
 
 
 async def export_parquet(
@@ -61,7 +61,10 @@ async def export_parquet(
     operators: Collection[str] | None,
     progress: Progress | None,
 ) -> Exported:
-    """Write a live checkpoint to an empty folder, one partition in memory at a time. Closes the target."""
+    """Write a live checkpoint to an empty folder, and close the target.
+
+    One partition is in memory at a time.
+    """
     try:
         return await _export(session, what, target, operators, progress)
     finally:
@@ -75,6 +78,8 @@ async def _export(
     operators: Collection[str] | None,
     progress: Progress | None,
 ) -> Exported:
+    # The list of operators comes from one checkpoint, and cleanup does not delete live objects. The marker comes last:
+    # a folder without it is not a whole export.
     ref, manifest = await read_consistent(session.store, lambda head: read_live(session, head, what))
     reader = CheckpointReader(session, manifest, None)
     wanted = _choose(reader, operators)
@@ -94,7 +99,7 @@ async def _export(
         written.append(ExportedOperator(name, kind, folder, rows, files))
     left = tuple(sorted(manifest.operators.keys() - wanted.keys())) if operators is None else ()
     made = Exported(ref.id, manifest.epoch, target.url, tuple(written), left)
-    await _put(target, MARKER, json.dumps(asdict(made) | {"id": str(ref.id)}, indent=2).encode())
+    await _put(target, EXPORT_MARKER, json.dumps(asdict(made) | {"id": str(ref.id)}, indent=2).encode())
     logger.info("%s: wrote %s as Parquet to %s", session.store.url, ref.id, target.url)
     return made
 
@@ -107,7 +112,7 @@ async def _put(target: Store, path: str, data: bytes) -> None:
 
 
 def _choose(reader: CheckpointReader, operators: Collection[str] | None) -> dict[str, Kind]:
-    """Return what to write: all that can be, or what was asked for."""
+    """Return the operators to write, with their kinds: all tables and maps, or those asked for."""
     known = reader.manifest.operators if reader.manifest else {}
     names = sorted(known) if operators is None else list(dict.fromkeys(operators))
     kinds = {name: kind_of(reader.operator(name)) for name in names}
@@ -120,7 +125,10 @@ def _choose(reader: CheckpointReader, operators: Collection[str] | None) -> dict
 
 
 async def _partitions(reader: CheckpointReader, name: str, kind: Kind) -> AsyncIterator[tuple[int, pa.Table]]:
-    """Yield the rows of each partition that has some; of an empty operator one table without rows."""
+    """Yield each partition that has rows, with its rows.
+
+    An empty operator yields one table without rows.
+    """
     numbers = sorted(reader.operator(name).chains)
     rows = PlainRows(reader, name, kind, numbers)
     empty, some = None, False

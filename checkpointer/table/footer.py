@@ -1,8 +1,8 @@
-"""Whether what a Parquet file says of its column chunks may be looked at.
+"""Check the footer of a Parquet file before Arrow reads the statistics in it.
 
-Arrow checks much of it only when it is asked for a chunk's statistics, and then ends the process where it should raise.
-So the same is checked here before: sizes, types, and nothing that our files do not have. The footer is a struct in
-Thrift's compact protocol; fields have the numbers of Parquet's own definition.
+Arrow checks much of a footer only when it is asked for the statistics of a chunk, and then aborts the process instead
+of raising. So the same is checked here before: sizes, types, and that nothing is there that our files do not have. The
+footer is a struct in Thrift's compact protocol; its fields have the numbers of Parquet's own definition.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _BOUNDS = (1, 2, 5, 6)
 _UNENCODED, _REPETITIONS, _DEFINITIONS = 1, 2, 3
 
 _Shape: TypeAlias = "Mapping[int, _Shape] | Sequence[_Shape] | int | None"
-"""A struct by its fields, a list of what its one item says, a type, or None for anything."""
+"""An expected type: a struct as its fields, a list as a list of its item type, an atomic type, or None for any."""
 
 _COLUMN: _Shape = {
     _TYPE: _I32,
@@ -40,33 +40,36 @@ _FOOTER: Mapping[int, _Shape] = {
     5: [{}],  # keys and values
     7: [{}],  # orders of columns
 }
-"""All that is looked at here, and every list: Arrow reads a list as what it should be, whatever it says that it is."""
+"""All fields that are read here, and every list: Arrow reads the items of a list as the type they should have, whatever
+type the list declares."""
 
 _TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
-_DEEPEST = 16
-"""Structs and lists, one inside the other: a footer has some seven."""
+_MAX_NESTING = 16
+"""Levels of structs and lists, one inside the other. A sound footer has about seven."""
 
-
-_MOST_ROWS = 1 << 20
-"""Rows of a row group at most; files of ours have far fewer. Arrow takes memory for as many as a group says it has,
-before it reads any of them."""
+_MAX_ROW_GROUP_ROWS = 1 << 20
+"""Rows of a row group at most; our files have far fewer. Arrow allocates memory for the declared number of rows before
+it reads any of them."""
 
 
 def check_rows(metadata: Any) -> None:
-    """Raise `ValueError` unless the row groups have as many rows as the file says, and none too many to read."""
+    """Raise `ValueError` for a row group of too many rows, or where the total is not what the file declares."""
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    if any(not 0 <= count <= _MOST_ROWS for count in rows):
-        raise ValueError(f"a row group of {max(rows, key=abs)} rows, where {_MOST_ROWS} are the most")
+    if any(not 0 <= count <= _MAX_ROW_GROUP_ROWS for count in rows):
+        raise ValueError(f"a row group of {max(rows, key=abs)} rows, where {_MAX_ROW_GROUP_ROWS} are the most")
     if sum(rows) != metadata.num_rows:
         raise ValueError(f"row groups of {sum(rows)} rows in a file that says it has {metadata.num_rows}")
 
 
 def check_footer(data: bytes, schema: Any) -> None:
-    """Raise `ValueError` unless the footer at the end of `data` is sound; `schema` is Arrow's reading of it."""
+    """Raise `ValueError` unless the footer at the end of `data` is sound.
+
+    `schema` is what Arrow read of it.
+    """
     length = int.from_bytes(data[-8:-4], "little")
-    footer = _Compact(data[-8 - length : -8]).struct(_FOOTER, 0)
+    footer = _CompactReader(data[-8 - length : -8]).struct(_FOOTER, 0)
     columns = [schema.column(index) for index in range(len(schema))]
     for group in footer.get(_ROW_GROUPS, []):
         for chunk, column in zip(group[_CHUNKS], columns, strict=True):
@@ -103,10 +106,12 @@ def _check_type(kind: int, shape: _Shape) -> None:
         raise ValueError(f"a footer with a value of type {kind} in the place of one of type {wanted}")
 
 
-class _Compact:
-    """Reads Thrift's compact protocol: structs as dicts by the numbers of their fields, lists as lists.
+class _CompactReader:
+    """A reader of Thrift's compact protocol.
 
-    What has a place in the shape has to be of its type; the rest may be anything.
+    A struct is a dict by field number, a list is a list.
+
+    Values that the shape describes have to be of that type; others may be of any type.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -114,7 +119,7 @@ class _Compact:
         self._at = 0
 
     def struct(self, shape: Mapping[int, _Shape], depth: int) -> dict[int, Any]:
-        if depth > _DEEPEST:
+        if depth > _MAX_NESTING:
             raise ValueError("a footer with too many levels")
         fields: dict[int, Any] = {}
         number = 0
@@ -148,7 +153,7 @@ class _Compact:
         header = self._byte()
         kind, size = header & 15, header >> 4
         size = self._varint() if size == 15 else size
-        if depth > _DEEPEST or size > len(self._data):
+        if depth > _MAX_NESTING or size > len(self._data):
             raise ValueError("a footer with a list that is too long or too deep")
         _check_type(kind, item)
         return [self._value(kind, item, depth + 1) for _ in range(size)]
@@ -170,7 +175,7 @@ class _Compact:
 
     def _byte(self) -> int:
         self._at += 1
-        return self._data[self._at - 1]  # IndexError where it is cut short
+        return self._data[self._at - 1]  # IndexError where the footer is cut short.
 
     def _take(self, size: int) -> bytes:
         self._at += size

@@ -1,6 +1,7 @@
-"""Which partition a key belongs to: Spark's `pmod(hash(keys), partitions)`, computed without Spark.
+"""Compute the partition of a key without Spark: its `pmod(hash(keys), partitions)`.
 
-Spark hashes with 32-bit Murmur3 from seed 42, column after column; a null leaves the hash as it is.
+Spark hashes with 32-bit Murmur3 from seed 42, column by column; the hash of one column is the seed of the next. A null
+leaves the hash unchanged.
 """
 
 import struct
@@ -18,11 +19,11 @@ from pyspark_checkpointer.table.schema import PARTITION, Column, TableSchema
 _SEED = 42
 _MASK = 0xFFFFFFFF
 _INTS = ("boolean", "byte", "short", "integer", "date")
-_SAMPLE = 64
-"""Partitions of which one row is checked."""
+_MAX_CHECKED_PARTITIONS = 64
+"""Partitions of a task that are checked at most, by one row of each: hashing in Python takes microseconds a key."""
 
-_SHORT_DECIMAL = 18
-"""Digits up to which Spark hashes a decimal as a 64-bit integer."""
+_MAX_LONG_DECIMAL_DIGITS = 18
+"""Digits up to which Spark hashes a decimal as a 64-bit integer, not as bytes."""
 
 
 def partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> list[int]:
@@ -38,9 +39,15 @@ def partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> list[
 
 
 def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table: str) -> None:
-    """Refuse rows, in order, that Spark put where nobody will look for them. One row of a partition shows it."""
+    """Raise `InvalidStateError` where Spark put rows into other partitions than readers will look in.
+
+    The rows are in order of their partitions. One row of a partition is enough to tell.
+    """
     numbers, firsts = np.unique(rows[PARTITION].to_numpy(), return_index=True)
-    sample, found = rows.select(schema.key).take(pa.array(firsts[:_SAMPLE])), numbers[:_SAMPLE].tolist()
+    sample, found = (
+        rows.select(schema.key).take(pa.array(firsts[:_MAX_CHECKED_PARTITIONS])),
+        numbers[:_MAX_CHECKED_PARTITIONS].tolist(),
+    )
     right = partitions_of(sample, schema, partitions)
     if len(numbers) and (numbers[0] < 0 or numbers[-1] >= partitions or found != right):
         raise InvalidStateError(
@@ -50,7 +57,7 @@ def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table
 
 
 def _plain(values: pa.ChunkedArray, column: Column) -> list[Any]:
-    """Values as Python numbers, text, bytes or decimals."""
+    """Return the values as Python numbers, bytes or decimals, which is what Spark hashes."""
     kind = column.field().type
     values = values.cast(kind)
     if pa.types.is_date32(kind):
@@ -58,7 +65,7 @@ def _plain(values: pa.ChunkedArray, column: Column) -> list[Any]:
     elif pa.types.is_temporal(kind):
         values = values.cast(pa.int64())
     elif pa.types.is_string(kind):
-        values = values.cast(pa.binary())  # Spark has text that is no UTF-8, too
+        values = values.cast(pa.binary())  # Spark has strings that are not UTF-8, which Python cannot decode.
     return values.to_pylist()  # type: ignore[no-any-return]
 
 
@@ -74,14 +81,14 @@ def _hasher(column: Column) -> Callable[[Any, int], int]:
         return _hash_bytes
     arrow = column.field().type
     if pa.types.is_decimal(arrow):
-        return _hash_short_decimal if arrow.precision <= _SHORT_DECIMAL else _hash_long_decimal
+        return _hash_short_decimal if arrow.precision <= _MAX_LONG_DECIMAL_DIGITS else _hash_long_decimal
     if pa.types.is_temporal(arrow) or kind == "long":
         return _hash_long
     raise IllegalArgumentError(f"column {column.name!r}: a key of this type is not hashed here: read without keys")
 
 
 def _bits(real: str, integer: str, value: float) -> int:
-    """Return the bits of a float, with one NaN and one zero."""
+    """Return the bits of a float as an integer. All NaNs are one value, and so are both zeros."""
     found: int = struct.unpack(integer, struct.pack(real, float("nan") if value != value else value + 0.0))[0]
     return found
 
@@ -97,7 +104,7 @@ def _hash_short_decimal(value: Decimal, seed: int) -> int:
 
 
 def _hash_long_decimal(value: Decimal, seed: int) -> int:
-    """As the bytes that Java's BigInteger has: two's complement, no more of them than are needed."""
+    """Hash the bytes of Java's BigInteger: two's complement, big-endian, as short as possible."""
     number = _unscaled(value)
     length = (number if number >= 0 else ~number).bit_length() // 8 + 1
     return _hash_bytes(number.to_bytes(length, "big", signed=True), seed)
@@ -112,7 +119,10 @@ def _hash_long(value: int, seed: int) -> int:
 
 
 def _hash_bytes(value: bytes, seed: int) -> int:
-    """Whole words, then each byte of the rest as a signed word of its own, as only Spark does."""
+    """Hash whole words, then each remaining byte as a signed word.
+
+    Only Spark's Murmur3 does this.
+    """
     whole = len(value) - len(value) % 4
     for (word,) in struct.iter_unpack("<I", value[:whole]):
         seed = _mix(seed, word)

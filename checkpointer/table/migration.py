@@ -1,4 +1,4 @@
-"""A table for a new version of its job: each partition by a function of Arrow tables."""
+"""Migrate a table for a new version of its job: a function transforms the rows of each partition."""
 
 from collections.abc import Sequence
 
@@ -12,30 +12,32 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Operator
 from pyspark_checkpointer.storage.overlay import OverlayStore
 from pyspark_checkpointer.table.hashing import partitions_of
-from pyspark_checkpointer.table.merge import check_unique, in_order, show_key
 from pyspark_checkpointer.table.opening import partition_reader
-from pyspark_checkpointer.table.reader import Version
-from pyspark_checkpointer.table.schema import CHANGE, FIELD_ID, MERGE, OWN, PARTITION, TableSchema, migrated_schema
+from pyspark_checkpointer.table.row_order import check_unique, in_order, show_key
+from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, FIELD_ID, MERGE, PARTITION, TableSchema
+from pyspark_checkpointer.table.schema_evolution import migrated_schema
 from pyspark_checkpointer.table.types import spark_type
-from pyspark_checkpointer.table.writer import Writer, on_top
+from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.writer import TableWriter, on_top
 
 COMBINE = b"combine"
-"""Metadata of a field that a transform returns: how the column is combined from now on."""
+"""Key of the metadata by which a transform says how a column is combined from now on."""
 
-PACK = 32 << 20
-"""Bytes of small partitions, in memory, that share an object."""
+MIGRATION_PACK_BYTES = 32 << 20
+"""Bytes in memory of small partitions that share one pack."""
 
 
 async def transform(
     snapshot: CheckpointReader, old: str, new: str, function: Transform, store: OverlayStore, owner: CheckpointId
 ) -> Operator:
-    """The operator of another name, its partitions written to `store`: large ones as snapshots, small ones in packs.
+    """Return the operator `new`: partitions of `old`, transformed and written to `store`.
 
-    A table without rows is transformed once all the same, for its columns.
+    Large partitions become snapshots, small ones share packs. The transform of a table without rows is called once, for
+    its columns.
     """
     operator, host = snapshot.operator(old), snapshot.session.host
-    version = Version.of(old, operator)
-    task = _Task(new, version, function)
+    version = TableVersion.of(old, operator)
+    task = _TableTransform(new, version, function)
     rows = partition_reader(snapshot, old, sorted(version.chains))
     chains: dict[int, Chain] = {}
     small: list[pa.Table] = []
@@ -43,7 +45,7 @@ async def transform(
 
     async def write_small() -> None:
         if small:
-            packed = await Writer(store, host, owner, new, task.schema).pack(pa.concat_tables(small))
+            packed = await TableWriter(store, host, owner, new, task.schema).pack(pa.concat_tables(small))
             chains.update((partition, on_top((), delta)) for partition, delta in packed.items())
             small.clear()
 
@@ -51,12 +53,12 @@ async def transform(
         given = await rows(partition)
         made = await host.call(lambda p=partition, g=given: task.run(p, g))  # type: ignore[misc]
         if not is_small(made.num_rows, made.nbytes):
-            writer = Writer(store, host, owner, new, task.schema)
+            writer = TableWriter(store, host, owner, new, task.schema)
             chains[partition] = (await writer.snapshot(partition, made),)
         elif made.num_rows:
             small.append(_as_changes(made, partition))
             size += made.nbytes
-        if size >= PACK:
+        if size >= MIGRATION_PACK_BYTES:
             await write_small()
             size = 0
     await write_small()
@@ -68,16 +70,19 @@ async def transform(
 
 
 def _as_changes(rows: pa.Table, partition: int) -> pa.Table:
-    """Return all rows of a partition, as a delta above nothing has them."""
+    """Return all rows of a partition as changes on top of an empty one."""
     for name, value in ((PARTITION, partition), (CHANGE, MERGE)):
-        rows = rows.append_column(name, pa.repeat(pa.scalar(value, OWN[name]), rows.num_rows))
+        rows = rows.append_column(name, pa.repeat(pa.scalar(value, DELTA_COLUMNS[name]), rows.num_rows))
     return rows
 
 
-class _Task:
-    """One table: what its first partition became says how all have to be."""
+class _TableTransform:
+    """The transform of one table.
 
-    def __init__(self, name: str, version: Version, function: Transform) -> None:
+    All partitions have to return the same columns as the first one.
+    """
+
+    def __init__(self, name: str, version: TableVersion, function: Transform) -> None:
         self._name = name
         self._version = version
         self._function = function
@@ -85,7 +90,10 @@ class _Task:
         self.schema = version.schema
 
     def run(self, partition: int | None, given: pa.Table) -> pa.Table:
-        """The new rows of a partition, in order, as they are stored; None for a table that has no rows."""
+        """Return the new rows of a partition, in order and in the stored types.
+
+        `partition` is None for a table without rows.
+        """
         where = f"operator {self._name!r}" + ("" if partition is None else f", partition {partition}")
         made = call(where, self._function, given)
         if not isinstance(made, pa.Table):
@@ -121,7 +129,10 @@ class _Task:
             ) from None
 
     def _type(self, field: pa.Field) -> object:
-        """Return the type in Spark's words: those of the column of this name, if that is still what it holds."""
+        """Return the type in Spark's words.
+
+        It is that of the old column of this name, if its Arrow type is the same: several Spark types share one.
+        """
         for column in self._version.schema.columns:
             if column.name == field.name and column.field().type.equals(field.type):
                 return column.type
@@ -131,7 +142,10 @@ class _Task:
             raise IllegalArgumentError(f"column {field.name!r}: {error}") from None
 
     def _combine(self, schema: pa.Schema) -> dict[str, str]:
-        """How each column is combined that is: as its metadata says, else as under its old name, also if renamed."""
+        """Return how columns are combined: as their metadata says, else as before.
+
+        A column that was renamed is recognized by its id.
+        """
         old = {column.name: column for column in self._version.schema.columns}
         known = {str(column.id).encode(): column for name, column in old.items() if name not in schema.names}
         found = {}
@@ -147,20 +161,20 @@ class _Task:
     def _stored(self, where: str, made: pa.Table) -> pa.Table:
         arrow = self.schema.arrow()
         try:
-            made.validate()  # not of each text: Spark has such that is no UTF-8
+            made.validate()  # Not `full`: Spark has strings that are not UTF-8.
             rows = made.select(arrow.names).cast(arrow)
         except (pa.ArrowException, ValueError) as error:
             raise IllegalArgumentError(f"{where}: its transform returned rows that cannot be stored: {error}") from None
         for index, field in enumerate(arrow):
             if field.name in self.schema.key and pa.types.is_floating(field.type):
-                rows = rows.set_column(index, field, pc.add(rows[field.name], 0))  # no zero below zero in a key
+                rows = rows.set_column(index, field, pc.add(rows[field.name], 0))  # -0.0 becomes 0.0, which is one key.
         return in_order(rows, self.schema.key)
 
     def _check_place(self, where: str, partition: int, rows: pa.Table, given: pa.Table) -> None:
-        """Nobody would look for a key in another partition than the one that it hashes to."""
+        """Raise `IllegalArgumentError` for a key in a wrong partition, where no reader would find it."""
         keys = rows.select(self.schema.key)
         if keys.equals(in_order(given, self.schema.key).select(self.schema.key)):
-            return  # hashing takes some microseconds for each
+            return  # The keys are the old ones. Hashing takes some microseconds for each.
         places = partitions_of(keys, self.schema, self._version.partitions)
         for row, place in enumerate(places):
             if place != partition:

@@ -1,4 +1,4 @@
-"""Opening a table of a restored checkpoint without Spark."""
+"""Read a table of a restored checkpoint without Spark."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -11,18 +11,18 @@ from pyarrow import Table
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, explaining
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table.hashing import partitions_of
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.version import TableVersion
 
 Keys = Sequence[Mapping[str, Any]]
-"""Keys as rows: for each key column its value."""
-
+"""Keys as rows: the value of each key column, by its name."""
 
 __all__ = ["Keys", "Table", "key_table", "partition_reader", "read"]
 
 
 async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | None, keys: Keys | None) -> Table:
     """Return all rows of a table, or those with the keys given, merged and verified."""
-    version = Version.of(name, snapshot.operator(name))
+    version = TableVersion.of(name, snapshot.operator(name))
     session = snapshot.session
     wanted: dict[int, pa.Table | None] = dict.fromkeys(range(version.partitions))
     sought = None
@@ -30,7 +30,7 @@ async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | N
         sought = key_table(version, keys)
         numbers = pa.array(partitions_of(sought, version.schema, version.partitions), pa.int32())
         wanted = {p: sought.filter(pc.equal(numbers, p)) for p in sorted(set(numbers.to_pylist()))}
-    reader = Reader(snapshot.store, session.host, version.only(list(wanted)), columns, sought)
+    reader = TableReader(snapshot.store, session.host, version.only(list(wanted)), columns, sought)
 
     async def load() -> list[pa.Table]:
         return await asyncio.gather(*(reader.rows(partition, some) for partition, some in wanted.items()))
@@ -42,10 +42,13 @@ async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | N
 def partition_reader(
     snapshot: CheckpointReader, name: str, partitions: Sequence[int]
 ) -> Callable[[int], Coroutine[Any, Any, Table]]:
-    """Return what reads one partition after the other; an object that several share is fetched once."""
+    """Return a function that reads one partition.
+
+    An object that several partitions share is fetched once.
+    """
     session = snapshot.session
-    version = Version.of(name, snapshot.operator(name)).only(partitions)
-    reader = Reader(snapshot.store, session.host, version)
+    version = TableVersion.of(name, snapshot.operator(name)).only(partitions)
+    reader = TableReader(snapshot.store, session.host, version)
     checkpoint = snapshot.manifest.id if snapshot.manifest else None
 
     async def rows(partition: int) -> Table:
@@ -54,8 +57,8 @@ def partition_reader(
     return rows
 
 
-def key_table(version: Version, keys: Keys) -> pa.Table:
-    """Keys in the types of the key columns."""
+def key_table(version: TableVersion, keys: Keys) -> pa.Table:
+    """Return keys as an Arrow table in the types of the key columns. Values are never rounded."""
     fields = [version.schema.arrow().field(name) for name in version.schema.key]
     try:
         columns = [_exact([row[field.name] for row in keys], field.type) for field in fields]
@@ -63,13 +66,16 @@ def key_table(version: Version, keys: Keys) -> pa.Table:
         raise IllegalArgumentError(
             f"table {version.name!r}: keys: expected rows with {', '.join(version.schema.key)}: {error}"
         ) from None
-    # No zero below zero, as in the rows.
+    # -0.0 becomes 0.0, as in the rows.
     columns = [pc.add(column, 0) if pa.types.is_floating(column.type) else column for column in columns]
     return pa.table(columns, schema=pa.schema(fields))
 
 
 def _exact(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Values as Arrow has them, none of them rounded or cut to its type."""
+    """Return the values as an Arrow array.
+
+    Raises `TypeError` where Arrow would round or cut one to fit its type.
+    """
     found = pa.array(values, kind)
     for given, back in zip(values, found.to_pylist(), strict=True):
         if given != back and given == given:

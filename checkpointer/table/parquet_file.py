@@ -1,4 +1,4 @@
-"""Rows of tables and entries of maps as plain Parquet files, for programs that read nothing else."""
+"""Write rows of tables and entries of maps as plain Parquet files, for programs without this library."""
 
 import json
 import os
@@ -18,24 +18,32 @@ from pyspark_checkpointer.manifests.tagged_json import to_json
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage.local import files
 from pyspark_checkpointer.table.opening import partition_reader
-from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.version import TableVersion
 
-ENTRIES = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)])
-"""Of a map. Both are JSON text, in the form of `checkpointer cat`: their types never depend on what is in the map."""
+MAP_ENTRIES_SCHEMA = pa.schema(
+    [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)]
+)
+"""The schema of a map. Both columns are JSON text, as `checkpointer cat` shows it: so the types never depend on what is
+in the map."""
 
 
 class PlainRows:
-    """Reads a table or map partition by partition, without what only this library knows of the columns."""
+    """Read a table or map partition by partition, as plain columns without this library's metadata."""
 
     def __init__(self, snapshot: CheckpointReader, name: str, kind: Kind, partitions: Sequence[int]) -> None:
         self._snapshot = snapshot
         self._name = name
         self._table = partition_reader(snapshot, name, partitions) if kind == "table" else None
-        columns = Version.of(name, snapshot.operator(name)).schema.arrow() if kind == "table" else ENTRIES
+        columns = (
+            TableVersion.of(name, snapshot.operator(name)).schema.arrow() if kind == "table" else MAP_ENTRIES_SCHEMA
+        )
         self.schema = pa.schema([field.remove_metadata() for field in columns])
 
     async def read(self, partition: int, limit: int | None = None) -> pa.Table:
-        """Return the rows of a partition, or the first of them; no more entries of a map are decoded."""
+        """Return the rows of a partition, or the first `limit` of them.
+
+        No more entries of a map are decoded.
+        """
         if self._table is not None:
             return (await self._table(partition)).slice(0, limit).cast(self.schema)
         if partition not in self._snapshot.operator(self._name).chains:
@@ -55,12 +63,15 @@ def _text(value: object) -> str:
 
 
 def open_writer(sink: BinaryIO, schema: pa.Schema) -> pq.ParquetWriter:
-    """Begin a Parquet file."""
+    """Return a writer of a plain Parquet file."""
     return pq.ParquetWriter(sink, schema, compression="zstd")
 
 
 def write_file(rows: PlainRows, partitions: Sequence[int], limit: int | None, output: Path) -> int:
-    """Write one file, partition by partition, and return how many rows it has. Where that fails, the old one stays."""
+    """Write one file, partition by partition, and return its number of rows.
+
+    If that fails, an older file stays.
+    """
     with _explaining(output):
         temporary, fd = files.create_temporary(str(output))
     written = 0
@@ -69,7 +80,7 @@ def write_file(rows: PlainRows, partitions: Sequence[int], limit: int | None, ou
             with _explaining(output):
                 writer = open_writer(file, rows.schema)
             try:
-                for table in _tables(rows, partitions, limit):  # what the store raises is not about the output
+                for table in _tables(rows, partitions, limit):  # Errors of the store are not about the output.
                     with _explaining(output):
                         writer.write_table(table)
                     written += table.num_rows

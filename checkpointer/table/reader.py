@@ -1,10 +1,9 @@
-"""One version of a table, and its rows: what a task, a reader without Spark, and compaction start from."""
+"""Read the rows of a version of a table, for tasks, for readers without Spark and for compaction."""
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -12,118 +11,68 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_checkpointer.checkpoint import download
-from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
-from pyspark_checkpointer.manifests import codecs
-from pyspark_checkpointer.manifests.digest import sha256, verify
-from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Operator
+from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.manifests.digest import verify
+from pyspark_checkpointer.manifests.model import DELTA, Artifact
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
-from pyspark_checkpointer.table import kept, merge, parquet, wide
+from pyspark_checkpointer.table import kept_columns, large_rows, merge, parquet_decode, row_order
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
+from pyspark_checkpointer.table.version import TableVersion
 
+LARGE_PACK_BYTES = 256 << 10
+"""Size of a pack from which a request more, in order to read only some of its row groups, is worth it."""
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A table as one checkpoint has it, or as a batch has made it so far."""
+HUGE_PACK_BYTES = 8 << 20
+"""Size of a pack from which the limit below holds: a chain may have many."""
 
-    name: str
-    schema: TableSchema
-    partitions: int
-    chains: Mapping[int, Chain]
+MAX_CONCURRENT_PACK_READS = 2
+"""Huge packs that are fetched and decoded at the same time."""
 
-    @classmethod
-    def of(cls, name: str, operator: Operator) -> "Version":
-        if operator.partitioner != codecs.PARQUET.partitioner or operator.codec != codecs.PARQUET.name:
-            kind, way = "bytes", "operator"
-            if operator.codec == codecs.MSGPACK.name:
-                kind, way = "a map", "keyed"
-            raise IllegalArgumentError(f"operator {name!r}: is {kind}, not a table: restored.{way}({name!r}) reads it")
-        return cls(name, TableSchema.from_json(name, operator.schema), operator.partitions, operator.chains)
+STREAMED_SNAPSHOT_BYTES = 64 << 20
+"""Size in memory of a snapshot from which it is read and merged piece by piece, and not as a whole."""
 
-    def operator(self) -> Operator:
-        return Operator(
-            self.partitions, codecs.PARQUET.partitioner, codecs.PARQUET.name, self.chains, self.schema.to_json()
-        )
-
-    def only(self, partitions: Sequence[int]) -> "Version":
-        """Return the same with some partitions alone: what one task needs."""
-        chains = {number: self.chains[number] for number in partitions if number in self.chains}
-        return Version(self.name, self.schema, self.partitions, chains)
-
-    def sizes(self, keep: Mapping[int, int] | None = None) -> dict[int, int]:
-        """Return the stored bytes of each partition: of an object that several share, by its part of their rows.
-
-        With `keep`, of those partitions alone, and without so many artifacts of each. The bytes of a pack are divided
-        among the partitions that still name it, for together they cost one fetch of it: this spreads work over tasks,
-        and says nothing of how large a partition is.
-        """
-        rows = Counter[str]()
-        for chain in self.chains.values():
-            for artifact in chain:
-                rows[artifact.path] += artifact.records
-        return {
-            partition: sum(a.length * a.records // max(rows[a.path], 1) for a in self.chains[partition][count:])
-            for partition, count in (keep or dict.fromkeys(self.chains, 0)).items()
-        }
-
-    @property
-    def size(self) -> int:
-        """Stored bytes, each object counted once."""
-        return sum({a.path: a.length for chain in self.chains.values() for a in chain}.values())
-
-
-def empty_base(pack: Artifact) -> Artifact:
-    """Return the snapshot of a partition that was empty before its first delta: no bytes, nowhere else to look for."""
-    return Artifact(pack.path, SNAPSHOT, 0, 0, pack.size, 0, 0, sha256(b""), pack.tail)
-
-
-LARGE_PACK = 256 << 10
-"""Bytes of a pack from which on it is worth a request more to read only some of them."""
-
-HUGE_PACK = 8 << 20
-"""Bytes of a pack from which on only `AT_ONCE` of them are read at once: a chain may have many."""
-
-AT_ONCE = 2
-
-STREAM_BYTES = 64 << 20
-"""Bytes in memory of a snapshot from which on it is read and merged piece by piece, and not as a whole."""
-
-PIECE_GROUPS = 16
-PIECE_BYTES = 16 << 20
-"""Row groups, and stored bytes of them, that are such a piece at most. One row group may have more."""
+MAX_PIECE_ROW_GROUPS = 16
+MAX_PIECE_BYTES = 16 << 20
+"""Row groups, and stored bytes of them, that a piece has at most. A single row group may have more."""
 
 
 class _Pack(NamedTuple):
-    """Changes in order of their partitions, and how many each had before those of other keys were left out."""
+    """Changes of a pack, in order of their partitions. `counts` are by partition, before keys were left out."""
 
     rows: pa.Table
     counts: Mapping[int, int]
 
 
-class Reader:
-    """Reads partitions of one version. An object that several partitions share is fetched and decoded once.
+class TableReader:
+    """Read partitions of one version.
 
-    With `keys`, of what is shared only the rows with these keys are held: all that `rows` is asked for.
+    A pack that several partitions share is fetched and decoded once.
+
+    With `keys`, only changes of these keys are held in memory; `rows` must then be asked for no other keys.
+
+    Life of a pack: the first reader of a partition in it begins to fetch it (`_packs`), the others wait for the same
+    task, and the last one that is expected (`_expected_reads`) drops it.
     """
 
     def __init__(
         self,
         store: Store,
         host: Host,
-        version: Version,
+        version: TableVersion,
         columns: Sequence[str] | None = None,
         keys: pa.Table | None = None,
     ) -> None:
         self._store = store
         self._host = host
         self._version = version
-        self._schema = version.schema if columns is None else _narrow(version, columns)
+        self._schema = version.schema if columns is None else _choose_columns(version, columns)
         self._shown = self._schema.names if columns is None else list(columns)
         self._keys = keys
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._huge_packs = asyncio.Semaphore(MAX_CONCURRENT_PACK_READS)
         self._packs: dict[str, asyncio.Task[_Pack]] = {}
-        self._readings = Counter(artifact.path for chain in version.chains.values() for artifact in chain[1:])
-        """How often each pack will still be asked for, if every partition is read once."""
+        self._expected_reads = Counter(artifact.path for chain in version.chains.values() for artifact in chain[1:])
+        """How often each pack will be asked for again, if every partition is read once; by path."""
         self.bytes_read = 0
 
     async def rows(self, partition: int, keys: pa.Table | None = None) -> pa.Table:
@@ -138,8 +87,8 @@ class Reader:
         def merged() -> pa.Table:
             if not deltas:
                 return base.select(self._shown)
-            with wide.explaining(self._version.name, partition):
-                changes = kept.concat(deltas)
+            with large_rows.explain_arrow_errors(self._version.name, partition):
+                changes = kept_columns.concat(deltas)
                 if keys is not None:
                     changes = merge.matching(changes, keys, self._schema.key)
                 return merge.apply(base, changes, self._schema, self._version.name).select(self._shown)
@@ -147,21 +96,24 @@ class Reader:
         return await self._host.run(merged)
 
     async def pieces(self, partition: int, *, ordered: bool = False) -> AsyncIterator[pa.Table]:
-        """Yield the rows of a partition in pieces: of a large one no more are in memory than its changes and a piece.
+        """Yield the rows of a partition in pieces.
 
-        Whole pieces come in order of their key; `ordered`: so do the rows in them.
+        A large one has only its changes and one piece in memory at a time.
+
+        The pieces come in order of their keys; with `ordered` so do the rows within them. Raises `CorruptionError`
+        where the snapshot is not in order or has another number of rows than its artifact says.
         """
         chain = self._version.chains.get(partition, ())
-        if not chain or not chain[0].length or chain[0].raw_size < STREAM_BYTES or chain[0].tail is None:
+        if not chain or not chain[0].length or chain[0].raw_size < STREAMED_SNAPSHOT_BYTES or chain[0].tail is None:
             rows = await self.rows(partition)
-            yield await self._host.run(lambda: merge.in_order(rows, self._schema.key)) if ordered else rows
+            yield await self._host.run(lambda: row_order.in_order(rows, self._schema.key)) if ordered else rows
             return
         base, deltas = chain[0], [await self._delta(artifact, partition) for artifact in chain[1:]]
         changes = await self._host.run(partial(self._by_key, partition, deltas))
         deltas.clear()
         groups = await self._open(base)
         records, last = 0, None
-        for wanted in _pieces(groups.ranges):
+        for wanted in _group_pieces(groups.ranges):
             found = await self._fetch(base, groups, wanted)
             rows = await self._host.run(partial(groups.read, found, self._schema.names))
             found.clear()
@@ -169,46 +121,49 @@ class Reader:
             if rows.num_rows:
                 self._check_order(base, last, rows)
                 last = rows.slice(rows.num_rows - 1)
-            count = 0 if changes is None or last is None else merge.first_beyond(changes, last, self._schema.key)
+            # Changes up to the last key of this piece belong to it, also those whose keys have no row yet.
+            count = 0 if changes is None or last is None else row_order.first_beyond(changes, last, self._schema.key)
             if changes is not None and count:
                 some, changes = changes.slice(0, count), changes.slice(count)
                 rows = await self._host.run(partial(self._merged, partition, rows, some, ordered))
             yield rows.select(self._shown)
         if records != base.records:
             raise CorruptionError(f"{base.path}: expected {base.records} rows, found {records}")
+        # What is left has keys above all rows of the snapshot.
         if changes is not None and changes.num_rows:
             none = self._schema.arrow().empty_table()
             rows = await self._host.run(partial(self._merged, partition, none, changes, ordered))
             yield rows.select(self._shown)
 
     def _by_key(self, partition: int, deltas: list[pa.Table]) -> pa.Table | None:
-        """Return all changes in order of their key; those of one key stay in the order in which they were made."""
+        """Return all changes in order of their key; changes of one key stay in the order of their age."""
         if not deltas:
             return None
-        with wide.explaining(self._version.name, partition):
-            return merge.in_order(kept.concat(deltas), self._schema.key, stable=True)
+        with large_rows.explain_arrow_errors(self._version.name, partition):
+            return row_order.in_order(kept_columns.concat(deltas), self._schema.key, stable=True)
 
     def _merged(self, partition: int, rows: pa.Table, changes: pa.Table, ordered: bool) -> pa.Table:
-        with wide.explaining(self._version.name, partition):
+        with large_rows.explain_arrow_errors(self._version.name, partition):
             found = merge.apply(rows, changes, self._schema, self._version.name)
-            return merge.in_order(found, self._schema.key) if ordered else found
+            return row_order.in_order(found, self._schema.key) if ordered else found
 
     def _check_order(self, base: Artifact, last: pa.Table | None, rows: pa.Table) -> None:
-        """Refuse a snapshot whose pieces are not in order: changes would be put on top of the wrong ones."""
-        if last is not None and merge.first_beyond(rows.slice(0, 1), last, self._schema.key):
+        """Raise `CorruptionError` for pieces that are not in order: changes would miss their rows."""
+        if last is not None and row_order.first_beyond(rows.slice(0, 1), last, self._schema.key):
             raise CorruptionError(f"{base.path}: expected rows in order of their key")
 
     async def changes(self, partition: int, artifacts: Sequence[Artifact]) -> pa.Table:
-        """Return what some consecutive deltas of a partition do, as one change for each key."""
+        """Return the effect of consecutive deltas of a partition, as one change for each key."""
         deltas = await asyncio.gather(*(self._delta(artifact, partition) for artifact in artifacts))
 
         def merged() -> pa.Table:
-            with wide.explaining(self._version.name, partition):
-                return merge.consolidate(kept.concat(deltas), self._schema, self._version.name)
+            with large_rows.explain_arrow_errors(self._version.name, partition):
+                return merge.consolidate(kept_columns.concat(deltas), self._schema, self._version.name)
 
         return await self._host.run(merged)
 
     async def _base(self, artifact: Artifact, keys: pa.Table | None) -> pa.Table:
+        """Return the rows of a snapshot, or those of them whose key is one of `keys`."""
         if artifact.length == 0:
             return self._schema.arrow().empty_table()
         if keys is not None and artifact.tail is not None:
@@ -217,7 +172,7 @@ class Reader:
         self.bytes_read += len(data)
 
         def decode() -> pa.Table:
-            rows = parquet.decode(artifact.path, data, self._schema, self._schema.names)
+            rows = parquet_decode.decode(artifact.path, data, self._schema, self._schema.names)
             if rows.num_rows != artifact.records:
                 raise CorruptionError(f"{artifact.path}: expected {artifact.records} rows, found {rows.num_rows}")
             return rows if keys is None else merge.matching(rows, keys, self._schema.key)
@@ -225,34 +180,36 @@ class Reader:
         return await self._host.run(decode)
 
     async def _lookup(self, artifact: Artifact, keys: pa.Table) -> pa.Table:
-        """Return the rows of `keys`, from the tail and the row groups that may hold them."""
+        """Return the rows of a snapshot whose key is one of `keys`; fetch only row groups that may hold them."""
         groups = await self._open(artifact)
         found = await self._fetch(artifact, groups, groups.of_keys(keys))
         names, key = self._schema.names, self._schema.key
         return await self._host.run(lambda: merge.matching(groups.read(found, names), keys, key))
 
-    async def _open(self, artifact: Artifact) -> parquet.RowGroups:
-        """A file of which only the tail was read."""
+    async def _open(self, artifact: Artifact) -> parquet_decode.RowGroups:
+        """Fetch and verify the tail of a file, and return its row groups, of which nothing was fetched yet."""
         assert artifact.tail is not None
         path, length = artifact.path, artifact.tail.length
         tail = await self._store.get_range(path, artifact.size - length, length)
         self.bytes_read += len(tail)
         verify(f"{path} (tail)", tail, size=length, digest=artifact.tail.digest)
-        return await self._host.run(lambda: parquet.RowGroups(path, artifact.size, tail, self._schema))
+        return await self._host.run(lambda: parquet_decode.RowGroups(path, artifact.size, tail, self._schema))
 
-    async def _fetch(self, artifact: Artifact, groups: parquet.RowGroups, wanted: list[int]) -> dict[int, bytes]:
+    async def _fetch(self, artifact: Artifact, groups: parquet_decode.RowGroups, wanted: list[int]) -> dict[int, bytes]:
         ranges = [groups.ranges[group] for group in wanted]
         found = await asyncio.gather(*(self._store.get_range(artifact.path, start, size) for start, size, _ in ranges))
         self.bytes_read += sum(map(len, found))
         return dict(zip(wanted, found, strict=True))
 
     async def _delta(self, artifact: Artifact, partition: int) -> pa.Table:
+        """Return the changes of one partition from a pack, which is fetched once for all of them."""
         task = self._packs.get(artifact.path)
         if task is None:
             task = self._packs[artifact.path] = asyncio.ensure_future(self._pack(artifact))
-        self._readings[artifact.path] -= 1
-        if self._readings[artifact.path] <= 0:
-            del self._packs[artifact.path]  # one that is read again is fetched again
+        self._expected_reads[artifact.path] -= 1
+        if self._expected_reads[artifact.path] <= 0:
+            del self._packs[artifact.path]  # If it is read again, it is fetched again.
+        # One reader that is cancelled must not cancel the fetch that others wait for.
         pack = await asyncio.shield(task)
         count = pack.counts.get(partition, 0)
         if artifact.kind != DELTA or count != artifact.records:
@@ -263,46 +220,50 @@ class Reader:
         return pack.rows.slice(start, end - start)
 
     async def _pack(self, artifact: Artifact) -> _Pack:
-        """Return the changes of all partitions of this version in a pack, and maybe others."""
-        async with self._turns if artifact.size >= HUGE_PACK else nullcontext():
+        """Fetch and decode a pack: the changes of all partitions of this version in it, and maybe of others."""
+        async with self._huge_packs if artifact.size >= HUGE_PACK_BYTES else nullcontext():
             decode = await self._fetch_pack(artifact)
-            return await self._host.run(lambda: self._held(decode()))
+            return await self._host.run(lambda: self._hold(decode()))
 
-    def _held(self, rows: pa.Table) -> _Pack:
+    def _hold(self, rows: pa.Table) -> _Pack:
+        """Return what is held of a pack: with `keys` only their changes, but the counts of all."""
         numbers, counts = np.unique(rows[PARTITION].to_numpy(), return_counts=True)
         if self._keys is not None:
             rows = merge.matching(rows, self._keys, self._schema.key)
-        return _Pack(wide.compact(rows), dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+        return _Pack(large_rows.compact(rows), dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
 
     async def _fetch_pack(self, artifact: Artifact) -> Callable[[], pa.Table]:
-        """What decodes the bytes that were fetched of a pack."""
+        """Fetch a pack, or those row groups of it that are needed.
+
+        Return a function that decodes them.
+        """
         names, wanted = self._schema.names, list(self._version.chains)
-        if artifact.tail is not None and artifact.size >= LARGE_PACK:
+        if artifact.tail is not None and artifact.size >= LARGE_PACK_BYTES:
             groups = await self._open(artifact)
             some = groups.of_partitions(wanted)
             size = sum(groups.ranges[group][1] for group in some)
-            if 2 * size <= artifact.size:  # else one request for all of it is better
+            if 2 * size <= artifact.size:  # Else one request for the whole pack is faster.
                 found = await self._fetch(artifact, groups, some)
                 return lambda: groups.read_changes(found, names)
         data = await download.read_artifact(self._store, self._host, artifact)
         self.bytes_read += len(data)
-        return lambda: parquet.decode_pack(artifact.path, data, self._schema, names, wanted)
+        return lambda: parquet_decode.decode_pack(artifact.path, data, self._schema, names, wanted)
 
 
-def _narrow(version: Version, columns: Sequence[str]) -> TableSchema:
-    """Return the schema with its key and the columns asked for: all that merging them needs."""
+def _choose_columns(version: TableVersion, columns: Sequence[str]) -> TableSchema:
+    """Return the schema with its key and the columns asked for, which merging needs."""
     schema = version.schema
     shown = schema.choose(version.name, columns)
     needed = tuple(column for column in schema.columns if column.role == "key" or column in shown)
     return TableSchema(needed, schema.next_id)
 
 
-def _pieces(ranges: Sequence[tuple[int, int, str]]) -> Iterator[list[int]]:
-    """Part the row groups of a snapshot into those that are read together."""
+def _group_pieces(ranges: Sequence[tuple[int, int, str]]) -> Iterator[list[int]]:
+    """Yield the numbers of the row groups of each piece of a snapshot."""
     piece: list[int] = []
     size = 0
     for group, (_, length, _) in enumerate(ranges):
-        if piece and (len(piece) == PIECE_GROUPS or size + length > PIECE_BYTES):
+        if piece and (len(piece) == MAX_PIECE_ROW_GROUPS or size + length > MAX_PIECE_BYTES):
             yield piece
             piece, size = [], 0
         piece.append(group)

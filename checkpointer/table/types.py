@@ -1,6 +1,6 @@
-"""Spark's types, by the names that its JSON schemas give them, as Arrow types; and what each may be used for.
+"""Convert between Spark's types, as its JSON schemas name them, and Arrow types.
 
-A schema is recorded in Spark's own words, so that a table reads the same on any machine, with Spark or without.
+Schemas are recorded in Spark's own words, so that a table reads the same on any machine, with Spark or without.
 """
 
 import re
@@ -34,20 +34,20 @@ _DURATION = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|seco
 
 MAX_PRECISION = 38
 
-PARQUET_LEVELS = 98
-"""Levels of nesting that Parquet files can be read back with: an array or a map is two of them, a struct one."""
+MAX_PARQUET_NESTING = 98
+"""Levels of nesting up to which Parquet files can be read back. An array or a map is two levels, a struct one."""
 
-BATCH_LEVELS = 62
-"""Levels of nesting that rows can have on their way between Spark and its tasks: a map is two, others are one."""
+MAX_BATCH_NESTING = 62
+"""Levels of nesting that Spark and its tasks can exchange. A map is two levels, an array or a struct one."""
 
 
 def arrow_type(spark: Json) -> pa.DataType:
-    """Return the Arrow type in which values of a Spark type are stored. `IllegalArgumentError` where there is none."""
+    """Return the Arrow type of a Spark type; raise `IllegalArgumentError` if it cannot be stored."""
     return _VARIANT if spark == "variant" else _inner_type(spark)
 
 
 def _inner_type(spark: Json) -> pa.DataType:
-    """Return the Arrow type of anything but a variant, which Spark takes back from Arrow as a whole column only."""
+    """Return the Arrow type of any type but a variant, which Spark can read only as a whole column."""
     if isinstance(spark, str):
         if spark in _ATOMIC:
             return _ATOMIC[spark]
@@ -65,7 +65,7 @@ def _inner_type(spark: Json) -> pa.DataType:
 
 
 def spark_type(kind: pa.DataType) -> Json:
-    """Return the Spark type whose values are stored as this Arrow type; `IllegalArgumentError` where there is none."""
+    """Return the Spark type that is stored as an Arrow type; raise `IllegalArgumentError` if none is."""
     for name, atomic in _ATOMIC.items():
         if kind.equals(atomic):
             return name
@@ -87,7 +87,7 @@ def spark_type(kind: pa.DataType) -> Json:
 
 
 def whole_variants(rows: pa.Table) -> pa.Table:
-    """Return rows in which the parts of a variant are never null by themselves: a data source has to say so."""
+    """Return the rows with variants whose parts are never null, as Spark requires of data sources."""
     for index, field in enumerate(rows.schema):
         if field.type.equals(_VARIANT):
             values = rows.column(index).combine_chunks()
@@ -99,12 +99,15 @@ def whole_variants(rows: pa.Table) -> pa.Table:
 
 
 def is_too_deep(spark: Json) -> bool:
-    """Return whether values of a type, of any depth, could be written and then not be read back."""
+    """Return whether values of a type could be written but not read back, because it is nested too deep.
+
+    The type itself may have any depth, so this does not recurse.
+    """
     level = [(spark, 0, 0)]
     while level:
         inner = []
         for kind, parquet, batch in level:
-            if parquet > PARQUET_LEVELS or batch > BATCH_LEVELS:
+            if parquet > MAX_PARQUET_NESTING or batch > MAX_BATCH_NESTING:
                 return True
             if not isinstance(kind, dict):
                 continue
@@ -170,7 +173,7 @@ def is_wider(old: Json, new: Json) -> bool:
 
 
 def _digits(spark: str) -> tuple[int, int] | None:
-    """Digits before and after the point that values of an exact numeric type can have."""
+    """Return the digits before and after the point of an exact numeric type; None for any other type."""
     if match := _DECIMAL.fullmatch(spark):
         return int(match[1]) - int(match[2]), int(match[2])
     integers = dict(zip(_INTEGERS, (3, 5, 10, 19), strict=True))
@@ -178,7 +181,7 @@ def _digits(spark: str) -> tuple[int, int] | None:
 
 
 def decimal_scale(spark: str) -> int:
-    """Digits after the point of an exact numeric type: none of an integer."""
+    """Return the digits after the point of an exact numeric type, 0 for an integer."""
     digits = _digits(spark)
     return 0 if digits is None else digits[1]
 

@@ -1,4 +1,4 @@
-"""Rows of a table as objects of an attempt: a snapshot for one partition, a pack for the deltas of several."""
+"""Write rows of a table as objects: a snapshot of one partition, or a pack with deltas of several."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
@@ -13,17 +13,18 @@ from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
-from pyspark_checkpointer.table import kept, parquet, wide
-from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import Reader, empty_base
+from pyspark_checkpointer.table import kept_columns, large_rows, parquet_encode
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, PARTITION, TableSchema
+from pyspark_checkpointer.table.version import empty_base
 
-MAX_PARTITION = 4 << 30
-"""Bytes in memory of a partition's rows at most: as one object they still go to any store with one request."""
+MAX_PARTITION_BYTES = 4 << 30
+"""Bytes in memory that the rows of a partition have at most. As one object they still fit into one request."""
 
 
-class Writer:
-    """Writes the objects of one attempt at a checkpoint, in the driver or in any task."""
+class TableWriter:
+    """Write objects of one table for one checkpoint, in the driver or in a task."""
 
     def __init__(self, store: Store, host: Host, owner: CheckpointId, table: str, schema: TableSchema) -> None:
         self._store = store
@@ -34,28 +35,31 @@ class Writer:
 
     async def in_order(self, rows: pa.Table) -> pa.Table:
         def work() -> pa.Table:
-            with wide.explaining(self._table):
+            with large_rows.explain_arrow_errors(self._table):
                 return in_order(rows, self._schema.key)
 
         return await self._host.run(work)
 
     async def snapshot(self, partition: int, rows: pa.Table) -> Artifact:
-        """Write all the rows of a partition, in order of their key; what else a delta has is left out."""
+        """Write all rows of a partition, which are in order of their key, without the columns of a delta."""
         assert CHANGE not in rows.column_names or DELETE not in rows[CHANGE].to_numpy(), "a deletion in a snapshot"
         self._check_size(partition, rows.nbytes)
 
-        def encode() -> parquet.Encoded:
-            with wide.explaining(self._table, partition):
-                return parquet.encode(self._stored(rows))
+        def encode() -> parquet_encode.EncodedFile:
+            with large_rows.explain_arrow_errors(self._table, partition):
+                return parquet_encode.encode(self._stored(rows))
 
         return await self._put_snapshot(partition, await self._host.run(encode), rows.num_rows)
 
     async def snapshot_of(self, partition: int, pieces: AsyncIterator[pa.Table]) -> Chain:
-        """Write the rows of a partition as they come, in order of their key. Nothing where there are none."""
-        encoder = parquet.Encoder(self._schema.arrow())
+        """Write the rows of a partition, piece by piece in order of their key.
+
+        Return its chain, empty without rows.
+        """
+        encoder = parquet_encode.Encoder(self._schema.arrow())
 
         def add(rows: pa.Table) -> None:
-            with wide.explaining(self._table, partition):
+            with large_rows.explain_arrow_errors(self._table, partition):
                 encoder.add(self._stored(rows))
 
         async for rows in pieces:
@@ -69,33 +73,38 @@ class Writer:
         return rows.select(self._schema.names).cast(self._schema.arrow())
 
     def _check_size(self, partition: int, size: int) -> None:
-        """Refuse a partition that a later task might not be able to hold, while the last commit can still be read."""
-        if size > MAX_PARTITION:
+        """Raise `InvalidStateError` for a partition so large that a later task might not be able to read it.
+
+        It is raised before the commit: the last checkpoint stays as it is, and can still be read.
+        """
+        if size > MAX_PARTITION_BYTES:
             raise InvalidStateError(
                 f"table {self._table!r}, partition {partition}: would have {size} bytes of rows or more, and at most "
-                f"{MAX_PARTITION} can be read again for sure: nothing of this batch was kept; open the table with more "
-                "partitions (num_partitions=), which spreads its rows anew"
+                f"{MAX_PARTITION_BYTES} can be read again for sure: nothing of this batch was kept; open the table "
+                "with more partitions (num_partitions=), which spreads its rows anew"
             )
 
-    async def _put_snapshot(self, partition: int, encoded: parquet.Encoded, records: int) -> Artifact:
+    async def _put_snapshot(self, partition: int, encoded: parquet_encode.EncodedFile, records: int) -> Artifact:
         path = object_paths.artifact(self._table, partition, self._owner, SNAPSHOT, encoded.digest, codecs.PARQUET.name)
         await upload.put_once(self._store, path, encoded.data)
         size = len(encoded.data)
         return Artifact(path, SNAPSHOT, 0, size, size, encoded.raw_size, records, encoded.digest, encoded.tail)
 
     async def pack(self, rows: pa.Table) -> dict[int, Artifact]:
-        """Write changes of any partitions, in order, as one object. Return for each partition its artifact.
+        """Write changes of any partitions, in order, as one object.
 
-        The raw size of an artifact is that of its own rows, not of the pack: what a partition holds does not change
-        when others stop naming the pack.
+        Return the artifact of each partition.
+
+        The raw size of an artifact is that of its own rows, not of the pack. So it stays right when other partitions
+        stop naming the pack.
         """
 
-        def encode() -> tuple[parquet.Encoded, dict[int, tuple[int, int]]]:
-            changes = kept.without_need(rows)
+        def encode() -> tuple[parquet_encode.EncodedFile, dict[int, tuple[int, int]]]:
+            changes = kept_columns.without_need(rows)
             stored = self._schema.arrow_delta(kept=KEPT in changes.column_names)
-            with wide.explaining(self._table):
+            with large_rows.explain_arrow_errors(self._table):
                 changes = changes.select(stored.names).cast(stored)
-                encoded = parquet.encode(changes)
+                encoded = parquet_encode.encode(changes)
             of_rows = rows[PARTITION].to_numpy()
             assert (of_rows[1:] >= of_rows[:-1]).all(), "changes that are not in order"
             return encoded, {partition: (part.nbytes, part.num_rows) for partition, part in split(changes)}
@@ -111,7 +120,7 @@ class Writer:
 
 
 def split(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Yield rows that are in order of their partitions, partition by partition."""
+    """Yield each partition with its rows, from rows that are in order of their partitions."""
     if rows.num_rows == 0:
         return
     numbers, starts = np.unique(rows[PARTITION].to_numpy(), return_index=True)
@@ -120,7 +129,7 @@ def split(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def on_top(chain: Chain, delta: Artifact) -> Chain:
-    """Return a chain with one more delta; above nothing it begins with an empty snapshot."""
+    """Return a chain with one more delta. A new chain begins with an empty snapshot."""
     return (*(chain or (empty_base(delta),)), delta)
 
 
@@ -128,11 +137,12 @@ def on_top(chain: Chain, delta: Artifact) -> Chain:
 
 
 async def rewrite(
-    reader: Reader, writer: Writer, chains: Mapping[int, Chain], keep: Mapping[int, int]
+    reader: TableReader, writer: TableWriter, chains: Mapping[int, Chain], keep: Mapping[int, int]
 ) -> dict[int, Chain]:
-    """Return the shorter chains of some partitions: own snapshots, and one pack for all the deltas that were folded.
+    """Write and return shorter chains of some partitions; `keep` says how many artifacts of each stay.
 
-    A chain without artifacts says that no row is left.
+    A partition of which none stays gets a snapshot of its own. The folded deltas of all others share one pack. A chain
+    without artifacts means that no row is left.
     """
     written: dict[int, Chain] = {}
     folded: list[pa.Table] = []
@@ -142,12 +152,12 @@ async def rewrite(
             written[partition] = await writer.snapshot_of(partition, reader.pieces(partition, ordered=True))
             continue
         if _is_whole(chains[partition], count):
-            changes = changes.filter(pc.not_equal(changes[CHANGE], DELETE))  # nothing is below that could be deleted
+            changes = changes.filter(pc.not_equal(changes[CHANGE], DELETE))  # The base is empty: nothing to delete.
             if changes.num_rows == 0:
                 written[partition] = ()
         folded.append(changes)
     if any(changes.num_rows for changes in folded):
-        for partition, artifact in (await writer.pack(await writer.in_order(kept.concat(folded)))).items():
+        for partition, artifact in (await writer.pack(await writer.in_order(kept_columns.concat(folded)))).items():
             chain, count = chains[partition], keep[partition]
             written[partition] = on_top(() if _is_whole(chain, count) else chain[:count], artifact)
     if lost := sorted(keep.keys() - written.keys()):
@@ -155,11 +165,11 @@ async def rewrite(
     return written
 
 
-async def _fold(reader: Reader, partition: int, chain: Chain, count: int) -> pa.Table | None:
-    """Return what the artifacts above the first `count` do together.
+async def _fold(reader: TableReader, partition: int, chain: Chain, count: int) -> pa.Table | None:
+    """Return the changes of the artifacts above the first `count`, one for each key.
 
-    None where all of the chain has to become a snapshot: because that is asked for, or because a sum fits into its type
-    only together with what is below.
+    None means that the whole chain has to become a snapshot: because no artifact stays, or because a sum fits into its
+    type only together with the rows below.
     """
     if count == 0:
         return None
@@ -170,8 +180,8 @@ async def _fold(reader: Reader, partition: int, chain: Chain, count: int) -> pa.
 
 
 def _is_whole(chain: Chain, count: int) -> bool:
-    """Return whether the deltas above the first `count` artifacts are all there is: the base is empty."""
+    """Return whether the deltas above the first `count` artifacts are the whole content: the base is empty."""
     return count == 1 and chain[0].length == 0
 
 
-__all__ = ["MAX_PARTITION", "Writer", "on_top", "rewrite", "split"]
+__all__ = ["MAX_PARTITION_BYTES", "TableWriter", "on_top", "rewrite", "split"]

@@ -10,10 +10,11 @@ from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from pyspark_checkpointer.manifests.model import Chain, Job
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table.hashing import partitions_of
-from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import Version
-from pyspark_checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema, first_schema
-from pyspark_checkpointer.table.writer import Writer, on_top
+from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.schema import CHANGE, MERGE, PARTITION, TableSchema
+from pyspark_checkpointer.table.schema_evolution import first_schema
+from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.writer import TableWriter, on_top
 from tests.world import Actor, World
 
 MAP = {f"user-{number}": {"n": number} for number in range(400)}
@@ -37,14 +38,14 @@ def table(rows: dict[int, int], schema: TableSchema = SCHEMA) -> pa.Table:
 def write_rows(client: Checkpointer, cp: Checkpoint, rows: dict[int, int], name: str = "rows") -> None:
     """Write rows on top of a table of four partitions, as changes."""
     session, known = client.session, cp.writer.operator(name)
-    writer = Writer(session.store, session.host, cp.id, name, SCHEMA)
+    writer = TableWriter(session.store, session.host, cp.id, name, SCHEMA)
     chains: dict[int, Chain] = dict(known.chains) if known else {}
     new = table(rows)
     numbers = pa.array(partitions_of(new.select(["k"]), SCHEMA, 4), pa.int32())
     changes = new.append_column(PARTITION, numbers).append_column(CHANGE, pa.array([MERGE] * len(rows), pa.int8()))
     for partition, delta in run_sync(writer.pack(in_order(changes, SCHEMA.key))).items():
         chains[partition] = on_top(chains.get(partition, ()), delta)
-    cp.writer.put_operator(name, Version(name, SCHEMA, 4, chains).operator())
+    cp.writer.put_operator(name, TableVersion(name, SCHEMA, 4, chains).operator())
 
 
 def old_job(world: World) -> Actor:

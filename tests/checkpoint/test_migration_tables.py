@@ -93,7 +93,7 @@ def test_small_partitions_share_an_object(world: World, client: Actor, monkeypat
         pass
     assert len(world.objects("artifacts/rows/") - before) == 1
     monkeypatch.setattr(compaction, "SMALL_PARTITION", 10)
-    monkeypatch.setattr(migration, "PACK", 1)
+    monkeypatch.setattr(migration, "MIGRATION_PACK_BYTES", 1)
     before = world.objects("artifacts/rows/")
     restored(client, transform={"rows": double})
     with client.begin():

@@ -12,9 +12,10 @@ from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.table.reader import Version
-from pyspark_checkpointer.table.schema import TableSchema, first_schema
-from pyspark_checkpointer.table.writer import Writer
+from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.schema_evolution import first_schema
+from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.writer import TableWriter
 from tests.admin.streaming.spark_model import Query, history
 from tests.consumers.test_eventhub_contract import checkpoint, claim
 from tests.damage import flip
@@ -59,7 +60,7 @@ def put_table(ck: Checkpointer, draft: CheckpointWriter, number: int) -> None:
     ]
     schema: TableSchema = first_schema("table", fields, ["user"], {})
     session = ck.session
-    writer = Writer(session.store, session.host, draft.id, "table", schema)
+    writer = TableWriter(session.store, session.host, draft.id, "table", schema)
     names = [f"{'u' * 80}-{n}" for n in range(number + 2)]
     rows = pa.table({"user": names, "n": list(range(number, number + len(names)))})
     stored = schema.arrow()
@@ -67,7 +68,7 @@ def put_table(ck: Checkpointer, draft: CheckpointWriter, number: int) -> None:
         [rows[name].cast(kind) for name, kind in zip(stored.names, stored.types, strict=True)], schema=stored
     )
     snapshot = run_sync(writer.snapshot(0, table))
-    draft.put_operator("table", Version("table", schema, 1, {0: (snapshot,)}).operator())
+    draft.put_operator("table", TableVersion("table", schema, 1, {0: (snapshot,)}).operator())
 
 
 def calls(folder: Path) -> Iterator[Call]:

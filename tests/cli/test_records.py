@@ -14,7 +14,7 @@ import pytest
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.manifests.msgpack_values import unpack
 from pyspark_checkpointer.table import parquet_file
-from pyspark_checkpointer.table.reader import Reader
+from pyspark_checkpointer.table.reader import TableReader
 from tests.cli.conftest import Run
 from tests.cli.every import write
 
@@ -104,7 +104,7 @@ def test_a_store_that_cannot_be_read_is_not_called_an_output_that_cannot_be_writ
 
     file = tmp_path / "out.parquet"
     file.write_text("old")
-    monkeypatch.setattr(Reader, "rows", fail)
+    monkeypatch.setattr(TableReader, "rows", fail)
     done = run("cat", golden, "table", "-o", file)
     assert done.status != 0
     assert "of the store" in done.err

@@ -15,7 +15,7 @@ from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolic
 from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from pyspark_checkpointer.consumers.journal import Journal
-from pyspark_checkpointer.spark.datasource import Request
+from pyspark_checkpointer.spark.datasource import ReadRequest
 
 ROOTS = {
     "relative": lambda home: "state/totals",
@@ -147,7 +147,7 @@ def test_a_journal_stays_where_it_was_opened(home: Path, leave: Callable[[], Non
 
 
 def test_a_scan_that_is_sent_to_executors_names_an_absolute_root(home: Path, leave: Callable[[], None]) -> None:
-    request = Request.of({"path": "state/totals", "operator": "op"})
+    request = ReadRequest.of({"path": "state/totals", "operator": "op"})
     leave()
     assert pickle.loads(pickle.dumps(request)).client().root == str(home / "state/totals")
 

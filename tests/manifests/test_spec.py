@@ -49,7 +49,8 @@ from pyspark_checkpointer.manifests.segments import (
 )
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.merge import apply, consolidate
-from pyspark_checkpointer.table.schema import TableSchema, first_schema
+from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.schema_evolution import first_schema
 from tests.manifests.test_msgpack_values import same
 
 SPEC = (Path(__file__).parents[2] / "manifests" / "SPEC.md").read_text()

@@ -16,7 +16,7 @@ from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests import catalog_json, manifest_json, msgpack_values, positions_json
 from pyspark_checkpointer.manifests.json_fields import dump
 from pyspark_checkpointer.storage import url
-from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table import parquet_decode
 from tests.manifests.samples import AT, CATALOG, ID, POINTER, sealed
 from tests.proof import seeds, wrapped
 
@@ -180,13 +180,13 @@ TABLE: tuple[Decoder, ...] = (
     ),
     Decoder(
         "snapshot",
-        lambda data: parquet.decode(wrapped.NAME, data, seeds.TABLE, seeds.TABLE.names),
+        lambda data: parquet_decode.decode(wrapped.NAME, data, seeds.TABLE, seeds.TABLE.names),
         seeds.snapshots(),
         encode=wrapped.encode_table,
     ),
     Decoder(
         "wide snapshot",
-        lambda data: parquet.decode(wrapped.NAME, data, seeds.WIDE, seeds.WIDE.names),
+        lambda data: parquet_decode.decode(wrapped.NAME, data, seeds.WIDE, seeds.WIDE.names),
         (seeds.wide_snapshot(),),
         encode=wrapped.encode_table,
     ),

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, cast
@@ -13,7 +12,7 @@ from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
-from pyspark_checkpointer.spark.table import TableState
+from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.storage.base import Blob
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests import damage
@@ -184,24 +183,24 @@ def table_history(client: Actor) -> None:
             damage.fill_table(client, cp, number)
 
 
-def table_of(client: Actor, cp: Checkpoint) -> TableState:
+def table_of(client: Actor, cp: Checkpoint) -> TableChanges:
     """What the driver has of a table during a batch. As long as its tasks have nothing to do, it needs no Spark."""
     no_spark = cast(Any, None)
-    return TableState(no_spark, client, cp.writer, "table", ["k"], None, {"n": "sum"}, None, nullcontext)
+    return TableChanges(no_spark, client, cp.writer, "table", ["k"], None, {"n": "sum"}, None)
 
 
 def compact_table(client: Actor, notes: dict[str, Any]) -> None:
     with client.begin() as cp:
         table = table_of(client, cp)
         table.compact()
-        table._finish()
+        table.finish()
 
 
 def fold_table(client: Actor, notes: dict[str, Any]) -> None:
     """A batch after which the chains of the table are too long."""
     with client.begin() as cp:
         damage.fill_table(client, cp, 3)
-        table_of(client, cp)._finish()
+        table_of(client, cp).finish()
 
 
 # ---- the same, awaited -----------------------------------------------------------------------------------------------

@@ -19,13 +19,16 @@ from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import table as table_module
+from pyspark_checkpointer.spark import table_changes
 from pyspark_checkpointer.spark import write_tasks as write_module
-from pyspark_checkpointer.spark.state import QueryRun, State
+from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
+from pyspark_checkpointer.spark.query_run import QueryRun
+from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.table.hashing import partitions_of
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.types import spark_type
+from pyspark_checkpointer.table.version import TableVersion
 
 Part = pa.Table
 
@@ -97,32 +100,32 @@ def _mapped(frame: PlainFrame, work: Callable[[Iterator[Any]], Iterator[Any]], r
 def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
     """Tables of this process need no Spark meanwhile."""
 
-    def scanned(spark: Any, client: Any, checkpoint: Any, version: Version, columns: Any = None) -> PlainFrame:
+    def scanned(spark: Any, client: Any, checkpoint: Any, version: TableVersion, columns: Any = None) -> PlainFrame:
         session = client.session
-        reader = Reader(session.store, session.host, version, columns)
+        reader = TableReader(session.store, session.host, version, columns)
         parts = [run_sync(reader.rows(partition)) for partition in version.chains]
         return PlainFrame(draw, parts or [run_sync(reader.rows(0))])
 
-    def each(spark: Any, tasks: int) -> PlainFrame:
+    def task_numbers(spark: Any, tasks: int) -> PlainFrame:
         return PlainFrame(draw, [pa.table({"id": [task]}) for task in range(tasks)])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write_module, "TaskContext", SimpleNamespace(get=lambda: _running.task))
-        patch.setattr(table_module, "check_frame", lambda call, given: given)  # which refuses all but Spark's own
-        patch.setattr(table_module, "fields_of", _fields)
-        patch.setattr(table_module, "keys_of", _keys)
-        patch.setattr(table_module, "rows_of", _placed)
-        patch.setattr(table_module, "map_batches", _mapped)
-        patch.setattr(table_module, "has_unique_keys", lambda frame, key: draw.random() < 0.5)
-        patch.setattr(table_module, "scan", scanned)
-        patch.setattr(table_module, "each", each)
-        patch.setattr(table_module.TaskRoot, "of", lambda *_: SimpleNamespace(open=lambda: client, place="a task"))
+        patch.setattr(table_changes, "check_frame", lambda call, given: given)  # which refuses all but Spark's own
+        patch.setattr(table_changes, "fields_of", _fields)
+        patch.setattr(table_changes, "keys_of", _keys)
+        patch.setattr(table_changes, "rows_of", _placed)
+        patch.setattr(table_changes, "map_batches", _mapped)
+        patch.setattr(table_changes, "has_unique_keys", lambda frame, key: draw.random() < 0.5)
+        patch.setattr(table_changes, "scan", scanned)
+        patch.setattr(table_changes, "task_numbers", task_numbers)
+        patch.setattr(table_changes.TaskRoot, "of", lambda *_: SimpleNamespace(open=lambda: client, place="a task"))
         yield
 
 
 def new_state(client: Checkpointer, restored: Restored | None, batch_id: int, session: Any = None) -> State:
     """What a callback would be handed for this batch."""
     spark: Any = session or SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
-    line = QueryRun(client, restored, SimpleNamespace())  # type: ignore[arg-type]
+    run = QueryRun(client, restored, SimpleNamespace())  # type: ignore[arg-type]
     job = Job("query", "run", batch_id)
-    return State(spark, line, job, client._begin(batch_id, job))
+    return State(spark, BatchAttempt(run, job, client._begin(batch_id, job)))

@@ -26,8 +26,8 @@ from pyspark_checkpointer.manifests import codecs, msgpack_values, object_paths
 from pyspark_checkpointer.manifests.json_fields import dump
 from pyspark_checkpointer.manifests.model import Artifact, Json, Manifest, Operator, Patch, Ref, Segment, Tail
 from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row, encode_ownership, encode_position
-from pyspark_checkpointer.table import parquet
-from pyspark_checkpointer.table.merge import in_order
+from pyspark_checkpointer.table import parquet_encode
+from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import MERGE
 from tests.manifests.samples import AT, ID, MANIFEST, PARENT, alone, digest, packed
 from tests.table.tables import array, changes_of, mapping, schema_of, snapshot_rows, struct
@@ -210,17 +210,17 @@ def journals() -> tuple[bytes, ...]:
 
 def snapshots() -> tuple[bytes, ...]:
     rows = snapshot_rows(TABLE, [(key, key * 10) for key in range(20)])
-    return tuple(parquet.encode(table).data for table in (rows, rows.slice(0, 0)))
+    return tuple(parquet_encode.encode(table).data for table in (rows, rows.slice(0, 0)))
 
 
 def wide_snapshot() -> bytes:
     rows = [("a", Decimal("1.10"), AT, [1.5, None], [("x", {"a": b"1", "b": True})]), ("b", Decimal(2), AT, None, [])]
-    return parquet.encode(snapshot_rows(WIDE, rows)).data
+    return parquet_encode.encode(snapshot_rows(WIDE, rows)).data
 
 
 def packs() -> tuple[bytes, ...]:
     changes = pa.concat_tables([changes_of(TABLE, [(MERGE, (key, 1)) for key in range(5)], part) for part in range(2)])
-    return (parquet.encode(in_order(changes, TABLE.key)).data,)
+    return (parquet_encode.encode(in_order(changes, TABLE.key)).data,)
 
 
 # ---- beside the store ------------------------------------------------------------------------------------------------

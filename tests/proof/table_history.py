@@ -16,13 +16,14 @@ from pyspark.sql import SparkSession
 
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import table as table_module
+from pyspark_checkpointer.spark import table_changes
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.spark.table import TableState
+from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table import reader as version_module
-from pyspark_checkpointer.table import wide
-from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.version import TableVersion
 from tests.proof.plain_spark import PlainFrame, new_state
 from tests.proof.table_model import COMBINE, KEY, Drawn, Key, Row, TableModel
 
@@ -50,16 +51,16 @@ class History:
     def limits(self, patch: pytest.MonkeyPatch) -> None:
         """Rows and bytes at which something changes, most of them so small that it does."""
         choose = self.draw.choice
-        patch.setattr(table_module, "DRIVER_BYTES", choose([1, 3000, 16 << 20]))
+        patch.setattr(table_changes, "DRIVER_BYTES", choose([1, 3000, 16 << 20]))
         patch.setattr(compaction, "COMPACT_ROWS", choose([8, 65_536]))
         patch.setattr(compaction, "COMPACT_BYTES", choose([1000, 64 << 20]))
         patch.setattr(compaction, "MAX_DELTA_BYTES", choose([1, 5000, 512 << 20]))
         patch.setattr(compaction, "SMALL_PARTITION", choose([1, 5, 4096]))
         patch.setattr(compaction, "SMALL_BYTES", choose([1, 8 << 20]))
-        patch.setattr(wide, "NARROW_BYTES", choose([1, 1 << 30]))
-        patch.setattr(version_module, "STREAM_BYTES", choose([1, 64 << 20]))
-        patch.setattr(version_module, "PIECE_GROUPS", choose([1, 16]))
-        patch.setattr("pyspark_checkpointer.table.parquet.ROW_GROUP", choose([2, 16_384]))
+        patch.setattr(large_rows, "NARROW_BYTES", choose([1, 1 << 30]))
+        patch.setattr(version_module, "STREAMED_SNAPSHOT_BYTES", choose([1, 64 << 20]))
+        patch.setattr(version_module, "MAX_PIECE_ROW_GROUPS", choose([1, 16]))
+        patch.setattr("pyspark_checkpointer.table.parquet_encode.ROW_GROUP_ROWS", choose([2, 16_384]))
 
     def batch(self, number: int) -> None:
         """One batch, which is committed or fails."""
@@ -73,10 +74,10 @@ class History:
             for one in work:
                 one()
         if self.draw.random() < 0.1:
-            state._abort()
+            state._attempt.abort()
             self.models = before
         else:
-            state._commit()
+            state._attempt.commit()
         if self.draw.random() < 0.3:
             self.client = self._open(self.client.root)  # the working directory may be another one since
         self.figures["batches"] += 1
@@ -118,7 +119,7 @@ class History:
             wanted = {key: row for key, row in model.found(columns).items() if key in keys}
             sought: Any = [dict(zip(KEY, key, strict=True)) for key in keys]
             assert found(restored.table(name, columns=[*KEY, *columns], keys=sought), columns) == wanted
-            version = Version.of(name, operators[name])
+            version = TableVersion.of(name, operators[name])
             assert max(map(len, version.chains.values()), default=0) <= self.max_chain
             pieces: Found = {}
             for partition in version.chains:
@@ -165,9 +166,9 @@ class Step:
                 dropped = draw.sample(model.columns, draw.choice([1, len(model.columns)]))
                 model.drop(dropped)
                 self.table.drop_columns(dropped)
-            case "compact" if self.table._version is not None:
+            case "compact" if self.table._changes.version is not None:
                 self.table.compact()
-        if self.spark is not None and self.table._version is not None and draw.random() < 0.3:
+        if self.spark is not None and self.table._changes.version is not None and draw.random() < 0.3:
             columns = list(model.columns)
             rows = [row.asDict(recursive=True) for row in self.table.read([*KEY, *columns]).collect()]
             by_key = {tuple(row[name] for name in KEY): [_plain(row[name]) for name in columns] for row in rows}
@@ -203,7 +204,7 @@ def found(rows: pa.Table, columns: list[str]) -> Found:
     return by_key
 
 
-async def in_pieces(client: Checkpointer, version: Version, partition: int) -> pa.Table:
+async def in_pieces(client: Checkpointer, version: TableVersion, partition: int) -> pa.Table:
     session = client.session
-    reader = Reader(session.store, session.host, version)
+    reader = TableReader(session.store, session.host, version)
     return pa.concat_tables([rows async for rows in reader.pieces(partition, ordered=True)])

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests import msgpack_values
-from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table import parquet_encode
 from pyspark_checkpointer.table.schema import CHANGE, FIELD_ID, KEPT, PARTITION
 from tests.proof.decoders import TABLE, Decoder, examine
 from tests.proof.effort import SUMMARY
@@ -181,7 +181,7 @@ def hostile_tables(draw: st.DrawFn) -> bytes:
         )
         number = draw(st.sampled_from([{"k": b"1", "n": b"2"}.get(name, b"9"), b"1", b"x"]))
         columns.append(pa.field(name, kind, metadata={FIELD_ID: number}))
-    return parquet.encode(pa.table(arrays, schema=pa.schema(columns))).data
+    return parquet_encode.encode(pa.table(arrays, schema=pa.schema(columns))).data
 
 
 def test_no_table_of_an_attacker_does_more_than_raise(effort: Effort, figures: Counter[str]) -> None:

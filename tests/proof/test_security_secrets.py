@@ -26,7 +26,7 @@ from pyspark_checkpointer.client.opentelemetry import opentelemetry_metrics
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.dataframes import struct_of
-from pyspark_checkpointer.spark.datasource import Request, TableReader
+from pyspark_checkpointer.spark.datasource import ReadRequest, TableSourceReader
 from pyspark_checkpointer.spark.read import version_of
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.storage import open_store
@@ -209,10 +209,10 @@ def test_a_pickle_holds_what_was_configured_and_nothing_that_was_found(
     clients = made[: len(list(life.clients()))]
     sent = [pickle.dumps(client) for client in clients if type(client).__name__ != "StatefulSink"]
     sent.append(pickle.dumps(TaskRoot(sent[0], "host")))
-    request = Request.of({"path": life.url, "operator": "table", "storage_options": json.dumps(given)})
+    request = ReadRequest.of({"path": life.url, "operator": "table", "storage_options": json.dumps(given)})
     restored = request.restore()
     assert restored.id is not None
-    reader = TableReader(request, struct_of(list(version_of(restored, "table").schema.columns)))
+    reader = TableSourceReader(request, struct_of(list(version_of(restored, "table").schema.columns)))
     sent += [pickle.dumps(reader), *(pickle.dumps(part) for part in reader.partitions())]
     for pickled in sent:
         assert not [secret for secret in found.values() if secret.encode() in pickled]
@@ -224,7 +224,7 @@ def test_a_pickle_holds_what_was_configured_and_nothing_that_was_found(
 
 def test_what_is_sent_does_not_show_what_it_holds() -> None:
     client = Checkpointer("s3://bucket/root", {"secret": KEY})
-    request = Request.of({"path": "s3://b/x", "operator": "t", "storage_options": json.dumps({"secret": KEY})})
+    request = ReadRequest.of({"path": "s3://b/x", "operator": "t", "storage_options": json.dumps({"secret": KEY})})
     shown = repr((TaskRoot(pickle.dumps(client), "host"), request, client._config, client.session))
     assert KEY not in shown
 

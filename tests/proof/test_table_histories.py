@@ -20,10 +20,10 @@ pytest.importorskip("pyspark")
 from pyspark_checkpointer import compaction
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.table import wide
+from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table import writer as write_module
-from pyspark_checkpointer.table.reader import Reader
-from pyspark_checkpointer.table.writer import Writer
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.writer import TableWriter
 from tests.proof.effort import SUMMARY
 from tests.proof.plain_spark import plain_spark
 from tests.proof.table_history import History
@@ -58,7 +58,10 @@ def test_large_rows_that_all_change_stay_readable_batch_after_batch(
 ) -> None:
     """The long run brings more than 2 GiB of one column together, which 32-bit offsets cannot hold."""
     scale = effort(20, 1)
-    for module, name in ((wide, "NARROW_BYTES"), *((compaction, n) for n in ("COMPACT_BYTES", "MAX_DELTA_BYTES"))):
+    for module, name in (
+        (large_rows, "NARROW_BYTES"),
+        *((compaction, n) for n in ("COMPACT_BYTES", "MAX_DELTA_BYTES")),
+    ):
         monkeypatch.setattr(module, name, getattr(module, name) // scale)
     schema = schema_of({"k": "long", "v": "binary"}, ["k"])
     place = Place(schema)
@@ -77,7 +80,7 @@ def test_large_rows_that_all_change_stay_readable_batch_after_batch(
             schema=schema.arrow_delta(),
         )
         owner = CheckpointId(batch + 1, "0123abcd")
-        writer = Writer(place.store, place.host, owner, "t", schema)
+        writer = TableWriter(place.store, place.host, owner, "t", schema)
         delta = run_sync(writer.pack(changes))[0]
         place.chains[0] = write_module.on_top(place.chains.get(0, ()), delta)
         place.chains |= run_sync(
@@ -89,7 +92,7 @@ def test_large_rows_that_all_change_stay_readable_batch_after_batch(
     figures["bytes of large rows merged"] += 12 * count * width
 
 
-async def _measure(reader: Reader) -> tuple[int, int]:
+async def _measure(reader: TableReader) -> tuple[int, int]:
     """How many rows there are, and bytes of them; held is no more than a piece."""
     rows = size = 0
     async for piece in reader.pieces(0):

@@ -21,7 +21,7 @@ from pyspark_checkpointer.consumers.journal import Journal
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.spark.dataframes import struct_of
-from pyspark_checkpointer.spark.datasource import Request, TableReader
+from pyspark_checkpointer.spark.datasource import ReadRequest, TableSourceReader
 from pyspark_checkpointer.spark.read import version_of
 
 FIRST, SECOND, COMMITTED = "0000000001-0c5442af", "0000000002-f4bb65ce", "0000000004-9e2b5704"
@@ -137,8 +137,8 @@ def _table(ck: Checkpointer, aside: Path) -> object:
 
 def _scan(ck: Checkpointer, aside: Path) -> object:
     """What `spark.read.format("checkpointer")` does in its planning and in its tasks."""
-    request = Request.of({"path": ck.root, "operator": "table"})
-    reader = TableReader(request, struct_of(list(version_of(request.restore(), "table").schema.columns)))
+    request = ReadRequest.of({"path": ck.root, "operator": "table"})
+    reader = TableSourceReader(request, struct_of(list(version_of(request.restore(), "table").schema.columns)))
     return [list(reader.read(part)) for part in reader.partitions()]
 
 

@@ -44,9 +44,10 @@ from pyspark_checkpointer.manifests.model import (
 )
 from pyspark_checkpointer.storage import url
 from pyspark_checkpointer.storage.base import Blob, ListedObject
-from pyspark_checkpointer.table import parquet
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table import parquet_decode, parquet_encode
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
+from pyspark_checkpointer.table.version import TableVersion
 from tests.manifests.samples import CATALOG, ID, digest
 from tests.proof import seeds
 
@@ -155,13 +156,13 @@ def schema(data: bytes) -> TableSchema:
 
 
 def encode_table(rows: pa.Table) -> bytes:
-    return parquet.encode(rows).data
+    return parquet_encode.encode(rows).data
 
 
 def row_groups(data: bytes) -> pa.Table:
     """As a lookup reads a file: its tail, then some of its row groups."""
     tail = data[-(int.from_bytes(data[-8:-4], "little") + 8) :]
-    groups = parquet.RowGroups(NAME, len(data), tail, seeds.TABLE)
+    groups = parquet_decode.RowGroups(NAME, len(data), tail, seeds.TABLE)
     wanted = groups.of_keys(pa.table({"k": pa.array([3, 7], pa.int64())}))
     ranges = {group: groups.ranges[group] for group in wanted}
     found = {group: data[max(start, 0) :][: max(size, 0)] for group, (start, size, _) in ranges.items()}
@@ -200,10 +201,10 @@ def table_rows(pack: bytes, records: int, base: bytes = BASE, rows: int = 20) ->
         return Artifact(kind, kind, 0, len(data), len(data), 1, records, sha256(data))
 
     chain = (artifact(SNAPSHOT, base, rows), artifact(DELTA, pack, records))
-    reader = Reader(
+    reader = TableReader(
         Held({SNAPSHOT: base, DELTA: pack}),  # type: ignore[arg-type]
         Inline(),  # type: ignore[arg-type]
-        Version("t", seeds.TABLE, 2, {0: chain}),
+        TableVersion("t", seeds.TABLE, 2, {0: chain}),
     )
     return asyncio.run(reader.rows(0))
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import pyspark_checkpointer
 from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful, table
-from pyspark_checkpointer.spark.write_tasks import WriteTask, Written
+from pyspark_checkpointer.spark.write_tasks import TaskOutput, WriteTask
 
 SETTINGS = {
     "retry": {"spark.task.maxFailures": "4"},
@@ -83,7 +83,7 @@ class Faulty(WriteTask):
 
     scenario = ""
 
-    def _write(self, given: pa.Table) -> Written:
+    def _write(self, given: pa.Table) -> TaskOutput:
         written = super()._write(given)
         context = TaskContext.get()
         assert context is not None

@@ -11,7 +11,7 @@ from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.errors import StoreRefusedError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import clean, frame_of, plan_cleanup
-from pyspark_checkpointer.spark.cleanup import SHARES, _ids, _shares
+from pyspark_checkpointer.spark.cleanup import LISTING_PREFIXES, _id_prefixes, _listing_prefixes
 from pyspark_checkpointer.testing import Faults, injected
 
 NOW = RetentionPolicy(keep_last=2, grace=timedelta(0))
@@ -35,15 +35,15 @@ def fill(root: str) -> Checkpointer:
     return client
 
 
-def test_shares_cover_every_object_once(tmp_path: Path) -> None:
+def test_prefixes_cover_every_object_once(tmp_path: Path) -> None:
     client = fill(str(tmp_path))
     paths = [entry.path for entry in run_sync(client.session.store.list("")) if "/" in entry.path]
-    shares = run_sync(_shares(client, 12))
+    prefixes = run_sync(_listing_prefixes(client, 12))
     for path in paths:
-        assert len([share for share in shares if path.startswith(share)]) == 1, path
+        assert len([prefix for prefix in prefixes if path.startswith(prefix)]) == 1, path
     for newest in (0, 1, 9, 15, 16, 99, 1234, 10**7, 10**10 - 1):
-        starts = _ids(newest)
-        assert len(starts) <= max(SHARES * 4, 16)
+        starts = _id_prefixes(newest)
+        assert len(starts) <= max(LISTING_PREFIXES * 4, 16)
         for sequence in {0, newest // 3, newest - 1, newest} - {-1}:
             assert len([start for start in starts if f"{sequence:010d}".startswith(start)]) == 1
 

@@ -28,7 +28,7 @@ from pyspark_checkpointer.spark import (
     stateful,
 )
 from pyspark_checkpointer.spark.arguments import check_frame, check_key, check_names
-from pyspark_checkpointer.spark.failure import AGAIN, describe
+from pyspark_checkpointer.spark.failure import NEXT_STEP, describe
 from tests.cli.conftest import golden
 from tests.spark.conftest import Job
 from tests.spark.test_sink import failure
@@ -261,17 +261,17 @@ org.apache.spark.SparkException: Job aborted"""
     ("error", "said"),
     [
         (FencedError("root: another writer\nhas taken over"), "FencedError: root: another writer has taken over"),
-        (ValueError("no such user"), f"ValueError: no such user: {AGAIN}"),
-        (ValueError(), f"ValueError: {AGAIN}"),
+        (ValueError("no such user"), f"ValueError: no such user: {NEXT_STEP}"),
+        (ValueError(), f"ValueError: {NEXT_STEP}"),
         (
             RuntimeError(WORKER.format(line="pyspark_checkpointer.errors.CorruptionError: artifacts/x: is not there")),
             "pyspark_checkpointer.errors.CorruptionError: artifacts/x: is not there",
         ),
-        (RuntimeError(WORKER.format(line="ValueError: a: b")), f"ValueError: a: b: {AGAIN}"),
-        (RuntimeError(WORKER.format(line="KeyboardInterrupt")), f"KeyboardInterrupt: {AGAIN}"),
+        (RuntimeError(WORKER.format(line="ValueError: a: b")), f"ValueError: a: b: {NEXT_STEP}"),
+        (RuntimeError(WORKER.format(line="KeyboardInterrupt")), f"KeyboardInterrupt: {NEXT_STEP}"),
         (
             RuntimeError("An error occurred while calling o1.collect.\n: java.io.IOException: full\n\tat a.b"),
-            f"RuntimeError: java.io.IOException: full: {AGAIN}",
+            f"RuntimeError: java.io.IOException: full: {NEXT_STEP}",
         ),
     ],
 )
@@ -291,7 +291,7 @@ def test_a_failed_batch_is_told_once_in_one_line(job: Job, caplog: pytest.LogCap
     with caplog.at_level(logging.ERROR, logger="pyspark_checkpointer"):
         failure(job, update)
     (record,) = [record for record in caplog.records if record.name == "pyspark_checkpointer"]
-    assert record.getMessage() == f"{job.root}: batch 1 failed: ValueError: planted: {AGAIN}"
+    assert record.getMessage() == f"{job.root}: batch 1 failed: ValueError: planted: {NEXT_STEP}"
     assert not record.exc_info
 
 

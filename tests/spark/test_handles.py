@@ -40,7 +40,7 @@ def test_a_state_or_a_table_in_a_udf_is_refused(job: Job) -> None:
     for number in range(2):
         job.feed(("a", number))
         job.run(update)
-        update.__dict__["_lines"].clear()
+        update.__dict__["_runs"].clear()
     said = [text for text in refused if "cannot be pickled" in text]
     assert {text.partition(":")[0] for text in said} == {"State", "TableState", "Restored"}
 

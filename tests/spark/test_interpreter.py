@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.spark import State, interpreter, stateful
-from pyspark_checkpointer.spark.interpreter import settle_interpreter
+from pyspark_checkpointer.spark.interpreter import ensure_interpreter
 from tests.spark.conftest import Job
 
 
@@ -78,7 +78,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settle(session: Session, root: str = "/root") -> None:
-    settle_interpreter(session, root)  # type: ignore[arg-type]
+    ensure_interpreter(session, root)  # type: ignore[arg-type]
 
 
 def test_local_tasks_get_the_drivers_python_and_its_data_source() -> None:
@@ -157,7 +157,7 @@ def test_missing_packages_are_named_and_other_versions_logged(caplog: pytest.Log
 def lost_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks are run with a Python that is not there."""
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python")
-    monkeypatch.setattr(interpreter, "_fit", WeakKeyDictionary())
+    monkeypatch.setattr(interpreter, "_checked", WeakKeyDictionary())
 
 
 def start(job: Job, *, tables: bool, root: str | None = None, refused: bool = False) -> list[int]:

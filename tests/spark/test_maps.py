@@ -17,19 +17,19 @@ def state() -> KeyedState:
 @pytest.mark.parametrize("number", range(8))
 def test_a_resting_map_takes_no_change_until_it_is_woken(number: int) -> None:
     resting = state()
-    maps.rest(resting)
+    maps.refuse_changes(resting)
     for read in reads(resting):
         read()
     with pytest.raises(InvalidStateError, match="changed outside of a batch"):
         writes(resting)[number]()
     assert dict(resting) == {0: True}
-    maps.wake(resting)
+    maps.allow_changes(resting)
     writes(resting)[number]()
 
 
 def test_a_value_of_a_resting_map_is_a_copy() -> None:
     resting = KeyedState({"k": {"n": 1}})
-    maps.rest(resting)
+    maps.refuse_changes(resting)
     resting["k"]["n"] += 1
     next(iter(resting.values()))["n"] += 1
     resting.get("k", {})["n"] += 1
@@ -39,7 +39,7 @@ def test_a_value_of_a_resting_map_is_a_copy() -> None:
 @pytest.mark.parametrize("number", range(18))
 def test_an_ended_map_is_of_no_use(number: int) -> None:
     ended = state()
-    maps.end(ended)
+    maps.refuse_all(ended)
     with pytest.raises(InvalidStateError):
         [*writes(ended), *reads(ended)][number]()
     assert "ended" in repr(ended)
@@ -48,7 +48,7 @@ def test_an_ended_map_is_of_no_use(number: int) -> None:
 def test_every_method_of_a_mapping_is_refused_by_an_ended_map() -> None:
     """Also those that a later version adds: each that is public either raises or is known to say nothing."""
     ended: Any = state()
-    maps.end(ended)
+    maps.refuse_all(ended)
     calls = {"get": (0,), "setdefault": (0,), "pop": (0,), "update": ({1: 2},), "fromkeys": None}
     lazy = {"keys", "items", "values", "partitions"}
     for name in dir(KeyedState):
@@ -61,7 +61,7 @@ def test_every_method_of_a_mapping_is_refused_by_an_ended_map() -> None:
             list(getattr(ended, name)())
 
 
-@pytest.mark.parametrize("close", [maps.rest, maps.end])
+@pytest.mark.parametrize("close", [maps.refuse_changes, maps.refuse_all])
 def test_bound_methods_of_a_batch_are_of_no_use_after_it(close: Any) -> None:
     kept = state()
     put, update, pop, clear, keys = kept.__setitem__, kept.update, kept.pop, kept.clear, iter(kept)
@@ -69,8 +69,8 @@ def test_bound_methods_of_a_batch_are_of_no_use_after_it(close: Any) -> None:
     for call in (lambda: put(1, 1), lambda: update({1: 1}), lambda: pop(0), clear):
         with pytest.raises(InvalidStateError, match="changed outside of a batch"):
             call()
-    if close is maps.end:
+    if close is maps.refuse_all:
         with pytest.raises(InvalidStateError, match="of a run that has ended"):
             next(keys)
-    maps.wake(kept)
+    maps.allow_changes(kept)
     assert dict(kept) == {0: True}

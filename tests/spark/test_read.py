@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 from collections.abc import Iterator
-from contextlib import nullcontext
 from datetime import timedelta
 from decimal import Decimal, localcontext
 from pathlib import Path
@@ -31,12 +30,14 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import TableState, can_restore, diff, read_state
+from pyspark_checkpointer.spark import can_restore, diff, read_state
 from pyspark_checkpointer.spark.dataframes import struct_of
-from pyspark_checkpointer.spark.scan import TASK_BYTES, spread
+from pyspark_checkpointer.spark.scan import READ_TASK_BYTES, group_by_bytes
+from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.table.hashing import partitions_of
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.version import TableVersion
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -51,7 +52,7 @@ def put(
     settings = {"num_partitions": None, "combine": None, "schema": None} | options
     with client.begin(epoch=settings.pop("epoch", None)) as checkpoint:
         checkpoint.positions["topic"] = {"0": 5}
-        table = TableState(spark, client, checkpoint.writer, "t", key, **settings, operation=nullcontext)
+        table = TableChanges(spark, client, checkpoint.writer, "t", key, **settings)
         if drop:
             table.drop_columns(drop)
         if rows is not None:
@@ -60,7 +61,7 @@ def put(
             table.delete(delete)
         if compact:
             table.compact()
-        table._finish()
+        table.finish()
     return checkpoint.id
 
 
@@ -485,7 +486,7 @@ def test_keys_of_every_type_are_found_in_the_partition_that_spark_puts_them_in(
     restored = Checkpointer(root).restore()
     assert restored is not None
     assert restored.manifest is not None
-    version, table = Version.of("t", restored.manifest.operators["t"]), restored.table("t")
+    version, table = TableVersion.of("t", restored.manifest.operators["t"]), restored.table("t")
     expected = sorted(row.p for row in rows.selectExpr("pmod(hash(k), 37) p").collect())
     assert sorted(partitions_of(table.select(["k"]), version.schema, 37)) == expected
     found = restored.table("t", keys=[{"k": value} for value in table["k"].to_pylist()])
@@ -576,8 +577,8 @@ def test_a_lookup_reads_few_row_groups_and_verifies_them(spark: SparkSession, tm
     restored = client.restore()
     assert restored is not None
     assert restored.manifest is not None
-    version = Version.of("t", restored.manifest.operators["t"])
-    reader = Reader(client.session.store, client.session.host, version)
+    version = TableVersion.of("t", restored.manifest.operators["t"])
+    reader = TableReader(client.session.store, client.session.host, version)
     keys = pa.table([pa.array(range(200_000, 201_000))], schema=pa.schema([version.schema.arrow().field("k")]))
     assert run_sync(reader.rows(0, keys)).num_rows == 1000
     assert reader.bytes_read < 0.06 * version.size
@@ -586,7 +587,7 @@ def test_a_lookup_reads_few_row_groups_and_verifies_them(spark: SparkSession, tm
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
     with pytest.raises(DigestMismatchError, match="row group"):
-        run_sync(Reader(client.session.store, client.session.host, version).rows(0, keys))
+        run_sync(TableReader(client.session.store, client.session.host, version).rows(0, keys))
     with pytest.raises(DigestMismatchError):
         restored.table("t")
 
@@ -623,18 +624,18 @@ def test_no_plan_shows_storage_options(spark: SparkSession, tmp_path: Path) -> N
     assert "c4nary" not in str(raised.value)
 
 
-@given(st.dictionaries(st.integers(0, 99), st.integers(0, 3 * TASK_BYTES), max_size=40), st.integers(1, 40))
-@example(dict.fromkeys(range(9), TASK_BYTES), 1)
+@given(st.dictionaries(st.integers(0, 99), st.integers(0, 3 * READ_TASK_BYTES), max_size=40), st.integers(1, 40))
+@example(dict.fromkeys(range(9), READ_TASK_BYTES), 1)
 def test_tasks_are_given_partitions_by_their_bytes(sizes: dict[int, int], tasks: int) -> None:
-    groups = spread(sizes, tasks)
+    groups = group_by_bytes(sizes, tasks)
     assert [partition for group in groups for partition in group] == sorted(sizes)
     largest = max(sizes.values(), default=0)
-    assert all(sum(sizes[p] for p in group) <= TASK_BYTES + largest + len(group) for group in groups)
+    assert all(sum(sizes[p] for p in group) <= READ_TASK_BYTES + largest + len(group) for group in groups)
 
 
 @pytest.mark.parametrize(("partitions", "tasks"), [(0, 3), (1, 3), (3, 3), (9, 3), (200, 8), (7, 2), (7, 100)])
 def test_partitions_of_one_size_are_spread_evenly(partitions: int, tasks: int) -> None:
-    for size in (0, 1, TASK_BYTES // 1000):
-        groups = spread(dict.fromkeys(range(partitions), size), tasks)
+    for size in (0, 1, READ_TASK_BYTES // 1000):
+        groups = group_by_bytes(dict.fromkeys(range(partitions), size), tasks)
         assert len(groups) == min(partitions, tasks)
         assert not groups or max(map(len, groups)) - min(map(len, groups)) <= 1

@@ -14,7 +14,7 @@ from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.checkpoint import liveness
 from pyspark_checkpointer.errors import InvalidStateError, NotFoundError
 from pyspark_checkpointer.spark import State, batch, stateful
-from pyspark_checkpointer.spark.batch_offsets import QueryProgress
+from pyspark_checkpointer.spark.batch_offsets import QueryOffsets
 from tests.spark.conftest import Job
 from tests.spark.test_sink import failure, summing, totals
 
@@ -240,7 +240,7 @@ def _files_take_the_place_of_others(job: Job, name: str) -> None:
 
 def test_a_list_of_a_name_that_no_manifest_can_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest with it could not be read again."""
-    progress = object.__new__(QueryProgress)
+    progress = object.__new__(QueryOffsets)
     progress.__dict__["_logs"] = [("orders", "log"), ("per-day", "log")]
     monkeypatch.setattr(progress, "_digest", lambda *_: "0" * 64)
     line = '{"logOffset":3}'

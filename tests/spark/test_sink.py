@@ -81,7 +81,7 @@ def test_each_batch_hands_its_cost_to_a_callback_on_the_driver(job: Job) -> None
     job.feed(("a", 1), ("b", 2))
     job.feed(("a", 10))
     job.run(update)
-    last = update._lines.popitem()[1].client
+    last = update._runs.popitem()[1].client
     last.close()
     restore, *commits = seen
     assert isinstance(restore, RestoreMetrics)
@@ -128,7 +128,7 @@ def test_the_spark_jobs_of_a_table_hold_up_the_batch(job: Job) -> None:
     for _ in range(3):
         job.feed(("a", 1))
     job.run(update)
-    update._lines.popitem()[1].client.close()
+    update._runs.popitem()[1].client.close()
     upsert, written, own_work = (record for record in seen if isinstance(record, CommitMetrics))
     for record in (upsert, written):
         assert 1.5 <= record.blocked_seconds <= record.total_seconds

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_checkpointer.errors import CheckpointError
-from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table import parquet_decode, parquet_encode
 from tests.proof.load.gauges import resident
 from tests.table.parquet_file import (
     CHUNK_SIZE,
@@ -293,22 +293,22 @@ def cases() -> Iterator[tuple[str, Damage]]:
 # ---- every way to read -----------------------------------------------------------------------------------------------
 
 SOUND = {
-    "snapshot": parquet.encode(snapshot_rows(TABLE, ROWS)).data,
-    "pack": parquet.encode(changes_of(TABLE, [(0, row) for row in ROWS])).data,
+    "snapshot": parquet_encode.encode(snapshot_rows(TABLE, ROWS)).data,
+    "pack": parquet_encode.encode(changes_of(TABLE, [(0, row) for row in ROWS])).data,
 }
 
 
 def read_whole(data: bytes) -> pa.Table:
-    return parquet.decode("the/object", data, TABLE, TABLE.names)
+    return parquet_decode.decode("the/object", data, TABLE, TABLE.names)
 
 
 def read_pack(data: bytes) -> pa.Table:
-    return parquet.decode_pack("the/object", data, TABLE, TABLE.names, [0])
+    return parquet_decode.decode_pack("the/object", data, TABLE, TABLE.names, [0])
 
 
 def read_groups(data: bytes) -> pa.Table:
     """By row groups, those that may hold some keys."""
-    file = parquet.RowGroups("the/object", len(data), data, TABLE)
+    file = parquet_decode.RowGroups("the/object", len(data), data, TABLE)
     found = file.of_keys(pa.table({"k": pa.array([1, 50, 99], pa.int64())}))
     parts = {group: data[file.ranges[group][0] : sum(file.ranges[group][:2])] for group in found}
     return file.read(parts, TABLE.names)

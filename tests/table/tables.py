@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_checkpointer.manifests.model import Json
-from pyspark_checkpointer.table.kept import text_of, without_need
-from pyspark_checkpointer.table.schema import CHANGE, DELETE, PARTITION, RESET, TableSchema, first_schema
+from pyspark_checkpointer.table.kept_columns import text_of, without_need
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, PARTITION, RESET, TableSchema
+from pyspark_checkpointer.table.schema_evolution import first_schema
 
 Row = tuple[Any, ...]
 Change = tuple[int, Row] | tuple[int, Row, frozenset[str]]

@@ -25,10 +25,10 @@ from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.manifests.tagged_json import to_json
 from pyspark_checkpointer.storage import open_files
 from pyspark_checkpointer.table import export
-from pyspark_checkpointer.table.merge import in_order
-from pyspark_checkpointer.table.reader import Version
+from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import DELETE, MERGE, TableSchema
-from pyspark_checkpointer.table.writer import Writer, on_top
+from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.writer import TableWriter, on_top
 from tests.cli.conftest import Run, run
 from tests.conftest import Root
 from tests.damage import fill, flip
@@ -46,7 +46,7 @@ OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 def change(client: Checkpointer, cp: Checkpoint, changes: list[tuple[Any, ...]], schema: TableSchema = TOTALS) -> None:
     """Put changes on top of a table, a pack of deltas for each batch: many old rows stay in the store's objects."""
     session = client.session
-    writer = Writer(session.store, session.host, cp.id, "totals", schema)
+    writer = TableWriter(session.store, session.host, cp.id, "totals", schema)
     old = cp.writer.operator("totals")
     chains: dict[int, Chain] = {} if old is None else dict(old.chains)
     for partition in range(PARTITIONS):
@@ -55,7 +55,7 @@ def change(client: Checkpointer, cp: Checkpoint, changes: list[tuple[Any, ...]],
             packed = runtime.run_sync(writer.pack(in_order(changes_of(schema, own, partition), schema.key)))
             for number, delta in packed.items():
                 chains[number] = on_top(chains.get(number, ()), delta)
-    cp.writer.put_operator("totals", Version("totals", schema, PARTITIONS, chains).operator())
+    cp.writer.put_operator("totals", TableVersion("totals", schema, PARTITIONS, chains).operator())
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_a_damaged_one_is_no_export(root: Path, tmp_path: Path) -> None:
     flip(next((root / "artifacts" / "totals" / "packs").iterdir()))
     with pytest.raises(CorruptionError):
         Checkpointer(root).export_parquet(None, tmp_path / "tables")
-    assert not (tmp_path / "tables" / export.MARKER).exists(), "what is not whole does not say that it is"
+    assert not (tmp_path / "tables" / export.EXPORT_MARKER).exists(), "what is not whole does not say that it is"
 
 
 def test_mistakes(root: Path, tmp_path: Path, run: Run) -> None:
@@ -182,7 +182,7 @@ def test_mistakes(root: Path, tmp_path: Path, run: Run) -> None:
 
 def test_the_marker_says_what_it_is(root: Path, tmp_path: Path, run: Run) -> None:
     made = run("export", root, "s1", tmp_path / "tables", "--format", "parquet", "--json").json
-    marker = json.loads((tmp_path / "tables" / export.MARKER).read_text())
+    marker = json.loads((tmp_path / "tables" / export.EXPORT_MARKER).read_text())
     assert made == marker
     assert (marker["epoch"], marker["left_out"]) == (1, ["own"])
     assert marker["id"].startswith("0000000002-")

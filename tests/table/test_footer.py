@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyspark_checkpointer.errors import MalformedError
-from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table import parquet_decode, parquet_encode
 from pyspark_checkpointer.table.footer import check_footer
 from tests.table.tables import CHANGE, PARTITION, array, changes_of, schema_of, snapshot_rows
 
@@ -23,7 +23,7 @@ GROUPS = b"\x19\x1c\x19"
 
 
 def snapshot() -> bytes:
-    return parquet.encode(snapshot_rows(SCHEMA, [ROW])).data
+    return parquet_encode.encode(snapshot_rows(SCHEMA, [ROW])).data
 
 
 def with_footer(data: bytes, old: bytes, new: bytes) -> bytes:
@@ -35,16 +35,16 @@ def with_footer(data: bytes, old: bytes, new: bytes) -> bytes:
     return body + footer + len(footer).to_bytes(4, "little") + data[-4:]
 
 
-def opened(data: bytes) -> parquet.RowGroups:
-    return parquet.RowGroups("the/object", len(data), data, SCHEMA)
+def opened(data: bytes) -> parquet_decode.RowGroups:
+    return parquet_decode.RowGroups("the/object", len(data), data, SCHEMA)
 
 
 def test_our_own_footers_are_sound() -> None:
     schema = pq.read_metadata(pa.BufferReader(snapshot())).schema
     check_footer(snapshot(), schema)
     assert opened(snapshot()).of_keys(pa.table({"k": pa.array([KEY], pa.int64())})) == [0]
-    pack = parquet.encode(changes_of(SCHEMA, [(0, ROW)])).data
-    assert parquet.decode_pack("the/object", pack, SCHEMA, SCHEMA.names, [0]).num_rows == 1
+    pack = parquet_encode.encode(changes_of(SCHEMA, [(0, ROW)])).data
+    assert parquet_decode.decode_pack("the/object", pack, SCHEMA, SCHEMA.names, [0]).num_rows == 1
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_our_own_footers_are_sound() -> None:
 )
 def test_a_pack_whose_own_columns_are_others_is_refused(name: str, values: pa.Array) -> None:
     changes = changes_of(SCHEMA, [(0, ROW)])
-    data = parquet.encode(changes.set_column(changes.column_names.index(name), name, values)).data
+    data = parquet_encode.encode(changes.set_column(changes.column_names.index(name), name, values)).data
     with pytest.raises(MalformedError, match="the/object: expected a Parquet file of this table"):
-        parquet.decode_pack("the/object", data, SCHEMA, SCHEMA.names, [0])
+        parquet_decode.decode_pack("the/object", data, SCHEMA, SCHEMA.names, [0])
 
 
 @pytest.mark.parametrize(

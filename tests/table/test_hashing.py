@@ -7,7 +7,7 @@ import pytest
 
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.table.hashing import check_partitions, partitions_of
-from pyspark_checkpointer.table.merge import in_order
+from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import PARTITION
 from tests.table.tables import schema_of
 

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests.model import SNAPSHOT
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.table import parquet, wide
+from pyspark_checkpointer.table import large_rows, parquet_decode, parquet_encode
 from pyspark_checkpointer.table import reader as reader_module
 from pyspark_checkpointer.table import writer as write_module
-from pyspark_checkpointer.table.merge import apply, consolidate, first_beyond, in_order
-from pyspark_checkpointer.table.reader import Reader
+from pyspark_checkpointer.table.merge import apply, consolidate
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_order import first_beyond, in_order
 from pyspark_checkpointer.table.schema import MERGE, TableSchema
-from pyspark_checkpointer.table.writer import MAX_PARTITION
+from pyspark_checkpointer.table.writer import MAX_PARTITION_BYTES
 from tests.table.tables import (
     NAN,
     Change,
@@ -56,7 +57,7 @@ NESTED_ROWS: list[Row] = [
 
 @pytest.fixture
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide, "NARROW_BYTES", 1)
+    monkeypatch.setattr(large_rows, "NARROW_BYTES", 1)
 
 
 @pytest.mark.usefixtures("everything_is_large")
@@ -87,10 +88,10 @@ def test_in_pieces_a_partition_has_the_rows_that_it_has_as_a_whole(
     monkeypatch: pytest.MonkeyPatch, history: tuple[Any, ...], narrow: int, group: int, narrowed: bool
 ) -> None:
     schema, below, steps = history
-    monkeypatch.setattr(wide, "NARROW_BYTES", narrow)
-    monkeypatch.setattr(reader_module, "STREAM_BYTES", 0)
-    monkeypatch.setattr(reader_module, "PIECE_GROUPS", 1)
-    monkeypatch.setattr(parquet, "ROW_GROUP", group)
+    monkeypatch.setattr(large_rows, "NARROW_BYTES", narrow)
+    monkeypatch.setattr(reader_module, "STREAMED_SNAPSHOT_BYTES", 0)
+    monkeypatch.setattr(reader_module, "MAX_PIECE_ROW_GROUPS", 1)
+    monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", group)
     place, model = Place(schema), Model(schema, below)
     place.snapshot(0, below)
     for changes in steps:
@@ -109,7 +110,7 @@ def test_in_pieces_a_partition_has_the_rows_that_it_has_as_a_whole(
     assert [a.kind for a in place.chains[0]] == ([SNAPSHOT] if model.found else [])
 
 
-async def _pieces(reader: Reader, *, ordered: bool) -> list[pa.Table]:
+async def _pieces(reader: TableReader, *, ordered: bool) -> list[pa.Table]:
     none = reader._schema.arrow().empty_table().select(reader._shown)
     return [none, *[rows async for rows in reader.pieces(0, ordered=ordered)]]
 
@@ -127,9 +128,9 @@ def test_what_is_not_above_a_key_is_what_comes_before_it_in_order(keys: list[Row
 
 
 def test_a_snapshot_that_is_not_in_order_is_refused_where_that_would_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "STREAM_BYTES", 0)
-    monkeypatch.setattr(reader_module, "PIECE_GROUPS", 1)
-    monkeypatch.setattr(parquet, "ROW_GROUP", 2)
+    monkeypatch.setattr(reader_module, "STREAMED_SNAPSHOT_BYTES", 0)
+    monkeypatch.setattr(reader_module, "MAX_PIECE_ROW_GROUPS", 1)
+    monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 2)
     place = Place(SIMPLE)
     rows = snapshot_rows(SIMPLE, [(1, 1), (2, 1), (2, 1), (0, 1)])
     place.chains[0] = (run_sync(place.writer.snapshot(0, rows)),)
@@ -140,29 +141,31 @@ def test_a_snapshot_that_is_not_in_order_is_refused_where_that_would_matter(monk
 def test_row_groups_are_bounded_by_bytes_where_some_rows_are_wide() -> None:
     schema = schema_of({"k": "long", "v": "string"}, ["k"])
     rows = snapshot_rows(schema, [(n, "x" * (500_000 if n < 50 else 1)) for n in range(4000)])
-    groups = parquet.RowGroups("object", len(data := parquet.encode(rows).data), data[-(1 << 16) :], schema)
+    groups = parquet_decode.RowGroups(
+        "object", len(data := parquet_encode.encode(rows).data), data[-(1 << 16) :], schema
+    )
     parts = [
         groups.read({number: data[start : start + size]}, schema.names)
         for number, (start, size, _) in enumerate(groups.ranges)
     ]
     assert pa.concat_tables(parts).equals(rows)
-    assert max(part.nbytes for part in parts) <= parquet.MOST_GROUP_BYTES
+    assert max(part.nbytes for part in parts) <= parquet_encode.MAX_ROW_GROUP_BYTES
 
 
 def test_rows_are_cut_by_rows_and_bytes() -> None:
     rows = pa.table({"v": ["x" * 1000] * 10 + ["x"] * 1000 + ["x" * 50_000]})
-    parts = list(wide.slices(rows, 300, 3000))
+    parts = list(large_rows.slices(rows, 300, 3000))
     assert pa.concat_tables(parts).equals(rows)
     assert all(part.num_rows == 1 or (part.num_rows <= 300 and part.nbytes <= 3000) for part in parts)
     assert len(parts) < 30
-    assert list(wide.slices(rows.slice(0, 0), 300, 3000)) == []
+    assert list(large_rows.slices(rows.slice(0, 0), 300, 3000)) == []
 
 
 # ---- bytes beside rows -----------------------------------------------------------------------------------------------
 
 
 def test_a_partition_that_is_too_large_is_refused_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_module, "MAX_PARTITION", 1000)
+    monkeypatch.setattr(write_module, "MAX_PARTITION_BYTES", 1000)
     place = Place(SIMPLE)
     rows = snapshot_rows(SIMPLE, [(n, n) for n in range(100)])
     with pytest.raises(InvalidStateError, match=r"table 't', partition 3: would have \d+ bytes .* \(num_partitions=\)"):
@@ -173,14 +176,14 @@ def test_a_partition_that_is_too_large_is_refused_before_it_is_written(monkeypat
     with pytest.raises(InvalidStateError, match=r"table 't', partition 0: would have"):
         place.rewrite({0: 0})
     assert run_sync(place.store.list("artifacts/t/0")) == []
-    assert MAX_PARTITION == 4 << 30
+    assert MAX_PARTITION_BYTES == 4 << 30
 
 
 def test_what_arrow_refuses_is_an_error_of_the_tree() -> None:
     with (
         pytest.raises(InvalidStateError, match=r"table 't', partition 5: .*offset overflow.*num_partitions="),
-        wide.explaining("t", 5),
+        large_rows.explain_arrow_errors("t", 5),
     ):
         raise pa.ArrowInvalid("offset overflow while concatenating arrays")
-    with pytest.raises(KeyError), wide.explaining("t"):
+    with pytest.raises(KeyError), large_rows.explain_arrow_errors("t"):
         raise KeyError

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.table import kept
-from pyspark_checkpointer.table.merge import apply, check_unique, consolidate, first_duplicate, in_order, matching
+from pyspark_checkpointer.table import kept_columns
+from pyspark_checkpointer.table.merge import apply, consolidate, matching
+from pyspark_checkpointer.table.row_order import check_unique, first_duplicate, in_order
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, TableSchema
 from pyspark_checkpointer.table.types import arrow_type
 from tests.table.tables import (
@@ -108,7 +109,7 @@ def test_changes_may_be_folded_in_parts(history: tuple[TableSchema, list[Row], l
     wanted = Model(schema, below).do(above).rows()
     newer, older = consolidate(new, schema, "t"), consolidate(old, schema, "t")
     for parts in ([old, newer], [older, new], [older, newer]):
-        assert rows_in(apply(base, kept.concat(parts), schema, "t")) == wanted
+        assert rows_in(apply(base, kept_columns.concat(parts), schema, "t")) == wanted
     assert rows_in(apply(apply(base, old, schema, "t"), new, schema, "t")) == wanted
 
 
@@ -146,7 +147,7 @@ def test_what_a_change_keeps_is_what_is_below(keys: int) -> None:
     for first in (DELETE, RESET):
         folded = consolidate(changes_of(schema, [(first, (*key, None, None)), *above]), schema, "t")
         assert (folded[CHANGE].to_pylist(), folded[KEPT].null_count) == ([RESET], 1)
-        kept.check(folded)
+        kept_columns.check(folded)
         assert rows_in(apply(base, folded, schema, "t")) == [(*key, None, "new")]
 
 

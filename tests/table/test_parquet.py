@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from pyspark_checkpointer.errors import DigestMismatchError, MalformedError
 from pyspark_checkpointer.manifests.digest import sha256
-from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table import parquet_encode
 from pyspark_checkpointer.table.merge import matching
-from pyspark_checkpointer.table.parquet import Encoded, RowGroups, decode, decode_pack, encode
-from pyspark_checkpointer.table.schema import MERGE, TableSchema, next_schema
+from pyspark_checkpointer.table.parquet_decode import RowGroups, decode, decode_pack
+from pyspark_checkpointer.table.parquet_encode import EncodedFile, encode
+from pyspark_checkpointer.table.schema import MERGE, TableSchema
+from pyspark_checkpointer.table.schema_evolution import next_schema
 from tests.table.tables import (
     NAN,
     ORDERED,
@@ -51,23 +53,23 @@ KINDS = [*((kind, [*values, None]) for kind, values in ORDERED.items()), *NESTED
 
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "ROW_GROUP", SMALL)
+    monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", SMALL)
 
 
 def sorted_rows(schema: TableSchema, rows: list[Row]) -> pa.Table:
     return snapshot_rows(schema, rows).sort_by([(name, "ascending") for name in schema.key])
 
 
-def opened(encoded: Encoded, schema: TableSchema) -> RowGroups:
+def opened(encoded: EncodedFile, schema: TableSchema) -> RowGroups:
     return RowGroups("object", len(encoded.data), encoded.data[-encoded.tail.length :], schema)
 
 
-def parts(encoded: Encoded, groups: RowGroups, wanted: list[int]) -> dict[int, bytes]:
+def parts(encoded: EncodedFile, groups: RowGroups, wanted: list[int]) -> dict[int, bytes]:
     """The bytes of some row groups."""
     return {n: encoded.data[groups.ranges[n][0] :][: groups.ranges[n][1]] for n in wanted}
 
 
-def one(encoded: Encoded, groups: RowGroups, group: int, columns: list[str]) -> pa.Table:
+def one(encoded: EncodedFile, groups: RowGroups, group: int, columns: list[str]) -> pa.Table:
     return groups.read(parts(encoded, groups, [group]), columns)
 
 
@@ -102,7 +104,7 @@ def test_of_a_pack_the_row_groups_of_some_partitions_are_decoded(numbers: list[i
     schema = schema_of({"k": "long", "s": struct(x="long", __partition="long"), "v": "string"}, ["k"])
     packed = [changes_of(schema, [(0, (1, {"x": 2, "__partition": 3}, "y"))], partition=n) for n in sorted(numbers)]
     rows = pa.concat_tables([schema.arrow_delta().empty_table(), *packed])
-    with mock.patch.object(parquet, "ROW_GROUP", SMALL):
+    with mock.patch.object(parquet_encode, "ROW_GROUP_ROWS", SMALL):
         data = encode(rows).data
     found = decode_pack("object", data, schema, schema.names, sorted(wanted))
     parts = found["__partition"].to_pylist()
@@ -113,7 +115,7 @@ def test_of_a_pack_the_row_groups_of_some_partitions_are_decoded(numbers: list[i
 
 
 def test_a_row_group_of_wide_rows_has_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "GROUP_BYTES", 10_000)
+    monkeypatch.setattr(parquet_encode, "ROW_GROUP_BYTES", 10_000)
     narrow, wide = (pa.table({"text": ["x" * width] * 1000}) for width in (1, 96))
     assert pq.ParquetFile(io.BytesIO(encode(narrow).data)).metadata.num_row_groups == 1
     assert pq.ParquetFile(io.BytesIO(encode(wide).data)).metadata.num_row_groups == 10
@@ -241,7 +243,7 @@ def test_no_row_group_that_holds_a_key_is_skipped(data: st.DataObject) -> None:
     rows = data.draw(st.lists(row, min_size=1, max_size=20, unique_by=plain))
     keys = data.draw(st.lists(st.sampled_from(rows) | row, max_size=4))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet, "ROW_GROUP", data.draw(st.integers(1, 5)))
+        patch.setattr(parquet_encode, "ROW_GROUP_ROWS", data.draw(st.integers(1, 5)))
         stored = sorted_rows(schema, rows)
         encoded = encode(stored)
     groups = opened(encoded, schema)

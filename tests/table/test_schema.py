@@ -9,14 +9,9 @@ import pyarrow as pa
 import pytest
 
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
-from pyspark_checkpointer.table import kept, parquet
-from pyspark_checkpointer.table.schema import (
-    CHANGE,
-    FIELD_ID,
-    KEPT,
-    PARTITION,
-    Column,
-    TableSchema,
+from pyspark_checkpointer.table import kept_columns, parquet_decode, parquet_encode
+from pyspark_checkpointer.table.schema import CHANGE, FIELD_ID, KEPT, PARTITION, Column, TableSchema
+from pyspark_checkpointer.table.schema_evolution import (
     extended_schema,
     first_schema,
     migrated_schema,
@@ -337,10 +332,10 @@ def test_the_id_of_a_dropped_column_is_never_given_again() -> None:
 
 @pytest.mark.parametrize("text", ["", "1,", "2,1", "1,1", "0", "-1", "+1", "01", " 1", "1_0", "\u0663", "1" * 5000])
 def test_what_a_change_keeps_is_written_in_one_way(text: str) -> None:
-    assert kept.ids_of(kept.text_of([12, 3])) == {3, 12}
-    assert kept.text_of([]) is None
+    assert kept_columns.ids_of(kept_columns.text_of([12, 3])) == {3, 12}
+    assert kept_columns.text_of([]) is None
     with pytest.raises(ValueError, match=r"."):
-        kept.ids_of(text)
+        kept_columns.ids_of(text)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +348,7 @@ def test_a_pack_that_keeps_otherwise_is_malformed(values: list[Any], kind: str, 
     for name, column in own.items():
         rows = rows.append_column(name, column)
     with pytest.raises(MalformedError, match="the/pack"):
-        parquet.decode_pack("the/pack", parquet.encode(rows).data, schema, schema.names, [0])
+        parquet_decode.decode_pack("the/pack", parquet_encode.encode(rows).data, schema, schema.names, [0])
 
 
 # ---- types that are nested deep --------------------------------------------------------------------------------------
@@ -373,7 +368,7 @@ def nested(turns: str, depth: int) -> Any:
 def test_the_deepest_types_come_back_from_parquet_and_from_a_stream(turns: str, depth: int) -> None:
     schema = schema_of({"k": "long", "v": nested(turns, depth)}, ["k"])
     rows = pa.table([pa.array([1]), pa.nulls(1, schema.arrow().field("v").type)], schema=schema.arrow())
-    assert parquet.decode("x", parquet.encode(rows).data, schema, schema.names).equals(rows)
+    assert parquet_decode.decode("x", parquet_encode.encode(rows).data, schema, schema.names).equals(rows)
     sent = pa.BufferOutputStream()
     batch = pa.table([rows.to_struct_array()], ["rows"])  # Spark hands tasks the columns of a row as one struct
     with pa.ipc.new_stream(sent, batch.schema) as stream:

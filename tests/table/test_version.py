@@ -18,13 +18,16 @@ from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, CheckpointId, Operator
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.table import parquet
+from pyspark_checkpointer.table import parquet_encode
 from pyspark_checkpointer.table import reader as reader_module
-from pyspark_checkpointer.table.kept import ids_of
-from pyspark_checkpointer.table.merge import consolidate, in_order
-from pyspark_checkpointer.table.reader import Reader, Version, empty_base
-from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema, next_schema
-from pyspark_checkpointer.table.writer import Writer, on_top, rewrite, split
+from pyspark_checkpointer.table.kept_columns import ids_of
+from pyspark_checkpointer.table.merge import consolidate
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema
+from pyspark_checkpointer.table.schema_evolution import next_schema
+from pyspark_checkpointer.table.version import TableVersion, empty_base
+from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite, split
 from tests.table.tables import (
     PARTITION,
     Change,
@@ -55,15 +58,15 @@ class Place:
         self.chains: dict[int, Chain] = {}
 
     @property
-    def version(self) -> Version:
-        return Version("t", self.schema, 8, self.chains)
+    def version(self) -> TableVersion:
+        return TableVersion("t", self.schema, 8, self.chains)
 
     @property
-    def writer(self) -> Writer:
-        return Writer(self.store, self.host, CheckpointId(1, "0123abcd"), "t", self.schema)
+    def writer(self) -> TableWriter:
+        return TableWriter(self.store, self.host, CheckpointId(1, "0123abcd"), "t", self.schema)
 
-    def reader(self, columns: list[str] | None = None) -> Reader:
-        return Reader(self.store, self.host, self.version, columns)
+    def reader(self, columns: list[str] | None = None) -> TableReader:
+        return TableReader(self.store, self.host, self.version, columns)
 
     def snapshot(self, partition: int, rows: list[Row]) -> Artifact:
         artifact = run_sync(
@@ -169,7 +172,7 @@ def test_where_the_keys_are_known_only_their_rows_are_held() -> None:
     place = Place(SIMPLE)
     expected = some_packs(place)
     keys = keys_of(SIMPLE, [(n,) for n in (3, 17, 203, 999)])
-    reader = Reader(place.store, place.host, place.version, None, keys)
+    reader = TableReader(place.store, place.host, place.version, None, keys)
     assert rows_in(run_sync(reader.rows(2, keys))) == [(203, 4)] != expected[2]
     held = [task.result() for task in reader._packs.values()]
     assert [sorted(pack.rows["k"].to_pylist()) for pack in held] == [[3, 17, 203]] * 4
@@ -183,13 +186,13 @@ def test_of_a_pack_that_lacks_rows_no_key_is_looked_up() -> None:
     base, *deltas = place.chains[2]
     place.chains[2] = (base, *deltas[:-1], replace(deltas[-1], records=deltas[-1].records + 1))
     keys = keys_of(SIMPLE, [(3,)])
-    reader = Reader(place.store, place.host, place.version, None, keys)
+    reader = TableReader(place.store, place.host, place.version, None, keys)
     with pytest.raises(CorruptionError, match="rows of partition 2"):
         run_sync(reader.rows(2, keys))
 
 
 def test_large_packs_are_read_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "HUGE_PACK", 0)
+    monkeypatch.setattr(reader_module, "HUGE_PACK_BYTES", 0)
     place, now, most = Place(SIMPLE), 0, 0
     expected = some_packs(place)
     reader = place.reader()
@@ -205,7 +208,7 @@ def test_large_packs_are_read_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     reader._fetch_pack = counted  # type: ignore[method-assign]
     assert rows_in(run_sync(reader.rows(0))) == sorted(expected[0], key=repr)
-    assert most == reader_module.AT_ONCE == 2
+    assert most == reader_module.MAX_CONCURRENT_PACK_READS == 2
 
 
 def test_of_shared_objects_each_partition_has_its_share() -> None:
@@ -238,8 +241,8 @@ def test_a_partition_does_not_grow_when_others_leave_its_pack(monkeypatch: pytes
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> Place:
     """Two packs of eight partitions in many row groups, neither of them small."""
-    monkeypatch.setattr(parquet, "ROW_GROUP", 50)
-    monkeypatch.setattr(reader_module, "LARGE_PACK", 1)
+    monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 50)
+    monkeypatch.setattr(reader_module, "LARGE_PACK_BYTES", 1)
     place = Place(SIMPLE)
     for turn in range(2):
         place.pack({p: [(MERGE, (n, p + turn)) for n in range(100)] for p in range(8)})
@@ -248,7 +251,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> Place:
 
 @pytest.mark.parametrize("wanted", [[0], [7], [2, 3], [0, 4, 7], list(range(8))])
 def test_of_a_large_pack_only_what_some_partitions_need_is_read(wide: Place, wanted: list[int]) -> None:
-    reader = Reader(wide.store, wide.host, wide.version.only(wanted))
+    reader = TableReader(wide.store, wide.host, wide.version.only(wanted))
     for partition in wanted:
         assert sorted(rows_in(run_sync(reader.rows(partition)))) == [(n, 2 * partition + 1) for n in range(100)]
     tails = sum(artifact.tail.length for artifact in wide.chains[0][1:] if artifact.tail)
@@ -257,7 +260,7 @@ def test_of_a_large_pack_only_what_some_partitions_need_is_read(wide: Place, wan
 
 
 def test_a_large_pack_is_read_whole_where_most_of_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "LARGE_PACK", 1)
+    monkeypatch.setattr(reader_module, "LARGE_PACK_BYTES", 1)
     place = Place(SIMPLE)
     place.pack({p: [(MERGE, (n, value(n + p))) for n in range(1000)] for p in range(8)})
     reader = place.reader()
@@ -277,8 +280,8 @@ def test_damage_to_a_part_of_a_large_pack_is_noticed_by_whoever_reads_it(wide: P
         damaged = wide.put(sound, bytes(changed))
         for partition in range(8):
             base, delta = empty_base(damaged), replace(damaged, records=100)
-            broken = Version("t", SIMPLE, 8, {partition: (base, delta)})
-            reader = Reader(wide.store, wide.host, broken)
+            broken = TableVersion("t", SIMPLE, 8, {partition: (base, delta)})
+            reader = TableReader(wide.store, wide.host, broken)
             if partition in harmed:
                 with pytest.raises(DigestMismatchError, match=damaged.path):
                     run_sync(reader.rows(partition))
@@ -313,14 +316,14 @@ def test_a_version_is_what_its_operator_says() -> None:
     place = Place(SCHEMA)
     place.snapshot(0, ROWS)
     place.snapshot(1, ROWS[:1])
-    assert Version.of("t", place.version.operator()) == place.version
+    assert TableVersion.of("t", place.version.operator()) == place.version
     assert set(place.version.only([1, 7]).chains) == {1}
     operator = place.version.operator()
     assert operator.partitioner == codecs.PARQUET.partitioner
     other: list[Operator] = [replace(operator, codec=codecs.MSGPACK.name), replace(operator, partitioner="python")]
     for wrong in other:
         with pytest.raises(IllegalArgumentError, match=r"operator 't': is .*, not a table"):
-            Version.of("t", wrong)
+            TableVersion.of("t", wrong)
 
 
 def test_rows_are_split_by_partition() -> None:
@@ -440,12 +443,12 @@ def test_a_partition_that_was_not_written_is_never_dropped(monkeypatch: pytest.M
     place.snapshot(0, [(n, n) for n in range(10)])
     for turn in range(2):
         place.pack({p: [(MERGE, (n, turn)) for n in range(3)] for p in (0, 1)})
-    pack = Writer.pack
+    pack = TableWriter.pack
 
-    async def forgets(writer: Writer, rows: pa.Table) -> dict[int, Artifact]:
+    async def forgets(writer: TableWriter, rows: pa.Table) -> dict[int, Artifact]:
         return {p: artifact for p, artifact in (await pack(writer, rows)).items() if p != forgotten}
 
-    monkeypatch.setattr(Writer, "pack", forgets)
+    monkeypatch.setattr(TableWriter, "pack", forgets)
     with pytest.raises(AssertionError, match=rf"partitions \[{forgotten}\] were to be shortened"):
         place.rewrite({0: 1, 1: 1})
 
@@ -523,7 +526,7 @@ def test_keys_of_two_columns_are_found_exactly() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Place:
     """A snapshot of two row groups."""
-    monkeypatch.setattr(parquet, "ROW_GROUP", 50)
+    monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 50)
     place = Place(SIMPLE)
     place.snapshot(0, [(n, n) for n in range(100)])
     return place

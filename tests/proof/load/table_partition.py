@@ -15,9 +15,10 @@ import pyarrow as pa
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId
 from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage.local.store import LocalStore
-from pyspark_checkpointer.table.reader import Reader, Version
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import CHANGE, MERGE, PARTITION
-from pyspark_checkpointer.table.writer import Writer, on_top, rewrite
+from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite
 from tests.proof.load.gauges import MIB, answer, peak
 from tests.table.tables import schema_of
 
@@ -64,7 +65,7 @@ async def measure(folder: str, size: int) -> dict[str, Any]:
         rows = changes(keys, number)
         expected |= dict.fromkeys(keys, number)
         with peak() as most:
-            packed = await Writer(store, host, identify(2 * number), "t", SCHEMA).pack(rows)
+            packed = await TableWriter(store, host, identify(2 * number), "t", SCHEMA).pack(rows)
         del rows
         report["write"] = max(report["write"], most.bytes)
         chain = on_top(chain, packed[0])
@@ -74,7 +75,7 @@ async def measure(folder: str, size: int) -> dict[str, Any]:
                 chain = await fold(store, host, chain, 2 * number + 1)
             folds.append((most.bytes, base + sum(deltas)))
     with peak() as most:
-        found = await Reader(store, host, Version("t", SCHEMA, 1, {0: chain})).rows(0)
+        found = await TableReader(store, host, TableVersion("t", SCHEMA, 1, {0: chain})).rows(0)
     report["read"] = most.bytes
     report["stored"] = sum(artifact.length for artifact in chain)
     report["right"] = is_right(found, expected, dict(enumerate(batches(size), 1)))
@@ -83,9 +84,9 @@ async def measure(folder: str, size: int) -> dict[str, Any]:
 
 async def fold(store: LocalStore, host: SystemHost, chain: Chain, number: int) -> Chain:
     """Return the partition as one snapshot."""
-    version = Version("t", SCHEMA, 1, {0: chain})
-    writer = Writer(store, host, identify(number), "t", SCHEMA)
-    return (await rewrite(Reader(store, host, version), writer, {0: chain}, {0: 0}))[0]
+    version = TableVersion("t", SCHEMA, 1, {0: chain})
+    writer = TableWriter(store, host, identify(number), "t", SCHEMA)
+    return (await rewrite(TableReader(store, host, version), writer, {0: chain}, {0: 0}))[0]
 
 
 def is_right(rows: pa.Table, expected: dict[int, int], written: dict[int, Sequence[int]]) -> bool:

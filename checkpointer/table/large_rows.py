@@ -1,10 +1,12 @@
-"""Rows of any size in Arrow, whose texts, bytes and lists have 32-bit offsets: an array of them ends at 2 GiB.
+"""Handle more rows than one Arrow array can hold.
 
-Where rows are brought together, so many bytes may meet that one array cannot hold them. They are then given 64-bit
-offsets for as long as that takes, and come back in parts that 32 bits can hold. Few bytes are left as they are.
+Texts, bytes and lists have 32-bit offsets, so that an array of them ends at 2 GiB. Where many rows are merged, they get
+64-bit offsets meanwhile (`widen`). The result comes back in chunks that 32-bit offsets can hold (`narrow`). Rows of few
+bytes stay as they are.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -12,18 +14,18 @@ import pyarrow as pa
 from pyspark_checkpointer.errors import InvalidStateError
 
 NARROW_BYTES = 1 << 30
-"""Bytes of rows up to which 32-bit offsets are sure to do."""
+"""Bytes of rows for which 32-bit offsets are certain to be enough."""
 
 
 def widen(*tables: pa.Table) -> tuple[pa.Table, ...]:
-    """Return the tables with 64-bit offsets, if they are large together."""
+    """Return the tables with 64-bit offsets if they are large together, else as they are."""
     if sum(rows.nbytes for rows in tables) < NARROW_BYTES:
         return tables
     return tuple(_cast(rows, _wide) for rows in tables)
 
 
 def narrow(rows: pa.Table) -> pa.Table:
-    """Return what was made of widened tables with 32-bit offsets, in parts that these can hold."""
+    """Return the rows with 32-bit offsets again, in chunks that these can hold."""
     if all(_narrow(kind) == kind for kind in rows.schema.types):
         return rows
     parts = [_cast(part, _narrow) for part in slices(rows, max(rows.num_rows, 1), NARROW_BYTES)]
@@ -31,12 +33,15 @@ def narrow(rows: pa.Table) -> pa.Table:
 
 
 def compact(rows: pa.Table) -> pa.Table:
-    """Bring the chunks of each column together, unless they are too large for that."""
+    """Return the rows with one chunk in each column, unless they are too large for that."""
     return rows.combine_chunks() if rows.nbytes < NARROW_BYTES else rows
 
 
 def slices(rows: pa.Table, most_rows: int, most_bytes: int) -> Iterator[pa.Table]:
-    """Yield the rows in order, in parts of at most so many rows and bytes. One row may have more bytes."""
+    """Yield the rows in order, in parts of at most so many rows and bytes.
+
+    A single row may have more bytes.
+    """
     for start in range(0, rows.num_rows, most_rows):
         yield from _halves(rows.slice(start, most_rows), most_bytes)
 
@@ -78,7 +83,7 @@ def _narrow(kind: pa.DataType) -> pa.DataType:
 def _inside(kind: pa.DataType, change: Any) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([_field(field, change) for field in kind])
-    if pa.types.is_map(kind):  # its entries are counted with 32 bits, whatever they hold
+    if pa.types.is_map(kind):  # Arrow has no map with 64-bit offsets: only what is inside it changes.
         return pa.map_(_field(kind.key_field, change), _field(kind.item_field, change))
     return kind
 
@@ -87,21 +92,17 @@ def _field(field: pa.Field, change: Any) -> pa.Field:
     return field.with_type(change(field.type))
 
 
-class explaining:  # noqa: N801  # used as a function is
-    """Whatever Arrow refuses, as an error of the tree that names the table and the partition."""
-
-    def __init__(self, table: str, partition: int | None = None) -> None:
-        self._where = f"table {table!r}" + ("" if partition is None else f", partition {partition}")
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, pa.ArrowException):
-            raise InvalidStateError(
-                f"{self._where}: Arrow cannot hold or convert its rows: {error}; where they are too large, open the "
-                "table with more partitions (num_partitions=), of which each then has fewer bytes"
-            ) from None
+@contextmanager
+def explain_arrow_errors(table: str, partition: int | None = None) -> Iterator[None]:
+    """Raise what Arrow refuses as `InvalidStateError` that names the table and the partition."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        where = f"table {table!r}" + ("" if partition is None else f", partition {partition}")
+        raise InvalidStateError(
+            f"{where}: Arrow cannot hold or convert its rows: {error}; where they are too large, open the "
+            "table with more partitions (num_partitions=), of which each then has fewer bytes"
+        ) from None
 
 
-__all__ = ["NARROW_BYTES", "compact", "explaining", "narrow", "slices", "widen"]
+__all__ = ["NARROW_BYTES", "compact", "explain_arrow_errors", "narrow", "slices", "widen"]

@@ -1,6 +1,6 @@
-"""Which columns a change leaves as they are: the column `__kept` of a delta, as text in a file and as masks in memory.
+"""Encode which columns a change keeps: a text in column `__kept` of a file, masks in memory.
 
-There are few distinct texts, one for each set of columns that some batch wrote. All work is done once for each text,
+There are few distinct texts: one for each set of columns that some batch wrote. So all work is done once for each text,
 and then for all rows at once.
 """
 
@@ -15,12 +15,15 @@ from pyspark_checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
 
 
 def text_of(ids: Iterable[int]) -> str | None:
-    """Return the ids of kept columns as they are stored; None where no column is kept."""
+    """Return the text that stores the ids of kept columns; None where no column is kept."""
     return ",".join(map(str, sorted(ids))) or None
 
 
 def ids_of(text: str | None) -> frozenset[int]:
-    """Return the ids in a stored text; `ValueError` where it is not written as `text_of` writes it."""
+    """Return the ids in a stored text.
+
+    Raises `ValueError` unless it is written as `text_of` writes it.
+    """
     if text is None:
         return frozenset()
     ids = [int(part) for part in text.split(",")] if text.isascii() and len(text) < 1 << 20 else []
@@ -30,7 +33,7 @@ def ids_of(text: str | None) -> frozenset[int]:
 
 
 def check(rows: pa.Table) -> None:
-    """Refuse changes of a file that say anything else than the format allows: `ValueError` or `TypeError`."""
+    """Raise `ValueError` or `TypeError` where column `__kept` breaks the rules of the format."""
     values = rows[KEPT]
     if values.type != pa.string():
         raise TypeError(f"{KEPT}: expected text, found {values.type}")
@@ -41,7 +44,7 @@ def check(rows: pa.Table) -> None:
 
 
 def concat(parts: Sequence[pa.Table]) -> pa.Table:
-    """Put changes one after the other, whether or not they say what they keep."""
+    """Concatenate changes. Parts without column `__kept` get it, with nulls, where another part has it."""
     saying = [part.schema.field(KEPT) for part in parts if KEPT in part.column_names]
     if saying:
         parts = [part if KEPT in part.column_names else _keeping_nothing(part, saying[0]) for part in parts]
@@ -53,14 +56,17 @@ def _keeping_nothing(changes: pa.Table, field: pa.Field) -> pa.Table:
 
 
 def without_need(changes: pa.Table) -> pa.Table:
-    """Leave the column out where no row keeps anything: so it is stored, and merged faster."""
+    """Return the changes without column `__kept` where no row keeps anything, as these merge faster."""
     if KEPT in changes.column_names and changes[KEPT].null_count == changes.num_rows:
         return changes.drop_columns([KEPT])
     return changes
 
 
 class KeptColumns:
-    """Which columns of role `last` each of some changes keeps. Of other roles a null is neutral anyway."""
+    """The columns of role `last` that each of some changes keeps.
+
+    In other roles a null is neutral anyway.
+    """
 
     def __init__(self, changes: pa.Table, schema: TableSchema) -> None:
         self._sets: list[frozenset[int]] = []
@@ -70,18 +76,18 @@ class KeptColumns:
             self._sets = [ids_of(text) & wanted for text in encoded.dictionary.to_pylist()]
             self._codes = encoded.indices.fill_null(len(self._sets)).to_numpy(zero_copy_only=False)
         self.ids = frozenset[int]().union(*self._sets)
-        """All columns that some row keeps."""
+        """The ids of all columns that some row keeps."""
 
     def __bool__(self) -> bool:
         return bool(self.ids)
 
     def mask(self, column: int) -> Any:
-        """For each row whether it keeps this column."""
+        """Return for each row whether it keeps this column."""
         return np.array([column in ids for ids in self._sets] + [False])[self._codes]
 
 
 def texts(masks: dict[int, Any], count: int) -> pa.Array:
-    """Return for each of `count` rows the text of the columns whose mask has it."""
+    """Return for each of `count` rows the text of the columns that it keeps, from one mask a column."""
     ids = sorted(masks)
     if not ids or not count:
         return pa.nulls(count, pa.string())

@@ -1,0 +1,86 @@
+"""One attempt at a batch: what its callback opened, and how the attempt is committed or aborted."""
+
+import logging
+
+from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
+from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.spark.operations import Operations
+from pyspark_checkpointer.spark.query_run import QueryRun
+from pyspark_checkpointer.spark.table_changes import TableChanges
+
+logger = logging.getLogger("pyspark_checkpointer")
+
+
+class BatchAttempt:
+    """One attempt at a batch of a run, from its begin to its commit or abort.
+
+    `State` is what the callback sees of it; only the sink commits or aborts it.
+    """
+
+    def __init__(self, run: QueryRun, job: Job, checkpoint: Checkpoint) -> None:
+        self.run = run
+        self.job = job
+        self.checkpoint = checkpoint
+        self.operations = Operations(job.batch_id)
+        self.tables: dict[str, TableChanges] = {}
+        self.used_names: set[str] = set()
+        """Names that the callback opened, wrote or dropped."""
+
+    def commit(self) -> None:
+        """Commit the batch as a checkpoint, once the callback has returned.
+
+        Raises `InvalidStateError` where an operation failed, although the callback went on.
+        """
+        self.operations.end()
+        if (failure := self.operations.failure) is not None:
+            raise InvalidStateError(
+                f"batch {self.job.batch_id}: a state call failed and the callback went on, so the state may not "
+                f"be whole and was not committed: {type(failure).__name__}: {failure}"
+            ) from failure
+        if not self.run.has_committed:
+            self._warn_of_unused_names()
+        # A thread that outlives the callback must not change a map while it is saved: the change would be in no
+        # checkpoint.
+        self.run.refuse_changes()
+        for name, keyed in self.run.maps.items():
+            self.checkpoint.save(name, keyed)
+        with self.checkpoint.writer.meter.blocking():
+            for table in self.tables.values():
+                table.finish()
+        self.checkpoint.commit()
+        self.run.tables_to_shuffle = {name for name, table in self.tables.items() if table.shuffle_first}
+        self.run.last_job, self.run.has_committed = self.job, True
+
+    def abort(self) -> None:
+        """End the run and abort the checkpoint.
+
+        Nothing of it becomes visible, even where the abort itself fails.
+        """
+        self.operations.abandon()
+        self.run.end()
+        try:
+            self.checkpoint.abort()
+        except CheckpointError:  # The error that made the batch fail is the one to report.
+            return
+
+    def _warn_of_unused_names(self) -> None:
+        """Log the names of the last checkpoint that the first batch of a run did not use.
+
+        The job may have renamed them, and then they began empty under the new name.
+        """
+        restored = self.run.restored
+        if restored is None:
+            return
+        unused, added = set(restored.operators) - self.used_names, self.used_names - set(restored.operators)
+        if unused:
+            logger.warning(
+                "%s: %s has %s, which the first batch of this run neither opened nor dropped; it stays as it was. %sIf "
+                "that is a new name for it: stop the query, rewind(to=%r), then restore(rename={old: new}) and `with "
+                "begin(): pass` keep its content. If it is not needed any more: state.drop(name)",
+                self.run.client.root,
+                restored.id,
+                ", ".join(map(repr, sorted(unused))),
+                f"{', '.join(map(repr, sorted(added)))} began empty. " if added else "",
+                str(restored.id),
+            )

@@ -1,0 +1,43 @@
+"""What one run of a query carries from batch to batch."""
+
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.keyed.state import KeyedState
+from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.spark import maps
+from pyspark_checkpointer.spark.batch_offsets import QueryOffsets
+
+
+class QueryRun:
+    """One run of a query: its client, the checkpoint it began with, and its maps in memory.
+
+    A batch that fails ends the run. The next batch begins another one, with what is committed.
+    """
+
+    def __init__(self, client: Checkpointer, restored: Restored | None, offsets: QueryOffsets) -> None:
+        self.client = client
+        self.offsets = offsets
+        self.restored = restored
+        self.last_job: Job | None = restored.job if restored else None
+        """The last committed batch, of this run or of one before it."""
+        self.maps: dict[str, KeyedState] = {}
+        self.dropped: set[str] = set()
+        """Names that were dropped in this run: the checkpoint that it began with may still have them."""
+        self.tables_to_shuffle: set[str] = set()
+        """Tables of whose last changes the tasks wrote so many packs that the next changes are shuffled first."""
+        self.has_committed = False
+
+    def allow_changes(self) -> None:
+        """Begin a batch: its maps can be changed."""
+        for keyed in self.maps.values():
+            maps.allow_changes(keyed)
+
+    def refuse_changes(self) -> None:
+        """End a batch: a later change of a map would reach no checkpoint."""
+        for keyed in self.maps.values():
+            maps.refuse_changes(keyed)
+
+    def end(self) -> None:
+        """End the run: its maps refuse every operation from now on."""
+        for keyed in self.maps.values():
+            maps.refuse_all(keyed)

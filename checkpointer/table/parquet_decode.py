@@ -1,0 +1,263 @@
+"""Decode Parquet files of tables: snapshots, packs, and row groups that were fetched by themselves."""
+
+import io
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pyspark_checkpointer.errors import MalformedError
+from pyspark_checkpointer.manifests.digest import verify
+from pyspark_checkpointer.table import kept_columns
+from pyspark_checkpointer.table.footer import check_footer, check_rows
+from pyspark_checkpointer.table.parquet_encode import ROW_GROUPS_KEY
+from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, FIELD_ID, KEPT, PARTITION, Column, TableSchema
+
+DECODE_BATCH_BYTES = 256 << 20
+"""Bytes of row groups, as the footer declares them, that are decoded together: Arrow fails on 2 GiB of lists."""
+
+
+def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str]) -> pa.Table:
+    """Return the rows of a snapshot in the columns of `schema`.
+
+    Columns that are newer than the file are null, and columns that were widened since are cast.
+    """
+    with _explain_decode_errors(name):
+        return _read(pq.ParquetFile(pa.BufferReader(data)), None, schema, columns, [])
+
+
+def decode_pack(
+    name: str, data: bytes, schema: TableSchema, columns: Sequence[str], partitions: Sequence[int]
+) -> pa.Table:
+    """Return the changes in a pack, in order of their partitions: all of `partitions`, and maybe others."""
+    with _explain_decode_errors(name):
+        file = pq.ParquetFile(pa.BufferReader(data))
+        check_footer(data, file.metadata.schema)
+        return _read(file, _groups_of(file.metadata, partitions), schema, columns, [PARTITION, CHANGE])
+
+
+def _paths(metadata: pq.FileMetaData) -> list[str]:
+    """Return the path of each column, from the schema: the path in a column chunk is not checked."""
+    return [metadata.schema.column(index).path for index in range(len(metadata.schema))]
+
+
+def _groups_of(metadata: pq.FileMetaData, partitions: Sequence[int]) -> list[int]:
+    """Return the row groups of a pack that may hold rows of some partitions, by their bounds."""
+    at, wanted, groups = _paths(metadata).index(PARTITION), sorted(partitions), []
+    for group in range(metadata.num_row_groups):
+        bounds = metadata.row_group(group).column(at).statistics
+        if (
+            bounds is None
+            or not bounds.has_min_max
+            or bisect_left(wanted, bounds.min) < bisect_right(wanted, bounds.max)
+        ):
+            groups.append(group)
+    return groups
+
+
+def _range(size: int, start: object, length: object, digest: object) -> tuple[int, int, str]:
+    """Return the range of a row group in a file of `size` bytes, and its digest.
+
+    Raises for a range outside of it.
+    """
+    if type(start) is not int or type(length) is not int or type(digest) is not str:
+        raise TypeError("a row group without a place or a digest")
+    if not 0 <= start < start + length <= size:
+        raise ValueError(f"a row group from byte {start}, {length} bytes long, in a file of {size}"[:200])
+    return start, length, digest
+
+
+class RowGroups:
+    """A file of which only the footer was fetched and verified.
+
+    Its row groups are verified when they are decoded.
+    """
+
+    def __init__(self, name: str, size: int, tail: bytes, schema: TableSchema) -> None:
+        self._name = name
+        self._size = size
+        self._schema = schema
+        with _explain_decode_errors(name):
+            self.metadata = pq.read_metadata(pa.BufferReader(tail))
+            check_footer(tail, self.metadata.schema)
+            self._paths = _paths(self.metadata)
+            self.ranges = [_range(size, *row) for row in json.loads(self.metadata.metadata[ROW_GROUPS_KEY.encode()])]
+            if len(self.ranges) != self.metadata.num_row_groups:
+                raise ValueError(f"{len(self.ranges)} digests of {self.metadata.num_row_groups} row groups")
+
+    def of_partitions(self, partitions: Sequence[int]) -> list[int]:
+        """Return the row groups of a pack that may hold rows of some partitions."""
+        with _explain_decode_errors(self._name):
+            return _groups_of(self.metadata, partitions)
+
+    def of_keys(self, keys: pa.Table) -> list[int]:
+        """Return the row groups that may hold one of `keys`, by the bounds of their key columns."""
+        with _explain_decode_errors(self._name):
+            names = _names_by_id(self.metadata.schema.to_arrow_schema(), self._schema)
+            key = self._schema.key
+            wanted = {path: _sorted(keys[name]) for path, name in names.items() if name in key}
+            return [group for group in range(len(self.ranges)) if self._may_hold(group, wanted)]
+
+    def _may_hold(self, group: int, wanted: dict[str, list[Any] | None]) -> bool:
+        """Return whether a row group may hold a wanted key: each column has a wanted value within its bounds."""
+        described = self.metadata.row_group(group)
+        for index, path in enumerate(self._paths):
+            bounds, values = described.column(index).statistics, wanted.get(path)
+            # A field b of a struct a has the path a.b, which may be the name of a key column too.
+            is_nested = self.metadata.schema.column(index).max_definition_level > 1
+            if is_nested or values is None or bounds is None or not bounds.has_min_max:
+                continue
+            try:
+                at = bisect_left(values, bounds.min)
+                if at == len(values) or values[at] > bounds.max:
+                    return False
+            # Bounds of another type, or that Python has no value for: this column cannot rule the row group out.
+            except (TypeError, OverflowError, UnicodeDecodeError):
+                continue
+        return True
+
+    def read(self, groups: dict[int, bytes], columns: Sequence[str]) -> pa.Table:
+        """Verify the bytes of some row groups of a snapshot, and return their rows."""
+        return self._rows(groups, columns, [])
+
+    def read_changes(self, groups: dict[int, bytes], columns: Sequence[str]) -> pa.Table:
+        """Verify the bytes of some row groups of a pack, and return their changes."""
+        return self._rows(groups, columns, [PARTITION, CHANGE])
+
+    def _rows(self, groups: dict[int, bytes], columns: Sequence[str], own: list[str]) -> pa.Table:
+        parts = {}
+        for group, data in groups.items():
+            start, length, digest = self.ranges[group]
+            verify(f"{self._name} (row group {group})", data, size=length, digest=digest)
+            parts[start] = data
+        with _explain_decode_errors(self._name):
+            file = pq.ParquetFile(_PartialFile(self._size, parts), metadata=self.metadata, pre_buffer=False)
+            return _read(file, sorted(groups), self._schema, columns, own)
+
+
+def _read(
+    file: pq.ParquetFile, groups: list[int] | None, schema: TableSchema, columns: Sequence[str], own: list[str]
+) -> pa.Table:
+    """Return the rows of some row groups, or of all: columns of `schema`, then the `own` columns of a delta."""
+    check_rows(file.metadata)
+    names = _names_by_id(file.schema_arrow, schema)
+    stored = dict(zip(names.values(), names, strict=True))
+    if own and KEPT in file.schema_arrow.names:
+        own = [*own, KEPT]
+    wanted = [stored[name] for name in columns if name in stored] + own
+    if groups is None:
+        groups = list(range(file.metadata.num_row_groups))
+    parts = [
+        file.read_row_groups(run, columns=wanted, use_threads=False)
+        for run in (_runs(file.metadata, groups) if wanted else [groups])
+    ]
+    # Concatenating tables without columns would forget how many rows they have.
+    found = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+    for name, kind in DELTA_COLUMNS.items():
+        if name in own and (found[name].type != kind or found[name].null_count):
+            raise TypeError(f"{name}: expected {kind} without nulls, found {found[name].type}")
+    if KEPT in own:
+        kept_columns.check(found)
+    by_name = {column.name: column for column in schema.columns}
+    arrays = [_align(found, stored.get(name), by_name[name]) for name in columns] + [found[name] for name in own]
+    fields = [by_name[name].field() for name in columns] + [found.schema.field(name) for name in own]
+    expected = sum(file.metadata.row_group(group).num_rows for group in groups)
+    if wanted and found.num_rows != expected:
+        raise ValueError(f"{found.num_rows} rows, where the row groups say that they have {expected}")
+    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def _runs(metadata: pq.FileMetaData, groups: list[int]) -> list[list[int]]:
+    """Group row groups that are decoded together. Without row groups there is one empty group."""
+    runs: list[list[int]] = [[]]
+    size = 0
+    for group in groups:
+        more = metadata.row_group(group).total_byte_size
+        if runs[-1] and size + more > DECODE_BATCH_BYTES:
+            runs.append([])
+            size = 0
+        runs[-1].append(group)
+        size += more
+    return runs
+
+
+def _align(found: pa.Table, stored: str | None, column: Column) -> Any:
+    kind = column.field().type
+    return pa.nulls(found.num_rows, kind) if stored is None else found[stored].cast(kind)
+
+
+def _sorted(values: pa.ChunkedArray) -> list[Any] | None:
+    """Return the values in order, or None where Python cannot order one of them, such as null or NaN."""
+    try:
+        found = values.to_pylist()
+    except (OverflowError, UnicodeDecodeError):  # A date that Python does not have, or text that is not UTF-8.
+        return None
+    return None if any(value is None or value != value for value in found) else sorted(found)
+
+
+def _names_by_id(stored: pa.Schema, schema: TableSchema) -> dict[str, str]:
+    """Return the current name of each stored column that `schema` still has, by its stored name."""
+    ids = {str(column.id).encode(): column.name for column in schema.columns}
+    return {
+        field.name: ids[field.metadata[FIELD_ID]]
+        for field in stored
+        if field.metadata and field.metadata.get(FIELD_ID) in ids
+    }
+
+
+_DECODE_ERRORS = (
+    pa.ArrowException,
+    ArithmeticError,
+    ValueError,
+    LookupError,
+    TypeError,
+    OSError,
+    EOFError,
+    RecursionError,
+)
+
+
+@contextmanager
+def _explain_decode_errors(name: str) -> Iterator[None]:
+    """Raise errors that bad bytes cause in the Parquet library as `MalformedError`."""
+    try:
+        yield
+    except _DECODE_ERRORS as error:
+        raise MalformedError(f"{name}: expected a Parquet file of this table: {error}") from None
+
+
+class _PartialFile(io.RawIOBase):
+    """A file of which only some ranges were fetched. Reading anything else raises `OSError`."""
+
+    def __init__(self, size: int, parts: dict[int, bytes]) -> None:
+        self._size = size
+        self._parts = parts
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        size = min(self._size - self._at if size < 0 else size, self._size - self._at)
+        if size <= 0:
+            return b""
+        for start, data in self._parts.items():
+            if start <= self._at and self._at + size <= start + len(data):
+                found = data[self._at - start : self._at - start + size]
+                self._at += size
+                return found
+        raise OSError(f"bytes {self._at} to {self._at + size} were not read from the store")

@@ -1,0 +1,160 @@
+"""Make the schema of a new table, and decide which later schemas may follow an earlier one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark_checkpointer.checkpoint.migrated import how_to_keep
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import Json
+from pyspark_checkpointer.table.schema import RESERVED_NAMES, Column, TableSchema, new_column
+from pyspark_checkpointer.table.types import is_too_deep, is_wider, show_type
+
+
+def first_schema(name: str, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]) -> TableSchema:
+    """Return the schema of a new table whose rows have these fields, each in Spark's JSON."""
+    return _number(name, _columns(name, fields, key, combine), None)
+
+
+def next_schema(
+    name: str, old: TableSchema, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]
+) -> TableSchema:
+    """Return the schema of a table that is replaced by rows of these fields, and has no other columns.
+
+    Raises `IllegalArgumentError` for a type, role or key that cannot follow the old schema.
+    """
+    return _number(name, _columns(name, fields, key, combine), old)
+
+
+def extended_schema(
+    name: str, old: TableSchema, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]
+) -> TableSchema:
+    """Return the schema of a table after an upsert of rows with these fields: columns that they lack stay.
+
+    The old columns come first and keep their order, whatever the order of the fields. Raises `IllegalArgumentError` for
+    a type, role or key that cannot follow the old schema.
+    """
+    given = {field["name"] for field in fields}
+    absent = {column.name: column for column in old.columns if column.name not in given and column.role != "key"}
+    for column in set(combine) & set(absent):
+        if absent[column].role != combine[column]:
+            raise _refusal(
+                name, old, f"column {column!r} is combined as {absent[column].role!r}, not as {combine[column]!r}"
+            )
+    here = {column: how for column, how in combine.items() if column not in absent}
+    found = next_schema(name, old, fields, key, here)
+    by_id = {column.id: column for column in found.columns}
+    known = {column.id for column in old.columns}
+    columns = [by_id.get(column.id, column) for column in old.columns]
+    return TableSchema((*columns, *(column for column in found.columns if column.id not in known)), found.next_id)
+
+
+def migrated_schema(
+    name: str, old: TableSchema, fields: Sequence[tuple[str, Json]], combine: Mapping[str, str]
+) -> TableSchema:
+    """Return the schema of a table whose rows are all written anew, with these columns and types. The key stays."""
+    kinds = dict(fields)
+    for column in old.columns:
+        if column.role == "key" and column.name in kinds and kinds[column.name] != column.type:
+            raise IllegalArgumentError(
+                f"column {column.name!r} of the key has to stay {show_type(column.type)}, and not become "
+                f"{show_type(kinds[column.name])}"
+            )
+    same = {column.name: column for column in old.columns if kinds.get(column.name) == column.type}
+    described = [
+        {"name": field, "type": kind, "metadata": (same[field].metadata if field in same else None) or {}}
+        for field, kind in fields
+    ]
+    numbered, next_id = [], old.next_id
+    for column in _columns(name, described, old.key, combine):
+        known = same.get(column.name)
+        numbered.append(replace(column, id=next_id if known is None else known.id))
+        next_id += known is None
+    return TableSchema(tuple(numbered), next_id)
+
+
+def needs_rescale(old: TableSchema, new: TableSchema) -> bool:
+    """Return whether keys are hashed in another way, so that rows may belong to other partitions."""
+    return [(c.id, c.type) for c in old.columns if c.role == "key"] != [
+        (c.id, c.type) for c in new.columns if c.role == "key"
+    ]
+
+
+def _columns(name: str, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]) -> list[Column]:
+    """Return the columns without ids, keys first.
+
+    Raises for all that is wrong with them by themselves.
+    """
+    found: dict[str, Json] = {}
+    for field in fields:
+        if field["name"].lower() in RESERVED_NAMES:
+            raise IllegalArgumentError(f"table {name!r}: column {field['name']!r}: the name is taken: rename it")
+        if field["name"].lower() in (other.lower() for other in found):
+            raise IllegalArgumentError(f"table {name!r}: column {field['name']!r} is there twice: rename one")
+        # Only new rows are checked: a table that has such a column can still drop it.
+        if is_too_deep(field["type"]):
+            raise IllegalArgumentError(
+                f"table {name!r}: column {field['name']!r} is nested too deep: its values could be written, and not be "
+                "read back from Parquet or by Spark's tasks; at most 49 arrays, 31 maps or 62 structs stand one inside "
+                "the other: flatten it, or keep it as text, made by to_json(…)"
+            )
+        found[field["name"]] = field
+    for column in (*key, *combine):
+        if column not in found:
+            raise IllegalArgumentError(f"table {name!r}: column {column!r} is missing; there are {', '.join(found)}")
+    both = set(key) & set(combine)
+    if both:
+        raise IllegalArgumentError(f"table {name!r}: {', '.join(sorted(both))}: a key column cannot be combined")
+    roles: dict[str, Any] = dict.fromkeys(key, "key")
+    roles |= {column: combine.get(column, "last") for column in found if column not in roles}
+    return [new_column(name, found[column], role) for column, role in roles.items()]
+
+
+def _number(name: str, columns: list[Column], old: TableSchema | None) -> TableSchema:
+    """Give each column its old id, or a new one, and check it against the old schema."""
+    before = {column.name: column for column in old.columns} if old else {}
+    next_id = old.next_id if old else 1
+    numbered = []
+    for column in columns:
+        known = before.get(column.name)
+        if known is None:
+            if old is not None and column.name.lower() in {name.lower() for name in before}:
+                raise IllegalArgumentError(
+                    f"table {name!r}: column {column.name!r} differs from one of {old} in its case alone: keep its name"
+                )
+            numbered.append(replace(column, id=next_id))
+            next_id += 1
+        else:
+            numbered.append(replace(column, id=known.id))
+    new = TableSchema(tuple(numbered), next_id)
+    if old is not None:
+        _check_evolution(name, old, new)
+    return new
+
+
+def _refusal(
+    name: str, old: TableSchema, why: str, new: TableSchema | None = None, way: str = ""
+) -> IllegalArgumentError:
+    """Return the error for a schema that cannot follow the old one.
+
+    It says how to go on without losing rows.
+    """
+    job = "" if new is None else f", the job has {new}"
+    return IllegalArgumentError(f"table {name!r}: {why}; the state has {old}{job}: {way}{how_to_keep(name)}")
+
+
+def _check_evolution(name: str, old: TableSchema, new: TableSchema) -> None:
+    if old.key != new.key:
+        raise _refusal(name, old, f"its key is {', '.join(old.key)}, not {', '.join(new.key)}", new)
+    before = {column.id: column for column in old.columns}
+    for column in new.columns:
+        known = before.get(column.id)
+        if known is None:
+            continue
+        takes_over = f"restore(transform={{{name!r}: …}}) takes its rows over; "
+        if known.role != column.role:
+            why = f"column {column.name!r} is combined as {known.role!r}, not as {column.role!r}"
+            raise _refusal(name, old, why, new, takes_over)
+        if (known.type, known.metadata) != (column.type, column.metadata) and not is_wider(known.type, column.type):
+            why = f"column {column.name!r} is {show_type(known.type)}, which is no part of {show_type(column.type)}"
+            raise _refusal(name, old, why, new, takes_over)
