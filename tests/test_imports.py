@@ -1,9 +1,11 @@
 """What a program is told that cannot run here: another Python, a missing package, and errors by their name."""
 
 import ast
+import json
 import pickle
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -11,20 +13,61 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from pyspark_checkpointer import Checkpointer, errors
+from tests.test_layers import FILES
 
 ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 WITHOUT = """
 import sys
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == {package!r}:
+        if any(name == package or name.startswith(package + ".") for package in {packages!r}):
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Missing())
 {statement}
 """
+
+EXTRAS = {
+    "s3": ("s3fs", "botocore", "aiobotocore"),
+    "azure": ("adlfs", "azure.storage", "azure.core"),
+    "eventhub": ("azure.eventhub",),
+    "otel": ("opentelemetry",),
+    "journal": ("yaml",),
+    "report": ("jinja2",),
+    "spark": ("pyspark", "py4j", "pyarrow", "numpy", "pandas"),
+}
+"""What each extra brings, by the names that are imported."""
+
+IMPORT_ALL = """
+import importlib, json
+
+failed = {{}}
+for module in {modules!r}:
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        failed[module] = str(error)
+print(json.dumps(failed))
+"""
+
+TESTING = "pyspark_checkpointer.testing"
+"""What only tests import. `testing.plugin` is loaded by pytest itself."""
+
+MODULES = sorted(name for name in FILES if not name.startswith(TESTING) and not name.endswith("__main__"))
+
+
+def refused_imports(packages: tuple[str, ...]) -> dict[str, str]:
+    """Return what is said of each module that cannot be imported without some packages."""
+    program = WITHOUT.format(packages=packages, statement=IMPORT_ALL.format(modules=MODULES))
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    refused: dict[str, str] = json.loads(done.stdout)
+    return refused
 
 
 def last_line(program: str) -> str:
@@ -52,9 +95,30 @@ def last_line(program: str) -> str:
     ],
 )
 def test_a_missing_package_is_named_with_what_to_install(package: str, statement: str, said: str) -> None:
-    line = last_line(WITHOUT.format(package=package, statement=statement))
+    line = last_line(WITHOUT.format(packages=(package,), statement=statement))
     assert said in line
     assert "pip install 'spark-state-checkpointer[spark]'" in line
+
+
+def test_every_extra_is_tried() -> None:
+    assert EXTRAS.keys() == PROJECT["optional-dependencies"].keys()
+
+
+@pytest.mark.parametrize(
+    ("extra", "package"), [(extra, package) for extra, packages in EXTRAS.items() for package in packages]
+)
+def test_a_module_is_imported_without_a_package_or_names_its_extra(extra: str, package: str) -> None:
+    for module, said in refused_imports((package,)).items():
+        assert f"pip install 'spark-state-checkpointer[{extra}]'" in said, module
+
+
+def test_the_base_install_has_all_modules_but_those_of_spark_tables_and_journals() -> None:
+    refused = refused_imports(tuple(package for packages in EXTRAS.values() for package in packages))
+    for module, said in refused.items():
+        extra = "journal" if module.startswith("pyspark_checkpointer.consumers.journal") else "spark"
+        assert f"pip install 'spark-state-checkpointer[{extra}]'" in said, module
+    houses = ("pyspark_checkpointer.spark", "pyspark_checkpointer.table", "pyspark_checkpointer.consumers.journal")
+    assert set(refused) == {name for name in MODULES if name.startswith(houses)}
 
 
 def test_another_python_is_refused_in_a_sentence_that_it_can_read() -> None:

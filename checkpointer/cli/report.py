@@ -14,6 +14,7 @@ from pyspark_checkpointer.cli.cleanup import rules
 from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress
 from pyspark_checkpointer.cli.verb import Mistyped, Opened, verb
+from pyspark_checkpointer.storage.connection import require
 from pyspark_checkpointer.storage.local import files
 
 
@@ -46,6 +47,8 @@ def command(store: Opened, output: str | None, share: float | None, **policy: An
     from pyspark_checkpointer.cli.report_page.gather import make_report
 
     target = _target(output, store.json)
+    if output is not None:
+        require("jinja2", "report", "the page of a report")
     with progress("verifying", "bytes") as told:
         report = make_report(store.ck, policy=RetentionPolicy(**policy), share=share, progress=told)
     if report.is_empty:

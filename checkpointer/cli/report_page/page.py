@@ -3,13 +3,15 @@
 import json
 import shlex
 from functools import cache
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from typing import TYPE_CHECKING
 
 from pyspark_checkpointer import display
 from pyspark_checkpointer.cli.report_page import charts
 from pyspark_checkpointer.cli.report_page.model import Report
 from pyspark_checkpointer.manifests.model import Json
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MOST_ROWS = 50
 """Rows of a table that can be long."""
@@ -83,7 +85,9 @@ def next_step(report: Report) -> tuple[str, str | None] | None:
 
 
 @cache
-def _environment() -> Environment:
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # of the extra `report`, only for those who render
+
     environment = Environment(
         loader=PackageLoader("pyspark_checkpointer.cli", "report_page"),
         autoescape=True,
