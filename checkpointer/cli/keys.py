@@ -8,7 +8,7 @@ from typing import Any
 from pyspark_checkpointer.admin.diff import compare_keys, partitions_to_compare
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
 from pyspark_checkpointer.cli import nouns
-from pyspark_checkpointer.cli.records import records
+from pyspark_checkpointer.cli.records import records, require_arrow
 from pyspark_checkpointer.cli.screen import to_text
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Json, Operator
@@ -22,6 +22,8 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
     old, new = _operator(before, name), _operator(after, name)
     if old is None and new is None:
         after.operator(name)  # raises, and names those there are
+    if any(side is not None and kind_of(side) == "table" for side in (old, new)):
+        require_arrow(after.session.store.url)
     counts = {"inserted": 0, "updated": 0, "deleted": 0}
     keys: list[nouns.KeyChange] = []
     for numbers in partitions_to_compare(old, new):
