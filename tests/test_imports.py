@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
+import pyspark_checkpointer
 from pyspark_checkpointer import Checkpointer, errors
 from tests.test_layers import FILES
 
@@ -119,6 +120,50 @@ def test_the_base_install_has_all_modules_but_those_of_spark_tables_and_journals
         assert f"pip install 'spark-state-checkpointer[{extra}]'" in said, module
     houses = ("pyspark_checkpointer.spark", "pyspark_checkpointer.table", "pyspark_checkpointer.consumers.journal")
     assert set(refused) == {name for name in MODULES if name.startswith(houses)}
+
+
+NOT_NEEDED = (
+    "admin.checkpoint_sizes",
+    "admin.diff",
+    "admin.export",
+    "admin.repair",
+    "admin.repair_candidates",
+    "admin.retention",
+    "admin.streaming",
+    "cli",
+    "client._async",
+    "client.html",
+    "client.opentelemetry",
+    "consumers",
+    "spark",
+    "storage.azure",
+    "storage.local",
+    "storage.s3",
+    "table",
+    "testing",
+)
+"""Parts of the package that a program which saves and restores does without until it calls them."""
+
+
+def is_part_of(name: str, parts: tuple[str, ...]) -> bool:
+    return any(f"{name}.".startswith(f"pyspark_checkpointer.{part}.") for part in parts)
+
+
+def test_the_import_brings_only_what_saves_and_restores() -> None:
+    program = "import sys, pyspark_checkpointer; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    ours = set(done.stdout.split()) & FILES.keys()
+    assert [name for name in ours if is_part_of(name, NOT_NEEDED)] == []
+    assert all(any(is_part_of(name, (part,)) for name in FILES) for part in NOT_NEEDED)
+    assert len(ours) <= 80, sorted(ours)
+
+
+@pytest.mark.parametrize("name", pyspark_checkpointer.__all__)
+def test_every_public_name_is_there_once_it_is_asked_for(name: str) -> None:
+    program = f"import pyspark_checkpointer as p; print('{name}' in dir(p), p.{name}.__name__); p.no_such_name"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True", name if name != "errors" else "pyspark_checkpointer.errors"]
+    assert done.stderr.endswith("AttributeError: module 'pyspark_checkpointer' has no attribute 'no_such_name'\n")
 
 
 def test_another_python_is_refused_in_a_sentence_that_it_can_read() -> None:
