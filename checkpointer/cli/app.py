@@ -1,7 +1,7 @@
 """The command itself: its verbs, and what becomes of everything that goes wrong.
 
 How to add a verb: write a file with one function under `@verb` (`verb.py`), name it in `VERBS` below, say in
-`nouns.py` what it prints as JSON, and give `tests/cli/every.py` a call of it.
+`schemas` what it prints as JSON, and give `tests/cli/every.py` a call of it.
 """
 
 import os
@@ -17,13 +17,13 @@ from pyspark_checkpointer.cli import (
     diff,
     export,
     lists,
-    nouns,
     progress,
     repair,
     report,
     rewind,
     rollback,
     savepoint,
+    schemas,
     show,
     stats,
     tree,
@@ -89,7 +89,7 @@ def _sentence(error: click.ClickException) -> tuple[str, str]:
     return path, f"{message}; see `{path} --help`".replace("?;", "?")
 
 
-def _document(error: click.ClickException) -> nouns.Error:
+def _document(error: click.ClickException) -> schemas.Error:
     _, message = _sentence(error)
     kind, retryable = (error.kind, error.retryable) if isinstance(error, Failed) else ("UsageError", False)
     return {

@@ -9,7 +9,7 @@ import click
 from pyspark_checkpointer.checkpoint.listing import read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
-from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.records import records, require_arrow
 from pyspark_checkpointer.cli.screen import print_json, print_line, to_text
 from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
@@ -96,14 +96,14 @@ def _write(
     from pyspark_checkpointer.table.parquet_file import PlainRows, write_file  # pyarrow, only for those who use tables
 
     written = write_file(PlainRows(reader, name, kind, partitions), partitions, limit, output)
-    document: nouns.File = {"file": str(output), "records": written, "bytes": output.stat().st_size}
+    document: schemas.File = {"file": str(output), "records": written, "bytes": output.stat().st_size}
     if store.json:
         print_json(document)
     else:
         print_line(f"{output}: {count(written, 'record')}")
 
 
-def _print_array(found: Iterator[nouns.Record]) -> None:
+def _print_array(found: Iterator[schemas.Record]) -> None:
     """One array, written while it is read."""
     mark = "["
     for record in found:

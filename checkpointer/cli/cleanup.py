@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
 from pyspark_checkpointer.admin.retention.plan import Plan
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
-from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress, to_text
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import Failed, Opened, verb
@@ -175,7 +175,7 @@ def _print_rows(plan: Plan, as_json: bool) -> None:
     print("\n]")
 
 
-def _document(plan: Plan) -> nouns.Plan:
+def _document(plan: Plan) -> schemas.Plan:
     return {
         "root": plan.root,
         "grace_seconds": plan.grace.total_seconds(),
@@ -204,7 +204,7 @@ def _print_done(store: Opened, done: Cleaned) -> None:
         print_line(done.note)
 
 
-def _done(done: Cleaned) -> nouns.Cleaned:
+def _done(done: Cleaned) -> schemas.Cleaned:
     return {
         "retired": documents.ids(done.retired),
         "deleted": documents.amount(done.deleted),

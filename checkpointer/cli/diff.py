@@ -10,7 +10,7 @@ from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.cli import keys, nouns
+from pyspark_checkpointer.cli import keys, schemas
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
@@ -63,7 +63,7 @@ def command(
     print_line(f"{size(difference.bytes_added)} of objects added, {size(difference.bytes_removed)} removed")
 
 
-def _show_keys(found: nouns.KeyDifference, as_json: bool) -> None:
+def _show_keys(found: schemas.KeyDifference, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return

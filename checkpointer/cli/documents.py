@@ -1,4 +1,4 @@
-"""Make the nouns of `nouns.py` from what the core returns, alike in every verb."""
+"""Make the values that `--json` prints, as `schemas` describes them, from what the core returns."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -13,7 +13,7 @@ from pyspark_checkpointer.admin.retention.plan import PlanRow, Total
 from pyspark_checkpointer.admin.savepoints import Savepoint
 from pyspark_checkpointer.checkpoint.listing import Listed
 from pyspark_checkpointer.checkpoint.verify import Finding, Verification
-from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.display import moment
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Cost, Job, Operator
@@ -32,7 +32,7 @@ def ids(checkpoints: Iterable[CheckpointId]) -> list[str]:
     return list(map(str, checkpoints))
 
 
-def checkpoint(listed: Listed) -> nouns.Checkpoint:
+def checkpoint(listed: Listed) -> schemas.Checkpoint:
     """What a list says of a checkpoint."""
     manifest, sizes = listed.manifest, checkpoint_sizes.checkpoint_bytes(listed.manifest)
     return {
@@ -50,7 +50,7 @@ def checkpoint(listed: Listed) -> nouns.Checkpoint:
     }
 
 
-def operator(name: str, found: Operator) -> nouns.Operator:
+def operator(name: str, found: Operator) -> schemas.Operator:
     """Return one operator of a checkpoint, and what it holds."""
     return operator_of(
         name, found.codec, found.partitioner, found.partitions, checkpoint_sizes.operator_size(found), found.schema
@@ -59,7 +59,7 @@ def operator(name: str, found: Operator) -> nouns.Operator:
 
 def operator_of(
     name: str, codec: str, partitioner: str, declared: int, size: OperatorSize, schema: object
-) -> nouns.Operator:
+) -> schemas.Operator:
     """Return the same, of its parts."""
     return {
         "name": name,
@@ -77,7 +77,7 @@ def operator_of(
     }
 
 
-def exported(made: "Exported") -> nouns.Exported:
+def exported(made: "Exported") -> schemas.Exported:
     """Tell what was written as Parquet."""
     return {
         "id": str(made.id),
@@ -91,14 +91,14 @@ def exported(made: "Exported") -> nouns.Exported:
     }
 
 
-def spread(found: Spread | None) -> nouns.Spread | None:
+def spread(found: Spread | None) -> schemas.Spread | None:
     """Return the smallest, the middle and the largest."""
     if found is None:
         return None
     return {"minimum": found.minimum, "median": found.median, "maximum": found.maximum}
 
 
-def partition(found: PartitionSize) -> nouns.Partition:
+def partition(found: PartitionSize) -> schemas.Partition:
     """Return one of the biggest partitions."""
     return {
         "operator": found.operator,
@@ -109,7 +109,7 @@ def partition(found: PartitionSize) -> nouns.Partition:
     }
 
 
-def artifact(found: Artifact) -> nouns.Artifact:
+def artifact(found: Artifact) -> schemas.Artifact:
     """Return one artifact of a chain."""
     return {
         "kind": found.kind,
@@ -124,7 +124,7 @@ def artifact(found: Artifact) -> nouns.Artifact:
     }
 
 
-def job(found: Job | None) -> nouns.Job | None:
+def job(found: Job | None) -> schemas.Job | None:
     """Return what Spark called the batch."""
     if found is None:
         return None
@@ -145,7 +145,7 @@ def job(found: Job | None) -> nouns.Job | None:
     }
 
 
-def cost(found: Cost | None) -> nouns.Cost | None:
+def cost(found: Cost | None) -> schemas.Cost | None:
     """What a checkpoint cost."""
     if found is None:
         return None
@@ -158,7 +158,7 @@ def cost(found: Cost | None) -> nouns.Cost | None:
     }
 
 
-def savepoint(found: Savepoint) -> nouns.Savepoint:
+def savepoint(found: Savepoint) -> schemas.Savepoint:
     """A name, and what it keeps."""
     return {"name": found.name, "id": str(found.id), "created": time(found.created)}
 
@@ -170,7 +170,7 @@ def time(at: datetime) -> str:
     return text
 
 
-def finding(found: Finding) -> nouns.Finding:
+def finding(found: Finding) -> schemas.Finding:
     """Return one finding of a verification."""
     return {
         "path": found.path,
@@ -181,7 +181,7 @@ def finding(found: Finding) -> nouns.Finding:
     }
 
 
-def verification(found: Verification) -> nouns.Verification:
+def verification(found: Verification) -> schemas.Verification:
     """Return all findings, and what they rest on."""
     return {
         "checkpoints": found.checkpoints,
@@ -193,12 +193,12 @@ def verification(found: Verification) -> nouns.Verification:
     }
 
 
-def amount(total: Total) -> nouns.Amount:
+def amount(total: Total) -> schemas.Amount:
     """So many objects, and bytes."""
     return {"objects": total.objects, "bytes": total.bytes}
 
 
-def plan_row(row: PlanRow) -> nouns.PlanRow:
+def plan_row(row: PlanRow) -> schemas.PlanRow:
     """Return one object of a plan."""
     return {
         "path": row.path,
@@ -211,7 +211,7 @@ def plan_row(row: PlanRow) -> nouns.PlanRow:
     }
 
 
-def candidate(found: Candidate) -> nouns.Candidate:
+def candidate(found: Candidate) -> schemas.Candidate:
     """Return what a store could be repaired to."""
     return asdict(found) | {  # type: ignore[return-value]  # the fields that are not named here are as they are
         "id": str(found.id),
@@ -223,12 +223,12 @@ def candidate(found: Candidate) -> nouns.Candidate:
     }
 
 
-def commit(new: CheckpointId, root: str, content_of: CheckpointId) -> nouns.Commit:
+def commit(new: CheckpointId, root: str, content_of: CheckpointId) -> schemas.Commit:
     """A commit with the content of another checkpoint."""
     return {"id": str(new), "root": root, "content_of": str(content_of)}
 
 
-def repair_plan(plan: RepairPlan) -> nouns.RepairPlan:
+def repair_plan(plan: RepairPlan) -> schemas.RepairPlan:
     """What a repair would keep and miss."""
     return {
         "content_of": str(plan.id),
@@ -239,7 +239,7 @@ def repair_plan(plan: RepairPlan) -> nouns.RepairPlan:
     }
 
 
-def _loss(found: Loss) -> nouns.Loss:
+def _loss(found: Loss) -> schemas.Loss:
     return {
         "operator": found.operator,
         "partition": found.partition,
@@ -249,13 +249,13 @@ def _loss(found: Loss) -> nouns.Loss:
     }
 
 
-def _older(found: Older) -> nouns.OlderState:
+def _older(found: Older) -> schemas.OlderState:
     return {"id": id_or_none(found.id), "epoch": found.epoch, "records": found.records}
 
 
 def repaired(
     new: CheckpointId, root: str, content_of: CheckpointId, plan: RepairPlan, older_partitions: bool
-) -> nouns.Repair:
+) -> schemas.Repair:
     """A commit that a repair made. A plan is true where nothing is missing."""
     return {
         "id": str(new),

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark_checkpointer.admin.diff import compare_keys, partitions_to_compare
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
-from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.records import records, require_arrow
 from pyspark_checkpointer.cli.screen import to_text
 from pyspark_checkpointer.errors import IllegalArgumentError
@@ -17,7 +17,7 @@ Contents = dict[str, bytes]
 """Keys as JSON, and a digest of what each has."""
 
 
-def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit: int) -> nouns.KeyDifference:
+def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit: int) -> schemas.KeyDifference:
     """Compare what an operator holds, in memory one partition after the other where keys stay in theirs."""
     old, new = _operator(before, name), _operator(after, name)
     if old is None and new is None:
@@ -25,7 +25,7 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
     if any(side is not None and kind_of(side) == "table" for side in (old, new)):
         require_arrow(after.session.store.url)
     counts = {"inserted": 0, "updated": 0, "deleted": 0}
-    keys: list[nouns.KeyChange] = []
+    keys: list[schemas.KeyChange] = []
     for numbers in partitions_to_compare(old, new):
         sides = [_contents(*side, name, numbers) for side in ((before, old), (after, new))]
         for text, change in compare_keys(*sides):
@@ -62,14 +62,14 @@ def _contents(snapshot: CheckpointReader, operator: Operator | None, name: str, 
     return {to_text(key_of(record)): _digest(record) for record in records(snapshot, name, held)}
 
 
-def _table_key(name: str, operator: Operator) -> Callable[[nouns.Record], Json]:
+def _table_key(name: str, operator: Operator) -> Callable[[schemas.Record], Json]:
     from pyspark_checkpointer.table.reader import Version  # pyarrow, only for tables
 
     columns = Version.of(name, operator).schema.key
     return lambda record: {column: record["row"][column] for column in columns}
 
 
-def _digest(record: nouns.Record) -> bytes:
+def _digest(record: schemas.Record) -> bytes:
     """Return a column that is not there is as good as a null."""
     row = record.get("row")
     told: Any = record["value"] if row is None else {name: value for name, value in row.items() if value is not None}

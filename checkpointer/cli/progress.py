@@ -2,7 +2,7 @@
 
 import click
 
-from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import complain, print_error, print_json, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
@@ -66,7 +66,7 @@ def _line(partition: ConsumedPartition, store: Opened) -> tuple[str | None, ...]
     )
 
 
-def _document(partition: ConsumedPartition) -> nouns.Consumer:
+def _document(partition: ConsumedPartition) -> schemas.Consumer:
     row, position = partition.row, partition.position
     interface, *group = partition.group
     return {
@@ -83,5 +83,5 @@ def _document(partition: ConsumedPartition) -> nouns.Consumer:
     }
 
 
-def _damage(message: str) -> nouns.Error:
+def _damage(message: str) -> schemas.Error:
     return {"error": {"type": "CorruptionError", "message": message, "retryable": False, "status": FAILED}}

@@ -5,7 +5,7 @@ import click
 from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
-from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, verb
@@ -57,7 +57,7 @@ def command(store: Opened, checkpoint: CheckpointSelector) -> None:
         )
 
 
-def _document(listed: Listed) -> nouns.Checkpoint:
+def _document(listed: Listed) -> schemas.Checkpoint:
     manifest = listed.manifest
     return {
         **documents.checkpoint(listed),
@@ -70,7 +70,7 @@ def _document(listed: Listed) -> nouns.Checkpoint:
     }
 
 
-def _facts(document: nouns.Checkpoint, age_of: str | None) -> dict[str, object]:
+def _facts(document: schemas.Checkpoint, age_of: str | None) -> dict[str, object]:
     """Return what stands above the tables, in their order."""
     job = document["job"]
     facts: dict[str, object] = {name: document.get(name) for name in ("id", "parent", "epoch", "state")}
@@ -87,7 +87,7 @@ def _facts(document: nouns.Checkpoint, age_of: str | None) -> dict[str, object]:
     return facts
 
 
-def _row(operator: nouns.Operator) -> tuple[object, ...]:
+def _row(operator: schemas.Operator) -> tuple[object, ...]:
     return (
         operator["name"],
         operator["codec"],

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from pyspark_checkpointer.admin.stats import StoreStats, read_stats
-from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table, progress
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import Opened, verb
@@ -53,7 +53,7 @@ def command(store: Opened) -> None:
     print_table(_CURRENT, [_row(documents.operator(name, now)) for name, now in stats.current.items()])
 
 
-def _row(now: nouns.Operator) -> tuple[object, ...]:
+def _row(now: schemas.Operator) -> tuple[object, ...]:
     return (
         now["name"],
         now["partitions"],
@@ -64,7 +64,7 @@ def _row(now: nouns.Operator) -> tuple[object, ...]:
     )
 
 
-def _document(stats: StoreStats) -> nouns.Stats:
+def _document(stats: StoreStats) -> schemas.Stats:
     return {
         "checkpoints": stats.checkpoints,
         "savepoints": stats.savepoints,

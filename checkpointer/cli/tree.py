@@ -6,7 +6,7 @@ from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import find_operator
-from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.screen import Node, print_json, print_tree
 from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
 from pyspark_checkpointer.display import count, size
@@ -36,7 +36,7 @@ def command(store: Opened, checkpoint: CheckpointSelector, operator: str | None,
         print_tree(_tree(document))
 
 
-def _document(listed: Listed, only: str | None, most: int | None) -> nouns.Checkpoint:
+def _document(listed: Listed, only: str | None, most: int | None) -> schemas.Checkpoint:
     manifest = listed.manifest
     if only is not None:
         find_operator(manifest.operators, only)  # raises where it is not there
@@ -50,10 +50,10 @@ def _document(listed: Listed, only: str | None, most: int | None) -> nouns.Check
     }
 
 
-def _operator(name: str, operator: Operator, most: int | None) -> nouns.Operator:
+def _operator(name: str, operator: Operator, most: int | None) -> schemas.Operator:
     sizes = checkpoint_sizes.partition_bytes(operator)
     shown = sorted(operator.chains)[:most]
-    partitions: list[nouns.Partition] = [
+    partitions: list[schemas.Partition] = [
         {
             "operator": name,
             "partition": number,
@@ -71,13 +71,13 @@ def _operator(name: str, operator: Operator, most: int | None) -> nouns.Operator
     }
 
 
-def _tree(document: nouns.Checkpoint) -> Node:
+def _tree(document: schemas.Checkpoint) -> Node:
     epoch = "" if document["epoch"] is None else f" · epoch {document['epoch']}"
     label = f"{document['id']}{epoch} · {document['state']} · {document['created']}"
     return Node(label, tuple(map(_operator_node, document["contents"])))
 
 
-def _operator_node(operator: nouns.Operator) -> Node:
+def _operator_node(operator: schemas.Operator) -> Node:
     partitions = operator["contents"]
     children = [
         Node(f"partition {p['partition']} · {size(p['bytes'])}", tuple(map(_artifact_node, p["artifacts"])))
@@ -90,7 +90,7 @@ def _operator_node(operator: nouns.Operator) -> Node:
     return Node(f"{operator['name']} · {operator['codec']} · {held} · {stored}", tuple(children))
 
 
-def _artifact_node(artifact: nouns.Artifact) -> Node:
+def _artifact_node(artifact: schemas.Artifact) -> Node:
     parts = [
         artifact["kind"],
         size(artifact["bytes"]),

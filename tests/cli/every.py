@@ -27,7 +27,7 @@ LONG_PATH = "/".join(["checkpoints", "q" * 60, "r" * 60, "s" * 60])
 
 @dataclass(frozen=True)
 class Call:
-    """A verb with its arguments; `form` is its name in `nouns.PRINTED`."""
+    """A verb with its arguments; `form` is its name in `schemas.PRINTED`."""
 
     form: str
     args: tuple[str, ...]
