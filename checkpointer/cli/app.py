@@ -29,8 +29,8 @@ from pyspark_checkpointer.cli import (
     tree,
     verify,
 )
+from pyspark_checkpointer.cli.failures import MISTYPED, ROOT_VARIABLE, Failed
 from pyspark_checkpointer.cli.screen import complain, print_error
-from pyspark_checkpointer.cli.verb import MISTYPED, ROOT_VARIABLE, Failed
 
 VERBS = (
     lists.command,

@@ -10,9 +10,10 @@ from pyspark_checkpointer.checkpoint.listing import read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
 from pyspark_checkpointer.cli import schemas
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.records import records, require_arrow
 from pyspark_checkpointer.cli.screen import print_json, print_line, to_text
-from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count
 from pyspark_checkpointer.errors import NotFoundError
 
@@ -61,7 +62,7 @@ def command(
         raise click.UsageError("give one of --id, --savepoint and --epoch, not several")
     wanted = CheckpointSelector.choose(checkpoint, epoch, savepoint) or CheckpointSelector(LATEST)
     listed = store.read(lambda session: read_listed(session, wanted))
-    reader = CheckpointReader(store.ck.session, listed.manifest, None)
+    reader = CheckpointReader(store.session, listed.manifest, None)
     numbers = _partitions(reader, operator, partition)
     if output is not None:
         _write(store, reader, operator, numbers, limit, output)

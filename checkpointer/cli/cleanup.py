@@ -13,9 +13,10 @@ from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
 from pyspark_checkpointer.admin.retention.plan import Plan
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.cli import documents, schemas
+from pyspark_checkpointer.cli.failures import Failed
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress, to_text
 from pyspark_checkpointer.cli.table import Column
-from pyspark_checkpointer.cli.verb import Failed, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
 

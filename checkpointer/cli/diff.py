@@ -11,9 +11,10 @@ from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.cli import keys, schemas
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
-from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, ranges, size
 
 _KEYS = (Column("CHANGE"), Column("KEY"))
@@ -47,7 +48,7 @@ def command(
     """
     old, new = store.read(lambda session: _read_both(session, before, after))
     if operator is not None:
-        session = store.ck.session
+        session = store.session
         before_reader, after_reader = (CheckpointReader(session, side.manifest, None) for side in (old, new))
         _show_keys(keys.compare(before_reader, after_reader, operator, limit), store.json)
         return

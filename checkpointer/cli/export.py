@@ -6,8 +6,9 @@ import click
 
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions, options_for, target_options
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress
-from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, Options, into_target, options_for, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count
 from pyspark_checkpointer.manifests.model import CheckpointId
 
@@ -33,14 +34,14 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 @click.option(
     "--operator", "operators", metavar="NAME", multiple=True, help="Only this one, as Parquet. May be repeated."
 )
-@into_target
+@target_options
 def command(
     store: Opened,
     checkpoint: CheckpointSelector,
     target: str,
     form: str,
     operators: tuple[str, ...],
-    target_storage_options: Options,
+    target_storage_options: StorageOptions,
     target_fencing: Any,
 ) -> None:
     """Copy a checkpoint with all it needs to an empty root.
@@ -65,7 +66,7 @@ def command(
 
 
 def _parquet(
-    store: Opened, wanted: CheckpointId, target: str, options: Options, operators: tuple[str, ...], fencing: Any
+    store: Opened, wanted: CheckpointId, target: str, options: StorageOptions, operators: tuple[str, ...], fencing: Any
 ) -> None:
     with progress("writing", "items") as told:
         made = store.ck.export_parquet(

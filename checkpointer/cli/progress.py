@@ -3,10 +3,11 @@
 import click
 
 from pyspark_checkpointer.cli import schemas
+from pyspark_checkpointer.cli.failures import FAILED
 from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import complain, print_error, print_json, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
-from pyspark_checkpointer.cli.verb import FAILED, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.consumers.inspect import ConsumedPartition, ConsumersOverview, survey
 from pyspark_checkpointer.display import age, moment
 

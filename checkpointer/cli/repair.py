@@ -7,10 +7,11 @@ from pyspark_checkpointer.admin.losses import RepairPlan
 from pyspark_checkpointer.admin.repair_candidates import Candidate
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions
 from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress
 from pyspark_checkpointer.cli.table import Column
-from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, Options, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, moment, size
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.storage import options_near
@@ -84,7 +85,7 @@ def command(
     return 0
 
 
-def _candidates(store: Opened, spark_checkpoint: str | None = None, options: Options = None) -> list[Candidate]:
+def _candidates(store: Opened, spark_checkpoint: str | None = None, options: StorageOptions = None) -> list[Candidate]:
     """Return all candidates; where there is none, there has to be a store all the same."""
     found = store.ck.repair_candidates(spark_checkpoint, options)
     if not found:

@@ -11,9 +11,10 @@ import click
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.cli import report_document
 from pyspark_checkpointer.cli.cleanup import rules
+from pyspark_checkpointer.cli.failures import Mistyped
 from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress
-from pyspark_checkpointer.cli.verb import Mistyped, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.storage.connection import require
 from pyspark_checkpointer.storage.local import files
 

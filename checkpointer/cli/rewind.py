@@ -9,9 +9,9 @@ from pyspark_checkpointer.admin.streaming import rewind as query
 from pyspark_checkpointer.admin.streaming.rewind import Options, Rewind
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.cli import documents
-from pyspark_checkpointer.cli import verb as shared
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions, options_for, target_options
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, progress
-from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, into_target, options_for, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import Json
 
@@ -124,14 +124,14 @@ def _document(done: Rewind) -> dict[str, Json]:
 @click.argument("target")
 @click.argument("target_spark_checkpoint")
 @SPARK_CHECKPOINT
-@into_target
+@target_options
 def fork(
     store: Opened,
     checkpoint: CheckpointSelector,
     target: str,
     target_spark_checkpoint: str,
     spark_checkpoint: str | None,
-    target_storage_options: shared.Options,
+    target_storage_options: StorageOptions,
     target_fencing: Any,
 ) -> None:
     """Make a second streaming query of CHECKPOINT.

@@ -4,8 +4,9 @@ import click
 
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.arguments import CHECKPOINT
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress
-from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 
 
 @verb(

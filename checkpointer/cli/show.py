@@ -6,9 +6,10 @@ from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.cli import documents, schemas
+from pyspark_checkpointer.cli.arguments import CHECKPOINT
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
-from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import age, size, spread
 
 _OPERATORS = (

@@ -7,8 +7,9 @@ from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import find_operator
 from pyspark_checkpointer.cli import documents, schemas
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.screen import Node, print_json, print_tree
-from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
 from pyspark_checkpointer.manifests.model import Operator
 

@@ -5,10 +5,11 @@ import click
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.checkpoint.verify import Verification
 from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import complain, print_json, print_line, print_table, progress
 from pyspark_checkpointer.cli.table import Column
-from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
 
 _COLUMNS = (Column("FINDING"), Column("PROBLEM", prose=True), Column("HURTS", prose=True))
