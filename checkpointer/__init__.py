@@ -1,13 +1,13 @@
 """Durable, verifiable state for PySpark jobs: snapshots, deltas and an atomic pointer on any store.
 
-`Checkpointer` blocks, `AsyncCheckpointer` is awaited; `KeyedState` is a mapping that knows what changed. The decorator
+`Checkpointer` blocks, `AsyncCheckpointer` is awaited. `KeyedState` is a mapping that records its changes. The decorator
 for foreachBatch is `pyspark_checkpointer.spark.stateful`.
 """
 
 import sys
 from typing import TYPE_CHECKING, Any
 
-if sys.version_info < (3, 11):  # noqa: UP036  # a zip of this package is installed by nobody who would refuse
+if sys.version_info < (3, 11):  # noqa: UP036  # pip would refuse, but nobody installs a zip on the path
     raise ImportError(
         "pyspark_checkpointer needs Python 3.11 or newer, this is Python {}.{}".format(*sys.version_info[:2])
     )
@@ -30,7 +30,7 @@ __all__ = ["AsyncCheckpointer", "Checkpointer", "KeyedState", "Plan", "Retention
 
 
 def __getattr__(name: str) -> Any:
-    """Import what not every program needs when it is first asked for.
+    """Import a name that not every program needs, when it is first asked for.
 
     `DefaultSource` is Spark's data source "checkpointer": Spark asks each module named `pyspark_…` for one.
     """
@@ -54,4 +54,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    """List the names that are not imported yet too, for completion in notebooks."""
     return sorted({*globals(), *__all__})
