@@ -61,7 +61,7 @@ def fencing_option(name: str, what: str) -> Callable[[Callable[..., Any]], Calla
         type=click.Choice(["required", "none"]),
         default="required",
         show_default=True,
-        help=f"`none` writes to a {what} that cannot swap atomically.",
+        help=f"Write, with `none`, to a {what} that cannot swap atomically.",
     )
 
 
@@ -76,7 +76,7 @@ def common_options(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:
         envvar="CHECKPOINTER_STORAGE_OPTIONS",
         show_envvar=True,
         callback=parse_options,
-        help="What s3fs, adlfs or another fsspec file system takes.",
+        help="Pass this to s3fs, adlfs or another fsspec file system.",
     )(run)
     run = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")(run)
     return click.argument("root", envvar=ROOT_VARIABLE, callback=read_root)(run)
@@ -91,7 +91,7 @@ def target_options(run: Callable[..., Any]) -> Callable[..., Any]:
         callback=parse_options,
         envvar="CHECKPOINTER_TARGET_STORAGE_OPTIONS",
         show_envvar=True,
-        help="Like --storage-options, for what is written to.",
+        help="Pass this to the file system that is written to, like --storage-options.",
     )(run)
 
 

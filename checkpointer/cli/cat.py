@@ -1,4 +1,4 @@
-"""`checkpointer cat`."""
+"""Implement `checkpointer cat`: print the records of an operator."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -33,10 +33,10 @@ have is an object with one name that begins with `$`: {"$tuple": [1, 2]}, {"$dec
 )
 @click.argument("operator", type=OPERATOR)
 @click.argument("partition", type=click.IntRange(min=0), required=False)
-@click.option("--id", "checkpoint", type=CHECKPOINT, metavar="CHECKPOINT", help="Of this checkpoint, not the latest.")
-@click.option("--savepoint", metavar="NAME", help="Of this savepoint.")
-@click.option("--epoch", type=int, help="Of the checkpoint of this epoch.")
-@click.option("--limit", type=click.IntRange(min=0), help="No more than so many records.")
+@click.option("--id", "checkpoint", type=CHECKPOINT, metavar="CHECKPOINT", help="Read this checkpoint, not the latest.")
+@click.option("--savepoint", metavar="NAME", help="Read this savepoint.")
+@click.option("--epoch", type=int, help="Read the checkpoint of this epoch.")
+@click.option("--limit", type=click.IntRange(min=0), help="Print no more than so many records.")
 @click.option(
     "-o", "--output", metavar="FILE.parquet", type=click.Path(dir_okay=False, path_type=Path), help="Write Parquet."
 )
@@ -52,9 +52,9 @@ def command(
 ) -> None:
     """Print an operator's records as JSON lines.
 
-    Those of all its partitions or of one, in the committed checkpoint unless another is named. With --json they are one
-    array. Every byte is verified before it is shown. Partitions are read one after the other. With --output a table, or
-    the keys and values of a map, as JSON text, are written as a Parquet file.
+    Without PARTITION it prints the records of all partitions, of the committed checkpoint unless another is named. With
+    --json they are one array. Every byte is verified before it is shown. Partitions are read one after the other. With
+    --output a table, or the keys and values of a map, as JSON text, are written as a Parquet file.
     """
     if output is not None and output.suffix != ".parquet":
         raise click.BadParameter(f"{output}: give a name that ends in .parquet", param_hint="--output")
@@ -76,6 +76,7 @@ def command(
 
 
 def _partitions(reader: CheckpointReader, name: str, partition: int | None) -> list[int]:
+    """Return the partitions to read: the given one, or all that have state."""
     operator = reader.operator(name)
     if partition is None:
         return sorted(operator.chains)
@@ -87,6 +88,7 @@ def _partitions(reader: CheckpointReader, name: str, partition: int | None) -> l
 def _write(
     store: Opened, reader: CheckpointReader, name: str, partitions: list[int], limit: int | None, output: Path
 ) -> None:
+    """Write a table or map as one Parquet file, and print how many records it has."""
     kind = kind_of(reader.operator(name))
     if kind is None:
         raise click.BadParameter(
@@ -105,9 +107,9 @@ def _write(
 
 
 def _print_array(found: Iterator[schemas.Record]) -> None:
-    """One array, written while it is read."""
-    mark = "["
+    """Print one JSON array, record by record, since all of them may not fit into memory."""
+    separator = "["
     for record in found:
-        print(f"{mark}\n  {to_text(record)}", end="")
-        mark = ","
-    print("[]" if mark == "[" else "\n]")
+        print(f"{separator}\n  {to_text(record)}", end="")
+        separator = ","
+    print("[]" if separator == "[" else "\n]")

@@ -19,11 +19,11 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Cost, Job, Operator
 
 if TYPE_CHECKING:
-    from pyspark_checkpointer.table.export import Exported  # it takes pyarrow, which not all have
+    from pyspark_checkpointer.table.export import Exported  # needs pyarrow, of the extra `spark`
 
 
 def id_or_none(checkpoint: CheckpointId | None) -> str | None:
-    """Return the text of an id."""
+    """Return the text of an id, or None."""
     return None if checkpoint is None else str(checkpoint)
 
 
@@ -33,7 +33,7 @@ def ids(checkpoints: Iterable[CheckpointId]) -> list[str]:
 
 
 def checkpoint(listed: Listed) -> schemas.Checkpoint:
-    """What a list says of a checkpoint."""
+    """Describe a checkpoint, without what it holds."""
     manifest, sizes = listed.manifest, checkpoint_sizes.checkpoint_bytes(listed.manifest)
     return {
         "id": str(manifest.id),
@@ -51,7 +51,7 @@ def checkpoint(listed: Listed) -> schemas.Checkpoint:
 
 
 def operator(name: str, found: Operator) -> schemas.Operator:
-    """Return one operator of a checkpoint, and what it holds."""
+    """Describe an operator of a checkpoint."""
     return operator_of(
         name, found.codec, found.partitioner, found.partitions, checkpoint_sizes.operator_size(found), found.schema
     )
@@ -60,7 +60,7 @@ def operator(name: str, found: Operator) -> schemas.Operator:
 def operator_of(
     name: str, codec: str, partitioner: str, declared: int, size: OperatorSize, schema: object
 ) -> schemas.Operator:
-    """Return the same, of its parts."""
+    """Describe an operator whose sizes are known."""
     return {
         "name": name,
         "codec": codec,
@@ -78,7 +78,7 @@ def operator_of(
 
 
 def exported(made: "Exported") -> schemas.Exported:
-    """Tell what was written as Parquet."""
+    """Describe what was written as Parquet."""
     return {
         "id": str(made.id),
         "epoch": made.epoch,
@@ -92,14 +92,14 @@ def exported(made: "Exported") -> schemas.Exported:
 
 
 def spread(found: Spread | None) -> schemas.Spread | None:
-    """Return the smallest, the middle and the largest."""
+    """Describe the distribution of some numbers, or None."""
     if found is None:
         return None
     return {"minimum": found.minimum, "median": found.median, "maximum": found.maximum}
 
 
 def partition(found: PartitionSize) -> schemas.Partition:
-    """Return one of the biggest partitions."""
+    """Describe a partition by its sizes."""
     return {
         "operator": found.operator,
         "partition": found.partition,
@@ -110,7 +110,7 @@ def partition(found: PartitionSize) -> schemas.Partition:
 
 
 def artifact(found: Artifact) -> schemas.Artifact:
-    """Return one artifact of a chain."""
+    """Describe an artifact of a chain."""
     return {
         "kind": found.kind,
         "path": found.path,
@@ -125,7 +125,7 @@ def artifact(found: Artifact) -> schemas.Artifact:
 
 
 def job(found: Job | None) -> schemas.Job | None:
-    """Return what Spark called the batch."""
+    """Describe the Spark batch that wrote a checkpoint, if there was one."""
     if found is None:
         return None
     spark = found.spark
@@ -146,7 +146,7 @@ def job(found: Job | None) -> schemas.Job | None:
 
 
 def cost(found: Cost | None) -> schemas.Cost | None:
-    """What a checkpoint cost."""
+    """Describe what a checkpoint cost, if its manifest says so."""
     if found is None:
         return None
     return {
@@ -159,19 +159,19 @@ def cost(found: Cost | None) -> schemas.Cost | None:
 
 
 def savepoint(found: Savepoint) -> schemas.Savepoint:
-    """A name, and what it keeps."""
+    """Describe a savepoint."""
     return {"name": found.name, "id": str(found.id), "created": time(found.created)}
 
 
 def time(at: datetime) -> str:
-    """Return a time that is known."""
+    """Return the text of a time."""
     text = moment(at)
     assert text is not None
     return text
 
 
 def finding(found: Finding) -> schemas.Finding:
-    """Return one finding of a verification."""
+    """Describe a finding of a verification."""
     return {
         "path": found.path,
         "problem": found.problem,
@@ -182,7 +182,7 @@ def finding(found: Finding) -> schemas.Finding:
 
 
 def verification(found: Verification) -> schemas.Verification:
-    """Return all findings, and what they rest on."""
+    """Describe a verification: all findings, and how much was compared."""
     return {
         "checkpoints": found.checkpoints,
         "objects": found.objects,
@@ -194,12 +194,12 @@ def verification(found: Verification) -> schemas.Verification:
 
 
 def amount(total: Total) -> schemas.Amount:
-    """So many objects, and bytes."""
+    """Describe a number of objects and their bytes."""
     return {"objects": total.objects, "bytes": total.bytes}
 
 
 def plan_row(row: PlanRow) -> schemas.PlanRow:
-    """Return one object of a plan."""
+    """Describe an object of a cleanup plan."""
     return {
         "path": row.path,
         "bytes": row.size,
@@ -212,7 +212,7 @@ def plan_row(row: PlanRow) -> schemas.PlanRow:
 
 
 def candidate(found: Candidate) -> schemas.Candidate:
-    """Return what a store could be repaired to."""
+    """Describe a manifest that a store could be repaired to."""
     return asdict(found) | {  # type: ignore[return-value]  # the fields that are not named here are as they are
         "id": str(found.id),
         "created": moment(found.created),
@@ -224,12 +224,12 @@ def candidate(found: Candidate) -> schemas.Candidate:
 
 
 def commit(new: CheckpointId, root: str, content_of: CheckpointId) -> schemas.Commit:
-    """A commit with the content of another checkpoint."""
+    """Describe a commit with the content of another checkpoint."""
     return {"id": str(new), "root": root, "content_of": str(content_of)}
 
 
 def repair_plan(plan: RepairPlan) -> schemas.RepairPlan:
-    """What a repair would keep and miss."""
+    """Describe what a repair would keep, and what it would lose."""
     return {
         "content_of": str(plan.id),
         "epoch": plan.epoch,
@@ -240,6 +240,7 @@ def repair_plan(plan: RepairPlan) -> schemas.RepairPlan:
 
 
 def _loss(found: Loss) -> schemas.Loss:
+    """Describe a damaged partition."""
     return {
         "operator": found.operator,
         "partition": found.partition,
@@ -250,17 +251,18 @@ def _loss(found: Loss) -> schemas.Loss:
 
 
 def _older(found: Older) -> schemas.OlderState:
+    """Describe an older state of a damaged partition."""
     return {"id": id_or_none(found.id), "epoch": found.epoch, "records": found.records}
 
 
 def repaired(
     new: CheckpointId, root: str, content_of: CheckpointId, plan: RepairPlan, older_partitions: bool
 ) -> schemas.Repair:
-    """A commit that a repair made. A plan is true where nothing is missing."""
+    """Describe a commit that a repair made, and what it lost."""
     return {
         "id": str(new),
         "root": root,
         "content_of": str(content_of),
-        "lost": None if plan else repair_plan(plan),
+        "lost": None if plan else repair_plan(plan),  # a plan is true where nothing is lost
         "older_partitions": older_partitions,
     }

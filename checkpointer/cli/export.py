@@ -1,4 +1,4 @@
-"""`checkpointer export`."""
+"""Implement `checkpointer export`: copy a checkpoint to another root, or write it as Parquet."""
 
 from typing import Any
 
@@ -29,10 +29,10 @@ from pyspark_checkpointer.manifests.model import CheckpointId
     type=click.Choice(["store", "parquet"]),
     default="store",
     show_default=True,
-    help="`parquet`: tables and maps as plain files, for DuckDB, Polars, pandas, Spark.",
+    help="Write a store, or tables and maps as plain files, for DuckDB, Polars, pandas, Spark.",
 )
 @click.option(
-    "--operator", "operators", metavar="NAME", multiple=True, help="Only this one, as Parquet. May be repeated."
+    "--operator", "operators", metavar="NAME", multiple=True, help="Write only this one, as Parquet. May be repeated."
 )
 @target_options
 def command(
@@ -46,9 +46,9 @@ def command(
 ) -> None:
     """Copy a checkpoint with all it needs to an empty root.
 
-    Or, as Parquet, its tables and maps to plain files. Every object is verified on the way. In TARGET the copy is the
-    first checkpoint of a history of its own; restoring there gives the same state. Nothing is written to ROOT, and a
-    running job goes on undisturbed. Nothing that is in TARGET is overwritten.
+    With --format parquet it writes tables and maps as plain files. Every object is verified on the way. In TARGET the
+    copy is the first checkpoint of a history of its own; restoring there gives the same state. Nothing is written to
+    ROOT, and a running job is not disturbed. Nothing that is in TARGET is overwritten.
     """
     if operators and form != "parquet":
         raise click.UsageError("--operator goes with --format parquet: a copy has all of them")
@@ -57,8 +57,8 @@ def command(
     if form == "parquet":
         _parquet(store, wanted, target, options, operators, target_fencing)
         return
-    with progress("copying", "bytes") as told:
-        copied = store.ck.export(wanted, target, options, fencing=target_fencing, progress=told)
+    with progress("copying", "bytes") as on_progress:
+        copied = store.ck.export(wanted, target, options, fencing=target_fencing, progress=on_progress)
     if store.json:
         print_json(documents.commit(copied, target, wanted))
     else:
@@ -68,9 +68,9 @@ def command(
 def _parquet(
     store: Opened, wanted: CheckpointId, target: str, options: StorageOptions, operators: tuple[str, ...], fencing: Any
 ) -> None:
-    with progress("writing", "items") as told:
+    with progress("writing", "items") as on_progress:
         made = store.ck.export_parquet(
-            wanted, target, options, operators=operators or None, fencing=fencing, progress=told
+            wanted, target, options, operators=operators or None, fencing=fencing, progress=on_progress
         )
     if store.json:
         print_json(documents.exported(made))

@@ -1,4 +1,4 @@
-"""Find the keys of one operator that are not the same in two checkpoints."""
+"""Compare the keys of one operator in two checkpoints."""
 
 import json
 from collections.abc import Callable
@@ -14,11 +14,14 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Json, Operator
 
 Contents = dict[str, bytes]
-"""Keys as JSON, and a digest of what each has."""
+"""A digest of the value or row of each key. Keys are JSON texts."""
 
 
 def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit: int) -> schemas.KeyDifference:
-    """Compare what an operator holds, in memory one partition after the other where keys stay in theirs."""
+    """Count the keys that were inserted, updated or deleted, and name the first `limit` of them.
+
+    One partition at a time is in memory, if both checkpoints spread the keys over partitions alike.
+    """
     old, new = _operator(before, name), _operator(after, name)
     if old is None and new is None:
         after.operator(name)  # raises, and names those there are
@@ -45,6 +48,7 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
 
 
 def _operator(snapshot: CheckpointReader, name: str) -> Operator | None:
+    """Return an operator whose keys can be read; None if the checkpoint does not have it."""
     found = snapshot.manifest.operators.get(name) if snapshot.manifest else None
     if found is not None and kind_of(found) is None:
         raise IllegalArgumentError(
@@ -55,6 +59,7 @@ def _operator(snapshot: CheckpointReader, name: str) -> Operator | None:
 
 
 def _contents(snapshot: CheckpointReader, operator: Operator | None, name: str, partitions: list[int]) -> Contents:
+    """Read the contents of some partitions."""
     if operator is None:
         return {}
     key_of = _table_key(name, operator) if kind_of(operator) == "table" else lambda record: record["key"]
@@ -63,6 +68,7 @@ def _contents(snapshot: CheckpointReader, operator: Operator | None, name: str, 
 
 
 def _table_key(name: str, operator: Operator) -> Callable[[schemas.Record], Json]:
+    """Return a function that takes the key columns from a row."""
     from pyspark_checkpointer.table.reader import Version  # pyarrow, only for tables
 
     columns = Version.of(name, operator).schema.key
@@ -70,7 +76,7 @@ def _table_key(name: str, operator: Operator) -> Callable[[schemas.Record], Json
 
 
 def _digest(record: schemas.Record) -> bytes:
-    """Return a column that is not there is as good as a null."""
+    """Return a digest of a value or row. A missing column counts as null, since a schema may have grown."""
     row = record.get("row")
     told: Any = record["value"] if row is None else {name: value for name, value in row.items() if value is not None}
     return blake2b(to_text(told).encode("utf-8", "surrogatepass"), digest_size=16).digest()

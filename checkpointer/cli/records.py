@@ -12,12 +12,12 @@ from pyspark_checkpointer.storage.connection import require
 
 
 def require_arrow(root: str) -> None:
-    """Refuse a table where nothing is installed that reads it, and say what to install."""
+    """Raise `IllegalArgumentError`, with what to install, if pyarrow is missing."""
     require("pyarrow", "spark", root)
 
 
 def records(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[schemas.Record]:
-    """Every record of some partitions, verified."""
+    """Yield every record of some partitions, verified."""
     kind = kind_of(reader.operator(name))
     if kind == "table":
         require_arrow(reader.session.store.url)

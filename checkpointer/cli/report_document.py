@@ -1,4 +1,4 @@
-"""Make JSON of a report."""
+"""Make the values that `checkpointer report --json` prints."""
 
 from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.report_page.model import CheckpointRow, Committed, OperatorRow, Position, Report
@@ -6,7 +6,7 @@ from pyspark_checkpointer.display import moment
 
 
 def report(found: Report) -> schemas.Report:
-    """Return all that a report says, with its verdict."""
+    """Describe a report."""
     return {
         "verdict": found.verdict,
         "root": found.root,

@@ -1,4 +1,4 @@
-"""`checkpointer savepoint`: list, create, delete."""
+"""Implement `checkpointer savepoint`: list, create, delete."""
 
 import click
 
@@ -30,8 +30,8 @@ def command(
 ) -> None:
     """List savepoints, make one, or delete one.
 
-    With NAME the committed checkpoint, or another CHECKPOINT, is kept under that name. Retention never touches a
-    savepoint. A name is used once. A running job goes on undisturbed.
+    With NAME the committed checkpoint, or another CHECKPOINT, is kept under that name. Retention never deletes a
+    savepoint. A name is used once. A running job is not disturbed.
     """
     if deleted is not None:
         if name is not None:

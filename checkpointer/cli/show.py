@@ -1,4 +1,4 @@
-"""`checkpointer show`."""
+"""Implement `checkpointer show`: everything about one checkpoint."""
 
 import click
 
@@ -38,8 +38,8 @@ def command(store: Opened, checkpoint: CheckpointSelector) -> None:
     """Show everything about one checkpoint.
 
     CHECKPOINT is the committed one unless another is given. CHAIN is how many objects a partition's state is made of,
-    one snapshot and then deltas: the fewest, the median, the most. SNAPSHOTS and DELTAS are stored bytes. RECORDS
-    counts those of deltas too.
+    one snapshot and then deltas: minimum, median, maximum. SNAPSHOTS and DELTAS are stored bytes. RECORDS counts those
+    of deltas too.
     """
     listed = store.read(lambda session: read_listed(session, checkpoint))
     document = _document(listed)
@@ -72,7 +72,7 @@ def _document(listed: Listed) -> schemas.Checkpoint:
 
 
 def _facts(document: schemas.Checkpoint, age_of: str | None) -> dict[str, object]:
-    """Return what stands above the tables, in their order."""
+    """Return the names and values that are printed above the tables, in their order."""
     job = document["job"]
     facts: dict[str, object] = {name: document.get(name) for name in ("id", "parent", "epoch", "state")}
     facts["created"] = document["created"] and f"{document['created']}, {age_of}"

@@ -1,4 +1,4 @@
-"""`checkpointer stats`."""
+"""Implement `checkpointer stats`: what a whole store holds."""
 
 from dataclasses import asdict
 
@@ -24,12 +24,11 @@ _CURRENT = (
 def command(store: Opened) -> None:
     """Show what the whole store holds.
 
-    Each object is counted once. What live checkpoints name, by operator and kind; the chains of the committed one
-    (fewest, median, most objects of a partition); and how much a commit writes. What cleanup would remove is not
-    counted.
+    It counts what live checkpoints name, by operator and kind, each object once; the chains of the committed checkpoint
+    (minimum, median and maximum length); and how much a commit writes. What cleanup would remove is not counted.
     """
-    with progress("counting", "items") as told:
-        stats = store.read(lambda session: read_stats(session, told))
+    with progress("counting", "items") as on_progress:
+        stats = store.read(lambda session: read_stats(session, on_progress))
     if store.json:
         print_json(_document(stats))
         return

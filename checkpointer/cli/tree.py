@@ -1,4 +1,4 @@
-"""`checkpointer tree`."""
+"""Implement `checkpointer tree`: operators, partitions and artifacts of one checkpoint."""
 
 import click
 
@@ -13,24 +13,25 @@ from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
 from pyspark_checkpointer.manifests.model import Operator
 
-_PARTITIONS = 20
+_MAX_PARTITIONS = 20
+"""Partitions of an operator that are shown without --all."""
 
 
 @verb("tree", "tree /data/orders", "tree /data/orders epoch=42 --operator totals --all")
 @click.argument("checkpoint", type=CHECKPOINT, default=LATEST)
-@click.option("--operator", type=OPERATOR, metavar="NAME", help="Only this operator.")
+@click.option("--operator", type=OPERATOR, metavar="NAME", help="Show only this operator.")
 @click.option(
-    "--all", "everything", is_flag=True, help=f"All partitions, not the first {_PARTITIONS} of each operator."
+    "--all", "everything", is_flag=True, help=f"Show all partitions, not the first {_MAX_PARTITIONS} of each operator."
 )
 def command(store: Opened, checkpoint: CheckpointSelector, operator: str | None, everything: bool) -> None:
     """Show what a checkpoint is made of.
 
-    The operators of CHECKPOINT, the committed one unless another is given; their partitions; and every artifact with
-    its kind, its size, its records, the beginning of its digest, and the checkpoint that wrote it; and where it stands
-    in its object, if that holds others too.
+    It shows the operators of CHECKPOINT, the committed one unless another is given; their partitions; and every
+    artifact with its kind, its size, its records, the beginning of its digest, and the checkpoint that wrote it. If
+    several artifacts share an object, it shows the offset of each.
     """
     listed = store.read(lambda session: read_listed(session, checkpoint))
-    document = _document(listed, operator, None if everything else _PARTITIONS)
+    document = _document(listed, operator, None if everything else _MAX_PARTITIONS)
     if store.json:
         print_json(document)
     else:
@@ -40,7 +41,7 @@ def command(store: Opened, checkpoint: CheckpointSelector, operator: str | None,
 def _document(listed: Listed, only: str | None, most: int | None) -> schemas.Checkpoint:
     manifest = listed.manifest
     if only is not None:
-        find_operator(manifest.operators, only)  # raises where it is not there
+        find_operator(manifest.operators, only)  # raises if the checkpoint does not have it
     return {
         **documents.checkpoint(listed),
         "contents": [

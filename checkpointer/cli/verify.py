@@ -1,4 +1,4 @@
-"""`checkpointer verify`."""
+"""Implement `checkpointer verify`: find what is damaged or missing."""
 
 import click
 
@@ -24,18 +24,18 @@ _COLUMNS = (Column("FINDING"), Column("PROBLEM", prose=True), Column("HURTS", pr
     note="Exit status: 0 where all is well, 1 where something is damaged or missing.",
 )
 @click.argument("checkpoint", type=CHECKPOINT, required=False)
-@click.option("--operator", type=OPERATOR, metavar="NAME", help="Only this operator.")
-@click.option("--share", type=float, default=1.0, help="The chance of each object to be read, from 0 to 1.")
+@click.option("--operator", type=OPERATOR, metavar="NAME", help="Verify only this operator.")
+@click.option("--share", type=float, default=1.0, help="Read each object with this chance, from 0 to 1.")
 def command(store: Opened, checkpoint: CheckpointSelector | None, operator: str | None, share: float) -> int:
     """Find what is damaged or missing.
 
-    Every stored byte is compared with what `_latest` and the manifests say of it: for all checkpoints, or for one. Only
-    reads, and may run beside the job. Each finding says what was expected, what was found, and which checkpoints it
-    hurts. With CHECKPOINT, damage that does not hurt that one is a warning, and the exit status is not its.
+    Every stored byte is compared with what `_latest` and the manifests say of it, for all checkpoints or for one. The
+    verb only reads, and may run beside the job. Each finding says what was expected, what was found, and which
+    checkpoints it hurts. With CHECKPOINT, damage that does not hurt that one is only a warning.
     """
     wanted = None if checkpoint is None else store.read(lambda session: find(session, checkpoint))
-    with progress("verifying", "bytes") as told:
-        found = store.ck.verify(wanted, operator=operator, share=share, progress=told)
+    with progress("verifying", "bytes") as on_progress:
+        found = store.ck.verify(wanted, operator=operator, share=share, progress=on_progress)
     if not found.checkpoints and not found.findings:
         store.read(lambda session: require_store(session.store, store.options))
     if store.json:
