@@ -45,7 +45,7 @@ def _pointer(found: Position) -> schemas.Pointer:
     }
 
 
-def _committed(found: Committed) -> schemas.Left:
+def _committed(found: Committed) -> schemas.Committed:
     return {
         "job": documents.job(found.job),
         "watermark": found.watermark,

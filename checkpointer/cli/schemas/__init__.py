@@ -35,7 +35,7 @@ from pyspark_checkpointer.cli.schemas.difference import (
     ValueDifference,
 )
 from pyspark_checkpointer.cli.schemas.errors import Error, Failure
-from pyspark_checkpointer.cli.schemas.report import Cleanup, Left, Pointer, Report, Retired, Writer
+from pyspark_checkpointer.cli.schemas.report import Cleanup, Committed, Pointer, Report, Retired, Writer
 from pyspark_checkpointer.cli.schemas.values import Amount, Id, Spread, Time
 
 PRINTED: tuple[tuple[str, object], ...] = (
@@ -66,7 +66,7 @@ PRINTED: tuple[tuple[str, object], ...] = (
     ("repair --to", Repair),
     ("repair --to DAMAGED", RepairPlan),
 )
-"""What each verb prints. With several meanings, the argument or option that makes the difference."""
+"""What each verb prints. A verb that prints several schemas is named with the argument or option that decides."""
 
 __all__ = [
     "PRINTED",
@@ -78,6 +78,7 @@ __all__ = [
     "Cleaned",
     "Cleanup",
     "Commit",
+    "Committed",
     "Consumer",
     "Cost",
     "Deleted",
@@ -94,7 +95,6 @@ __all__ = [
     "Job",
     "KeyChange",
     "KeyDifference",
-    "Left",
     "Loss",
     "OlderState",
     "Operator",

@@ -10,7 +10,7 @@ class Error(TypedDict):
 
 
 class Failure(TypedDict):
-    """The only thing that stands in an error."""
+    """The only field of an error."""
 
     type: Annotated[str, "the name of the exception's class"]
     message: str

@@ -10,14 +10,14 @@ from pyspark_checkpointer.manifests.model import Json
 
 
 class Writer(TypedDict):
-    """Who may commit. The number is one more with each takeover."""
+    """The writer that may commit. Each takeover raises its number by one."""
 
     number: int
     instance: str
 
 
 class Retired(TypedDict):
-    """A part of the history that was retired lately."""
+    """A part of the history that was retired recently."""
 
     boundary: Annotated[int, "the sequence that the history began with"]
     at: Time
@@ -33,8 +33,8 @@ class Pointer(TypedDict):
     retired: list[Retired]
 
 
-class Left(TypedDict):
-    """What the job left with the committed checkpoint."""
+class Committed(TypedDict):
+    """What the committed checkpoint says of the job."""
 
     job: Job | None
     watermark: Json
@@ -57,7 +57,7 @@ class Report(TypedDict):
     root: str
     made: Time
     pointer: Pointer | None
-    committed: Left | None
+    committed: Committed | None
     checkpoints: list[Checkpoint]
     operators: Annotated[list[Operator], "of the committed checkpoint, the largest first"]
     unread_operators: Annotated[list[str], "those whose partition lists are damaged"]

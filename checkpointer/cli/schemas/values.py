@@ -7,7 +7,7 @@ Time = Annotated[str, "time"]
 
 
 class Spread(TypedDict):
-    """The smallest, the middle and the largest of some numbers."""
+    """The minimum, the median and the maximum of some numbers."""
 
     minimum: int
     median: int
@@ -15,7 +15,7 @@ class Spread(TypedDict):
 
 
 class Amount(TypedDict):
-    """So many objects, with so many stored bytes."""
+    """A number of objects, and their stored bytes."""
 
     objects: int
     bytes: int
