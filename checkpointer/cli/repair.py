@@ -8,7 +8,6 @@ from pyspark_checkpointer.admin.repair_candidates import Candidate
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions
-from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import Opened, verb
@@ -89,7 +88,7 @@ def _candidates(store: Opened, spark_checkpoint: str | None = None, options: Sto
     """Return all candidates. Raise if there is no store at all."""
     found = store.ck.repair_candidates(spark_checkpoint, options)
     if not found:
-        store.read(lambda session: require_store(session.store, store.options))
+        store.require()
     return found
 
 

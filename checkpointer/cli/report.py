@@ -12,7 +12,6 @@ from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.cli import report_document
 from pyspark_checkpointer.cli.cleanup import rules
 from pyspark_checkpointer.cli.failures import Mistyped
-from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.storage.connection import require
@@ -53,7 +52,7 @@ def command(store: Opened, output: str | None, share: float | None, **policy: An
     with progress("verifying", "bytes") as on_progress:
         report = make_report(store.ck, policy=RetentionPolicy(**policy), share=share, progress=on_progress)
     if report.is_empty:
-        store.read(lambda session: require_store(session.store, store.options))
+        store.require()
     if output is not None:
         data = page.render(report).encode("utf-8", "xmlcharrefreplace")
         if target is None:

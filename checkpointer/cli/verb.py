@@ -46,6 +46,10 @@ class Opened:
         """The time by the clock of the session."""
         return self.session.host.now()
 
+    def require(self) -> None:
+        """Raise if there is no store at the root, or one that lost its `_latest`. See `require_store`."""
+        self.read(lambda session: require_store(session.store, self.options))
+
     def check_can_ask(self, yes: bool) -> None:
         """Raise if the verb needs a yes, --yes is not given, and no terminal is there to ask on."""
         if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -96,7 +100,7 @@ def verb(
                 with Checkpointer(root, options, fencing=fencing) as ck:
                     store = Opened(ck, as_json, options)
                     if not lost:
-                        store.read(lambda session: require_store(session.store, options))
+                        store.require()
                     status = function(store, **arguments)
                 sys.stdout.flush()  # a pipe that is closed is noticed here, and not while the interpreter exits
                 return status

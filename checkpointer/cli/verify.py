@@ -6,7 +6,6 @@ from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.checkpoint.verify import Verification
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
-from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import complain, print_json, print_line, print_table, progress
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import Opened, verb
@@ -37,7 +36,7 @@ def command(store: Opened, checkpoint: CheckpointSelector | None, operator: str 
     with progress("verifying", "bytes") as on_progress:
         found = store.ck.verify(wanted, operator=operator, share=share, progress=on_progress)
     if not found.checkpoints and not found.findings:
-        store.read(lambda session: require_store(session.store, store.options))
+        store.require()  # nothing was found to verify: say why
     if store.json:
         print_json(documents.verification(found))
     else:
