@@ -105,21 +105,39 @@ def test_every_extra_is_tried() -> None:
     assert EXTRAS.keys() == PROJECT["optional-dependencies"].keys()
 
 
+NEEDS = {
+    "pyspark_checkpointer.spark": "spark",
+    "pyspark_checkpointer.table": "spark",
+    "pyspark_checkpointer.consumers.journal": "journal",
+}
+"""The parts of the package that cannot be imported without an extra."""
+
+
+def missing_extra(module: str) -> str:
+    """Return the extra that a module cannot be imported without."""
+    return next(extra for part, extra in NEEDS.items() if f"{module}.".startswith(f"{part}."))
+
+
 @pytest.mark.parametrize(
-    ("extra", "package"), [(extra, package) for extra, packages in EXTRAS.items() for package in packages]
+    "packages",
+    [
+        *((package,) for package in EXTRAS["spark"]),
+        tuple(package for extra, packages in EXTRAS.items() for package in packages if extra != "spark"),
+    ],
+    ids=lambda packages: packages[0] if len(packages) == 1 else "all but those of Spark",
 )
-def test_a_module_is_imported_without_a_package_or_names_its_extra(extra: str, package: str) -> None:
-    for module, said in refused_imports((package,)).items():
+def test_a_module_is_imported_without_a_package_or_names_its_extra(packages: tuple[str, ...]) -> None:
+    for module, said in refused_imports(packages).items():
+        extra = missing_extra(module)
         assert f"pip install 'spark-state-checkpointer[{extra}]'" in said, module
+        assert set(packages) & set(EXTRAS[extra]), module
 
 
-def test_the_base_install_has_all_modules_but_those_of_spark_tables_and_journals() -> None:
+def test_the_base_install_has_all_modules_but_those_that_need_an_extra() -> None:
     refused = refused_imports(tuple(package for packages in EXTRAS.values() for package in packages))
     for module, said in refused.items():
-        extra = "journal" if module.startswith("pyspark_checkpointer.consumers.journal") else "spark"
-        assert f"pip install 'spark-state-checkpointer[{extra}]'" in said, module
-    houses = ("pyspark_checkpointer.spark", "pyspark_checkpointer.table", "pyspark_checkpointer.consumers.journal")
-    assert set(refused) == {name for name in MODULES if name.startswith(houses)}
+        assert f"pip install 'spark-state-checkpointer[{missing_extra(module)}]'" in said, module
+    assert set(refused) == {name for name in MODULES if f"{name}.".startswith(tuple(f"{part}." for part in NEEDS))}
 
 
 NOT_NEEDED = (
