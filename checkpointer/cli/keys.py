@@ -24,7 +24,7 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
     """
     old, new = _operator(before, name), _operator(after, name)
     if old is None and new is None:
-        after.operator(name)  # raises, and names those there are
+        after.operator(name)  # raises, with the names of all operators
     if any(side is not None and kind_of(side) == "table" for side in (old, new)):
         require_arrow(after.session.store.url)
     counts = {"inserted": 0, "updated": 0, "deleted": 0}

@@ -1,4 +1,4 @@
-"""`--json`: each verb prints what `docs/json.md` says, whatever it is called with, and errors as JSON too."""
+"""`--json`: each verb prints what `docs/json.md` says, with any arguments, and errors as JSON too."""
 
 import json
 import sys
@@ -93,7 +93,7 @@ def test_the_check_finds_what_is_wrong(value: Any, kind: Any, fault: str) -> Non
 
 
 def failure(run: Run, *args: object) -> tuple[int, dict[str, Any]]:
-    """What stands on stderr, and nothing on stdout."""
+    """Return the error on stderr, after checking that stdout is empty."""
     done = run(*args)
     assert done.out == ""
     assert done.err.count("\n") == 1
@@ -233,7 +233,7 @@ def test_run_bare_it_shows_its_help(run: Run) -> None:
 
 
 def completed(run: Run, monkeypatch: pytest.MonkeyPatch, *words: object) -> list[str]:
-    """What bash is told to offer for the last of some words."""
+    """Return what bash offers to complete the last of some words."""
     monkeypatch.setenv("COMP_WORDS", " ".join(["checkpointer", *map(str, words)]))
     monkeypatch.setenv("COMP_CWORD", str(len(words)))
     monkeypatch.setenv("_CHECKPOINTER_COMPLETE", "bash_complete")

@@ -1,4 +1,4 @@
-"""Whatever goes wrong: one sentence on stderr, a status, and neither a traceback nor a secret."""
+"""Every error is one sentence on stderr and a status, without a traceback and without secrets."""
 
 import json
 import re
@@ -180,7 +180,7 @@ def test_a_traceback_shows_no_secret_of_the_target_and_moves_no_cursor(
 # ---- an error that names a call of Python names what is typed here too -----------------------------------------------
 
 CALL = re.compile(r"\b[a-z_]+\((?:to=…)?\)|\b[a-z_]+=(?:True|\"none\")")
-"""A call, or an argument, of Python."""
+"""A call or an argument in Python."""
 
 
 def names_its_own(done: Result, own: str) -> None:
