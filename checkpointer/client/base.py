@@ -108,9 +108,8 @@ class Client:
         self, location: str | os.PathLike[str] | None, options: Mapping[str, Any] | None
     ) -> "SparkCheckpointLocation":
         """Return Spark's checkpoint of the query that writes this root."""
-        from pyspark_checkpointer.admin.streaming.spark_location import (
-            SparkCheckpointLocation,
-        )  # only to rewind or fork
+        # Imported here: only rewind and fork need it.
+        from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation
 
         return SparkCheckpointLocation(fixed(location), options, self._config.storage_options, self._config.fencing)
 
