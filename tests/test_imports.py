@@ -173,7 +173,7 @@ def test_the_import_brings_only_what_saves_and_restores() -> None:
     ours = set(done.stdout.split()) & FILES.keys()
     assert [name for name in ours if is_part_of(name, NOT_NEEDED)] == []
     assert all(any(is_part_of(name, (part,)) for name in FILES) for part in NOT_NEEDED)
-    assert len(ours) <= 80, sorted(ours)
+    assert len(ours) <= 100, sorted(ours)  # it was 107 when nothing was left out
 
 
 @pytest.mark.parametrize("name", pyspark_checkpointer.__all__)
