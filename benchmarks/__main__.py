@@ -10,13 +10,13 @@ import time
 
 from benchmarks import (
     cleanup,
+    consumers,
     distance,
     driver_peers,
     driver_state,
     growth,
     limits,
     operations,
-    progress,
     streaming,
     table_peers,
     table_state,
@@ -32,7 +32,7 @@ PARTS = {
     "streaming": streaming.run,
     "cleanup": cleanup.run,
     "operations": operations.run,
-    "progress": progress.run,
+    "consumers": consumers.run,
     "distance": distance.run,
     "growth": growth.run,
     "limits": limits.run,

@@ -15,7 +15,7 @@ from pyspark_checkpointer.cli.app import checkpointer
 
 README = Path(__file__).parents[1] / "README.md"
 OPERATIONS = README.parent / "docs" / "operations.md"
-PROGRESS = README.parent / "docs" / "progress.md"
+CONSUMERS = README.parent / "docs" / "consumers.md"
 TESTING = README.parent / "docs" / "testing.md"
 
 
@@ -23,7 +23,7 @@ def blocks(file: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", file.read_text(), re.DOTALL | re.MULTILINE)
 
 
-PROGRAMS = [program for file in (README, OPERATIONS, PROGRESS, TESTING) for program in blocks(file, "python")]
+PROGRAMS = [program for file in (README, OPERATIONS, CONSUMERS, TESTING) for program in blocks(file, "python")]
 NAMES = [re.sub(r"\W+", "-", program.splitlines()[0]) + f"-{number}" for number, program in enumerate(PROGRAMS)]
 
 
@@ -190,7 +190,7 @@ def test_the_five_commands_that_take_a_deploy_back(tmp_path: Path) -> None:
 
 
 TYPED = re.findall(
-    r"`(checkpointer [a-z]+(?: [^`]*)?)`", OPERATIONS.read_text() + README.read_text() + PROGRESS.read_text()
+    r"`(checkpointer [a-z]+(?: [^`]*)?)`", OPERATIONS.read_text() + README.read_text() + CONSUMERS.read_text()
 )
 TYPED += [line for block in blocks(OPERATIONS, "sh") for line in block.splitlines()]
 

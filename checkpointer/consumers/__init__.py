@@ -1,1 +1,1 @@
-"""Positions of stream consumers: the checkpoint interfaces that they already use, on the same stores."""
+"""Positions of stream consumers, behind the checkpoint interfaces that they already use, on the same stores."""

@@ -1,4 +1,4 @@
-"""Which partitions a worker should have: a decision from one look at the group's ownership, without I/O."""
+"""Decide which partitions a worker should have, from one look at the group's ownership; without I/O."""
 
 import heapq
 from collections import Counter
@@ -9,50 +9,56 @@ from pyspark_checkpointer.manifests.positions_json import Row
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What one worker sees at one moment.
+class OwnershipView:
+    """The ownership of a group as one worker sees it at one moment.
 
-    `free` are the partitions that it may take now and does not hold, and `wishes` the workers that asked for one, by
-    partition.
+    `rows` are by partition. `held` are the partitions that the worker `me` has. `free` are those that it may take now
+    and does not have. `steal_requests` are the workers that asked an owner for a partition, by partition.
     """
 
     me: str
     rows: Mapping[str, Row]
     held: Collection[str]
     free: Collection[str]
-    wishes: Mapping[str, str]
+    steal_requests: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to take at once, and what to ask its owner for."""
+    """The partitions to take at once, and those to ask their owners for."""
 
     take: tuple[str, ...]
     ask: tuple[str, ...]
 
 
-def choose(sight: Sight) -> Choice:
-    """Even shares among all workers seen, by taking what is free first, and asking the richest for the rest."""
-    open_rows = {name: row for name, row in sight.rows.items() if not row.finished}
-    taken = {name: row for name, row in open_rows.items() if name not in sight.free}
-    owners = Counter(row.owner for row in taken.values() if row.owner not in ("", sight.me))
-    wishes = {name: wisher for name, wisher in sight.wishes.items() if name in taken}
-    workers = {sight.me, *owners, *wishes.values()}
-    most = -(-len(open_rows) // len(workers))
-    mine_first = sorted(sight.free, key=lambda name: (sight.rows[name].owner != sight.me, name))
-    take = tuple(mine_first[: max(0, most - len(sight.held))])
-    mine = len(sight.held) + len(take) + sum(wisher == sight.me for wisher in wishes.values())
-    return Choice(take, tuple(_ask(taken, owners, wishes, mine)))
+def choose(view: OwnershipView) -> Choice:
+    """Return the partitions to take and to ask for, so that all workers in view get even shares.
+
+    Free partitions are taken first. The rest is asked of the owners that have most.
+    """
+    open_rows = {name: row for name, row in view.rows.items() if not row.finished}
+    taken = {name: row for name, row in open_rows.items() if name not in view.free}
+    owners = Counter(row.owner for row in taken.values() if row.owner not in ("", view.me))
+    steal_requests = {name: requester for name, requester in view.steal_requests.items() if name in taken}
+    # A worker that only asked, and owns nothing yet, gets a share too.
+    workers = {view.me, *owners, *steal_requests.values()}
+    fair_share = -(-len(open_rows) // len(workers))
+    mine_first = sorted(view.free, key=lambda name: (view.rows[name].owner != view.me, name))
+    take = tuple(mine_first[: max(0, fair_share - len(view.held))])
+    # What this worker has already asked for counts as its own, or it would ask for more in every round.
+    mine = len(view.held) + len(take) + sum(requester == view.me for requester in steal_requests.values())
+    return Choice(take, tuple(_ask(taken, owners, steal_requests, mine)))
 
 
-def _ask(rows: Mapping[str, Row], owners: Iterable[str], wishes: Iterable[str], mine: int) -> Iterable[str]:
-    """What to ask for until shares are even: each from whoever has most once all that is asked of them is gone."""
+def _ask(rows: Mapping[str, Row], owners: Iterable[str], steal_requests: Iterable[str], mine: int) -> Iterable[str]:
+    """Yield the partitions to ask for until shares are even, each from the owner who then has most left."""
     left: dict[str, list[str]] = {owner: [] for owner in owners}
-    for name in sorted(rows.keys() - set(wishes), reverse=True):
+    for name in sorted(rows.keys() - set(steal_requests), reverse=True):
         if rows[name].owner in left:
             left[rows[name].owner].append(name)
     richest = [(-len(names), owner) for owner, names in left.items()]
     heapq.heapify(richest)
+    # A difference of one is even: stealing across it would move one partition back and forth for ever.
     while richest and -richest[0][0] > mine + 1:
         owner = richest[0][1]
         yield left[owner].pop()

@@ -1,10 +1,10 @@
-"""One small object that many processes change, by compare-and-swap alone.
+"""One small object that many processes change, by compare-and-swap (CAS) alone.
 
-    read      GET, decode                      never from memory
-    change    plan on what is known, swap      where that is old: GET, plan again, swap
+    read      GET, decode                                       never from memory
+    change    next value of the remembered one, swap            if that is outdated: GET, next value, swap again
 
-What is remembered of an object only saves a request: a swap is conditioned on its version, and whatever is refused
-because of it is looked at again first.
+The remembered value only saves a request. A swap is conditioned on the version that was read, so outdated memory can
+never overwrite anything; and before an error or "no change" is returned that rests on memory, the object is read again.
 """
 
 import asyncio
@@ -14,50 +14,34 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
+from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUnknownError, ThrottlingError
-from pyspark_checkpointer.runtime.host import Host
-from pyspark_checkpointer.storage.base import Blob, Store
+from pyspark_checkpointer.storage.base import Blob
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, decide, find
-from pyspark_checkpointer.storage.conditional_write_check import probe
 
 T = TypeVar("T")
 C = TypeVar("C")
 
-ROUNDS = 100
-"""How often a change is planned again because others were faster. Each round means that somebody's change succeeded."""
+MAX_ATTEMPTS = 100
+"""Swaps of one change before it is given up. Each attempt that fails means that somebody else's change succeeded."""
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.5
-"""Bounds of the random wait, in seconds, after a round that somebody else won."""
+_MIN_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 0.005, 0.5
+"""Bounds of the random wait after a swap that somebody else won."""
 
-Plan = Callable[[T | None, datetime], T | None]
-"""What to write where the object says this (None: there is none), at this time by the store's clock; None to leave it.
+NextValue = Callable[[T | None, datetime], T | None]
+"""Return what to write over this value (None: the object is missing), at this time of the store; None for no change.
 
-It may be called several times, also after its own change took effect. It raises to give up.
+It is called once for each attempt, and can see its own change if the answer to a swap was lost. It raises to give up.
 """
 
 
-class Space:
-    """A root as all users of it in one process see it."""
-
-    def __init__(self, store: Store, host: Host) -> None:
-        self.store, self.host = store, host
-        self._proving = asyncio.Lock()
-        self._proved = False
-
-    async def prove(self) -> None:
-        """Refuse a store that does not keep conditions, before the first object is made in it."""
-        async with self._proving:
-            if not self._proved:
-                await probe(self.store)
-                self._proved = True
-
-
 @dataclass(frozen=True, slots=True)
-class Form(Generic[T]):
-    """How an object becomes bytes, and back. `encode` takes a nonce, `decode` the path to name in errors.
+class Serializer(Generic[T]):
+    """How a value becomes bytes and back, and at most how many.
 
-    `empty` is what to make first where there is none, for those who need the store's clock from the beginning. A
-    `large` one is encoded and decoded where it holds up nobody.
+    `encode` takes a nonce, which makes each version unique; `decode` takes the path that errors name. `limit` is in
+    bytes. `empty` is written first where the object is missing, for values that need the store's time from the
+    beginning. A `large` value is encoded and decoded in the thread pool, so that the event loop is not blocked.
     """
 
     encode: Callable[[T, str], bytes]
@@ -69,117 +53,133 @@ class Form(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Known(Generic[T]):
-    """An object as it was read or written last. `at` is the store's time, if it tells, at the host's clock `clock`."""
+    """A value as it was read or written last, with its version.
+
+    `store_time` is the time of the store's server in seconds, if the store tells it; `clock` is the reading of the
+    host's monotonic clock at that moment, in nanoseconds.
+    """
 
     value: T | None
     version: str | None
-    at: float | None
+    store_time: float | None
     clock: int
 
 
-class Document(Generic[T]):
-    """The object at `path`. Its users in one process take turns, so that they do not outrun each other."""
+def _backoff(attempt: int) -> float:
+    """Return a random wait in seconds, longer on average after each attempt, so that competitors spread out."""
+    return random.uniform(0, min(_MIN_BACKOFF_SECONDS * 2 ** min(attempt, 10), _MAX_BACKOFF_SECONDS))
 
-    def __init__(self, space: Space, path: str, form: Form[T]) -> None:
-        self._space, self._path, self._form = space, path, form
-        self._turn = asyncio.Lock()
-        self._last: _Known[T] | None = None
-        self._doubtful = False  # what was written last may not have reached the disk
+
+class CasObject(Generic[T]):
+    """The object at `path`. Its users in one process take turns, so that they do not conflict with each other."""
+
+    def __init__(self, context: StoreContext, path: str, serializer: Serializer[T]) -> None:
+        self._context, self._path, self._serializer = context, path, serializer
+        self._lock = asyncio.Lock()
+        self._last_known: _Known[T] | None = None
+        # Set if a swap of ours may be visible and still be lost by a power failure, as its fsync failed.
+        self._maybe_not_durable = False
 
     async def read(self) -> T | None:
-        """Return what it says now; None where there is none."""
-        async with self._turn:
-            self._last = await self._get()
-            return self._last.value
+        """Return the current value; None if the object is missing."""
+        async with self._lock:
+            self._last_known = await self._get()
+            return self._last_known.value
 
-    async def change(self, plan: Plan[T], *, fresh: bool = False) -> T | None:
-        """Write what `plan` makes of it, and return what stands then. Raises what `plan` raises.
+    async def change(self, next_value: NextValue[T], *, fresh: bool = False) -> T | None:
+        """Write what `next_value` returns for the current value, and return the value that the object then has.
 
-        `fresh` reads it first, where the plan needs to see what stands. `OutcomeUnknownError` where nothing proves
-        whether it was written.
+        Raise what `next_value` raises, and `OutcomeUnknownError` if nothing proves whether the value was written. With
+        `fresh` the object is read first, for a decision that must not rest on remembered values.
         """
-        async with self._turn:
-            return await self._change(plan, fresh)
+        async with self._lock:
+            return await self._change(next_value, fresh)
 
     async def delete(self) -> None:
-        """Remove it. What is not there is no error."""
-        async with self._turn:
-            self._last = None
-            await self._space.store.delete([self._path])
+        """Remove the object. A missing object is no error."""
+        async with self._lock:
+            self._last_known = None
+            await self._context.store.delete([self._path])
 
-    async def _change(self, plan: Plan[T], fresh: bool) -> T | None:
-        known, self._last = None if fresh else self._last, None
+    async def _change(self, next_value: NextValue[T], fresh: bool) -> T | None:
+        known, self._last_known = None if fresh else self._last_known, None
         remembered = known is not None
-        for number in range(ROUNDS):
+        for attempt in range(MAX_ATTEMPTS):
             if known is None:
                 known, remembered = await self._get(), False
             try:
-                planned = plan(known.value, self._time(known))
+                wanted = next_value(known.value, self._time(known))
             except CheckpointError:
                 if not remembered:
                     raise
-                planned = None
-            if planned is None and remembered:
+                wanted = None
+            if wanted is None and remembered:
+                # Memory may be outdated: refuse, or report "no change", only after a look at the store.
                 known = None
                 continue
-            if planned is None and self._doubtful:
-                planned = known.value  # as it stands, but durably
-            if planned is None:
-                self._last = known
+            if wanted is None and self._maybe_not_durable:
+                # Our last swap may not have reached the disk: write the same value again before anybody relies on it.
+                wanted = known.value
+            if wanted is None:
+                self._last_known = known
                 return known.value
-            if known.value is None and self._form.empty is not None:
-                await self._swap(known, self._form.empty)
+            if known.value is None and self._serializer.empty is not None:
+                # A missing object tells no store time. Write an empty one first, then plan with the time it tells.
+                await self._swap(known, self._serializer.empty)
                 known = None
                 continue
-            found = await self._swap(known, planned)
-            if found.value is planned:
-                self._last, self._doubtful = found, False
-                return planned
+            found = await self._swap(known, wanted)
+            if found.value is wanted:
+                self._last_known, self._maybe_not_durable = found, False
+                return wanted
             known, remembered = found, False
-            await asyncio.sleep(random.uniform(0, min(_FIRST_WAIT * 2 ** min(number, 10), _LONGEST_WAIT)))
-        raise ThrottlingError(f"{self._name}: others changed it {ROUNDS} times in a row: try again later")
+            await asyncio.sleep(_backoff(attempt))
+        raise ThrottlingError(f"{self._name}: others changed it {MAX_ATTEMPTS} times in a row: try again later")
 
-    async def _swap(self, known: _Known[T], planned: T) -> _Known[T]:
-        """What the object says once the swap was decided: `planned` itself, or what somebody else wrote."""
-        nonce = self._space.host.token(32)
-        data = await self._compute(lambda: self._form.encode(planned, nonce))
-        if len(data) > self._form.limit:
+    async def _swap(self, known: _Known[T], wanted: T) -> _Known[T]:
+        """Return what the object holds after a swap: `wanted` itself if it won, else what somebody else wrote."""
+        nonce = self._context.host.token(32)
+        data = await self._compute(lambda: self._serializer.encode(wanted, nonce))
+        if len(data) > self._serializer.limit:
             raise IllegalArgumentError(
-                f"{self._name}: would have {len(data)} bytes, at most {self._form.limit} can be read back: record less"
+                f"{self._name}: would have {len(data)} bytes, at most {self._serializer.limit} can be read back: "
+                "record less"
             )
         if known.version is None:
-            await self._space.prove()
+            await self._context.check_conditional_writes()
         try:
-            blob = await decide(self._space.store, self._path, data, known.version, self._form.limit)
+            blob = await decide(self._context.store, self._path, data, known.version, self._serializer.limit)
         except UndecidedError as error:
-            self._doubtful = isinstance(error.__cause__, OutcomeUnknownError)
+            self._maybe_not_durable = isinstance(error.__cause__, OutcomeUnknownError)
             raise OutcomeUnknownError(
                 f"{self._name}: a change was sent and nothing proves whether it took effect: look, and try again"
             ) from error.__cause__
         if blob is not None and blob.data == data:
-            return replace(known, value=planned, version=blob.version)
+            return replace(known, value=wanted, version=blob.version)
         return await self._decode(blob)
 
     async def _get(self) -> _Known[T]:
-        return await self._decode(await find(self._space.store, self._path, self._form.limit))
+        return await self._decode(await find(self._context.store, self._path, self._serializer.limit))
 
     async def _decode(self, blob: Blob | None) -> _Known[T]:
-        clock = self._space.host.clock()
+        clock = self._context.host.clock()
         if blob is None:
             return _Known(None, None, None, clock)
         data = blob.data
-        value = await self._compute(lambda: self._form.decode(self._name, data))
+        value = await self._compute(lambda: self._serializer.decode(self._name, data))
         return _Known(value, blob.version, blob.at, clock)
 
     async def _compute(self, work: Callable[[], C]) -> C:
-        return await self._space.host.run(work) if self._form.large else work()
+        """Run an encoding or decoding, in the thread pool if values of this kind are large."""
+        return await self._context.host.run(work) if self._serializer.large else work()
 
     def _time(self, known: _Known[T]) -> datetime:
-        if known.at is None:
-            return self._space.host.now()
-        passed = timedelta(microseconds=(self._space.host.clock() - known.clock) // 1000)
-        return datetime.fromtimestamp(known.at, UTC) + passed
+        """Return the current time of the store: its last answer plus the time since; else the host's time."""
+        if known.store_time is None:
+            return self._context.host.now()
+        passed = timedelta(microseconds=(self._context.host.clock() - known.clock) // 1000)
+        return datetime.fromtimestamp(known.store_time, UTC) + passed
 
     @property
     def _name(self) -> str:
-        return f"{self._space.store.url}/{self._path}"
+        return f"{self._context.store.url}/{self._path}"

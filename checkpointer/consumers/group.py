@@ -1,14 +1,15 @@
-"""The objects of one group of consumers of one stream: who reads which partition, and how far each is.
+"""The objects of one consumer group: the owners of its partitions, and the position of each.
 
-<folder>/ownership.json               one object for the group, so that looking at it is one read
-<folder>/positions/<partition>.json   one for each partition, so that those who move do not meet
+<folder>/ownership.json               one object for the group: one read shows all owners
+<folder>/positions/<partition>.json   one for each partition: writers of different partitions never conflict
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from pyspark_checkpointer.consumers.cas_object import Document, Form, Space
+from pyspark_checkpointer.consumers.cas_object import CasObject, Serializer
+from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.positions_json import (
@@ -22,94 +23,109 @@ from pyspark_checkpointer.manifests.positions_json import (
     encode_position,
 )
 
-_OWNERSHIP = Form(encode_ownership, decode_ownership, MAX_OWNERSHIP, empty=Ownership({}), large=True)
-_POSITION = Form(encode_position, decode_position, MAX_POSITION)
+_OWNERSHIP = Serializer(encode_ownership, decode_ownership, MAX_OWNERSHIP, empty=Ownership({}), large=True)
+_POSITION = Serializer(encode_position, decode_position, MAX_POSITION)
 
 
-MAX_NAME = MAX_OFFSET = 16 << 10
+MAX_NAME_CHARACTERS = MAX_OFFSET_CHARACTERS = 16 << 10
 """Characters of a partition's name, and of an offset: a position has room for the longest of both, escaped as JSON.
 
-A position that cannot be written later is refused before its update is acknowledged.
+Longer ones are refused when they are given, and not later, when an acknowledged update is written in the background.
 """
 
 
 class Group:
-    """What stands below one folder of `progress/`. `key` makes of a partition's name the one in its path."""
+    """The objects below one folder of `progress/`.
 
-    def __init__(self, space: Space, folder: str, key: Callable[[str], str] = lambda name: name) -> None:
-        self.space, self.folder, self._key = space, folder, key
-        self.ownership = Document(space, object_paths.ownership(folder), _OWNERSHIP)
-        self._positions: dict[str, Document[Position]] = {}
+    `path_name` turns a partition's name into the one in its path; names that it makes equal share one position.
+    """
 
-    def position(self, partition: str) -> Document[Position]:
-        return self._at(self._path(partition))
+    def __init__(self, context: StoreContext, folder: str, path_name: Callable[[str], str] = lambda name: name) -> None:
+        self.context, self.folder, self._path_name = context, folder, path_name
+        self.ownership = CasObject(context, object_paths.ownership(folder), _OWNERSHIP)
+        self._positions: dict[str, CasObject[Position]] = {}
+
+    def position(self, partition: str) -> CasObject[Position]:
+        """Return the object with the position of a partition, whether it exists or not."""
+        return self._object_at(self._path(partition))
 
     async def positions(self) -> list[Position]:
-        """Every position of the group, by path: one listing, and the reads at once. Other objects are ignored."""
-        paths = await self._listed()
-        found = await asyncio.gather(*(self._at(path).read() for path in paths))
+        """Return all positions of the group, by path: one listing, and concurrent reads. Ignore other objects."""
+        paths = await self._list()
+        found = await asyncio.gather(*(self._object_at(path).read() for path in paths))
         return [
             self._checked(path, position)
             for path, position in zip(paths, found, strict=True)
-            if position is not None  # deleted meanwhile
+            if position is not None  # deleted since the listing
         ]
 
     async def create(self, partitions: Iterable[str]) -> None:
-        """Make positions without a value for those of the partitions that have none. One listing where all have one."""
+        """Create positions without a value for the partitions that have none. One listing if all have one."""
         wanted = {self._path(partition): partition for partition in partitions}
-        there = set(await self._listed())
+        existing = set(await self._list())
         await asyncio.gather(
-            *(self._at(path).change(_making(name)) for path, name in wanted.items() if path not in there)
+            *(
+                self._object_at(path).change(_create_if_missing(name))
+                for path, name in wanted.items()
+                if path not in existing
+            )
         )
 
     async def delete(self, partitions: Iterable[str]) -> None:
-        """Remove positions. What is not there is no error."""
+        """Remove the positions of these partitions. A missing one is no error."""
         await self._remove([self._path(partition) for partition in partitions])
 
     async def clear(self) -> None:
-        """Remove every position of the group. Other objects stay."""
-        await self._remove(await self._listed())
+        """Remove all positions of the group. Other objects stay."""
+        await self._remove(await self._list())
 
-    async def _listed(self) -> list[str]:
+    def position_url(self, partition: str) -> str:
+        """Return the URL of a position, for errors and logs."""
+        return f"{self.context.store.url}/{self._path(partition)}"
+
+    async def _list(self) -> list[str]:
         prefix = object_paths.positions(self.folder)
-        paths = [entry.path for entry in await self.space.store.list(prefix)]
+        paths = [entry.path for entry in await self.context.store.list(prefix)]
         return [path for path in paths if object_paths.is_position(path.removeprefix(prefix))]
 
     async def _remove(self, paths: list[str]) -> None:
-        await self.space.store.delete(paths)
+        await self.context.store.delete(paths)
         for path in paths:
             self._positions.pop(path, None)
 
     def _checked(self, path: str, position: Position) -> Position:
         if self._path(position.partition) != path:
-            raise MalformedError(
-                f"{self.space.store.url}/{path}: is the position of partition {position.partition!r:.60}, "
-                "which stands elsewhere: remove this copy"
-            )
+            raise misplaced(f"{self.context.store.url}/{path}", position.partition)
         return position
 
-    def name(self, partition: str) -> str:
-        """Return a position as an operator would look for it."""
-        return f"{self.space.store.url}/{self._path(partition)}"
-
     def _path(self, partition: str) -> str:
-        check_name(partition)  # before the key makes something else of it
-        return object_paths.position(self.folder, self._key(partition))
+        # The name is checked as it was given: `path_name` may turn a bad one into a good one.
+        check_name(partition)
+        return object_paths.position(self.folder, self._path_name(partition))
 
-    def _at(self, path: str) -> Document[Position]:
-        return self._positions.setdefault(path, Document(self.space, path, _POSITION))
+    def _object_at(self, path: str) -> CasObject[Position]:
+        return self._positions.setdefault(path, CasObject(self.context, path, _POSITION))
 
 
 def check_name(partition: str) -> str:
-    """Return the name of a partition; `IllegalArgumentError` where no position could have it."""
-    object_paths.encode_part(partition)  # refuses what is no text
-    if len(partition) > MAX_NAME:
-        raise IllegalArgumentError(f"{partition!r:.60}…: {len(partition)} characters, at most {MAX_NAME} are kept")
+    """Return the name of a partition; raise `IllegalArgumentError` if no position can have it."""
+    object_paths.encode_part(partition)  # raises if it is not text
+    if len(partition) > MAX_NAME_CHARACTERS:
+        raise IllegalArgumentError(
+            f"{partition!r:.60}…: {len(partition)} characters, at most {MAX_NAME_CHARACTERS} are kept"
+        )
     return partition
 
 
-def _making(partition: str) -> Callable[[Position | None, datetime], Position | None]:
-    def plan(position: Position | None, now: datetime) -> Position | None:
+def misplaced(where: str, partition: str) -> MalformedError:
+    """Return the error for a position that was copied to the path of another partition."""
+    return MalformedError(
+        f"{where}: is the position of partition {partition!r:.60}, which stands elsewhere: remove this copy"
+    )
+
+
+def _create_if_missing(partition: str) -> Callable[[Position | None, datetime], Position | None]:
+    def next_position(position: Position | None, now: datetime) -> Position | None:
         return Position(partition, 0, None, now) if position is None else None
 
-    return plan
+    return next_position

@@ -1,4 +1,4 @@
-"""Everything that a root holds of its consumers' progress, for people: one listing, and a read for each object."""
+"""Read everything that a store holds of stream consumers, for people: one listing, and a read for each object."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pyspark_checkpointer.consumers.eventhub import core as eventhub
-from pyspark_checkpointer.consumers.eventprocessorhost import checkpoint as eph
+from pyspark_checkpointer.consumers.eventprocessorhost import checkpoint_info as eph
+from pyspark_checkpointer.consumers.group import misplaced
 from pyspark_checkpointer.consumers.kinesis import state as kinesis
 from pyspark_checkpointer.consumers.kinesis.sequence import TRIM_HORIZON
-from pyspark_checkpointer.errors import CorruptionError, MalformedError
+from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.positions_json import (
     MAX_MARKER,
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConsumedPartition:
-    """A partition of a group: who has it, and how far it is. What was never recorded is None."""
+    """One partition of a consumer group: its owner and its position, each None if it was never recorded."""
 
     group: tuple[str, ...]
     name: str
@@ -40,13 +41,14 @@ class ConsumedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ConsumersOverview:
-    """All partitions, by group and name, and what could not be read of them."""
+    """All partitions, by group and name, and one message for each object that could not be read."""
 
     partitions: tuple[ConsumedPartition, ...]
     damage: tuple[str, ...]
 
 
-async def survey(store: Store) -> ConsumersOverview:
+async def read_consumers(store: Store) -> ConsumersOverview:
+    """Return all partitions of all consumer groups in a store. Damaged objects are named, and hide no other."""
     names = [
         name for entry in await store.list(object_paths.PROGRESS) if (name := object_paths.parse_progress(entry.path))
     ]
@@ -59,46 +61,48 @@ async def survey(store: Store) -> ConsumersOverview:
             rows |= {(name.group, row.partition): row for row in value.rows.values()}
         elif isinstance(value, Position):
             positions[name.group, value.partition] = value
-    keys = sorted(rows.keys() | positions.keys(), key=lambda key: (key[0], len(key[1]), key[1]))  # 9 before 10
+    # Partitions are often numbers: by length first, so that 9 comes before 10.
+    keys = sorted(rows.keys() | positions.keys(), key=lambda key: (key[0], len(key[1]), key[1]))
     partitions = [ConsumedPartition(*key, row=rows.get(key), position=positions.get(key)) for key in keys]
     return ConsumersOverview(tuple(partitions), tuple(sorted(damage)))
 
 
-_FORMS: dict[str, tuple[Callable[[str, bytes], Ownership | Position | Marker], int]] = {
+_DECODERS: dict[str, tuple[Callable[[str, bytes], Ownership | Position | Marker], int]] = {
     "ownership": (decode_ownership, MAX_OWNERSHIP),
     "position": (decode_position, MAX_POSITION),
     "store": (decode_marker, MAX_MARKER),
 }
+"""By kind of object: its decoder, and the most bytes that it may have."""
 
-_CHECKS: dict[str, Callable[[str, Position], object]] = {
+_VALUE_CHECKS: dict[str, Callable[[str, Position], object]] = {
     "eventhub": eventhub.decode,
     "eventprocessorhost": lambda name, position: eph.decode(name, position.partition, position.value),
     "kinesis": lambda name, position: kinesis.decode(position.partition, position.value, TRIM_HORIZON),
 }
-"""By interface: its reading of a position, which refuses what its consumers would refuse."""
+"""By interface: the decoder of a position's value, which raises what its consumers would raise."""
 
 
 def _check(name: object_paths.ProgressName, position: Position) -> None:
+    """Raise if a position belongs to another path, or its value cannot be read by its interface."""
     interface = name.group[0]
     partition = position.partition.lower() if interface == "eventhub" else position.partition
     if name.path.rpartition("/")[2] != f"{object_paths.encode_part(partition)}.json":
-        raise MalformedError(
-            f"{name.path}: is the position of partition {partition!r:.60}, which stands elsewhere: remove this copy"
-        )
-    _CHECKS[interface](name.path, position)
+        raise misplaced(name.path, partition)
+    _VALUE_CHECKS[interface](name.path, position)
 
 
 async def _read(
     store: Store, name: object_paths.ProgressName, damage: list[str]
 ) -> Ownership | Position | Marker | None:
-    decode, limit = _FORMS[name.kind]
+    """Return an object, or None if it is gone or damaged; a message about damage goes to `damage`."""
+    decode, limit = _DECODERS[name.kind]
     try:
         found = decode(name.path, (await store.get(name.path, limit=limit)).data)
         if isinstance(found, Position):
             _check(name, found)
         return found
     except ObjectNotFoundError:
-        return None  # deleted since it was listed
+        return None  # It was deleted since the listing.
     except CorruptionError as error:
         damage.append(str(error) if name.path in str(error) else f"{name.path}: {error}")
         return None

@@ -1,4 +1,4 @@
-"""One worker's hold on one partition, and what it records there."""
+"""One worker's lease on one partition: the right to write its position."""
 
 import os
 from collections.abc import Callable, Coroutine, Mapping
@@ -6,55 +6,59 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from pyspark_checkpointer.consumers.cas_object import Document
+from pyspark_checkpointer.consumers.cas_object import CasObject
 from pyspark_checkpointer.errors import LeaseLostError
 from pyspark_checkpointer.manifests.model import Json
 from pyspark_checkpointer.manifests.positions_json import Position
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 Value = Mapping[str, Json]
+"""What an interface records of a partition."""
 
 
 class Lease(NotPicklable):
-    """One worker's hold on one partition, until it is released or lost. `found` is the position as it was then.
+    """One worker's lease on one partition, until it is released or lost; then it stays lost.
 
-    `token` was drawn for this lease, and stands in the position while nobody else has taken it.
+    `value_when_taken` is the position's value when the lease was written into it. `token` was drawn for this lease
+    alone and stands in the position until another lease is written there. `flush` is set by those who delay writes
+    under this lease, and writes what they hold.
     """
 
     _instead = "write under it there, or take one here"
 
-    def __init__(self, owner: str, partition: str, epoch: int, token: str, document: Document[Position]) -> None:
+    def __init__(self, owner: str, partition: str, epoch: int, token: str, position: CasObject[Position]) -> None:
         self.owner, self.partition, self.epoch, self.token = owner, partition, epoch, token
-        self.found: Value | None = None
+        self.value_when_taken: Value | None = None
         self.lost = False
         self.flush: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self._document, self._process = document, os.getpid()
+        self._position, self._process = position, os.getpid()
 
     def __repr__(self) -> str:
         return f"<Lease of {self.partition!r} by {self.owner!r}, epoch {self.epoch}{', lost' if self.lost else ''}>"
 
     async def write(self, change: Callable[[Value | None], Value | None]) -> Value | None:
-        """Record what `change` makes of the position, or leave it where that is None. What stands then.
+        """Replace the position's value with what `change` returns for it; None leaves it. Return the value then.
 
-        `LeaseLostError`, and nothing is written, once the partition has been taken by anybody, this worker included.
+        Raise `LeaseLostError`, and write nothing, once anybody has taken the partition again, this worker included.
         """
         self.check()
 
-        def plan(position: Position | None, now: datetime) -> Position | None:
+        def next_position(position: Position | None, now: datetime) -> Position | None:
             if position is None or (position.epoch, position.lease) != (self.epoch, self.token):
-                raise self._ended()  # perhaps only in memory that is old: it is lost once that was looked at again
+                # This may rest on a remembered position. `CasObject.change` reads it again before it lets this out.
+                raise self._ended()
             value = change(position.value)
             return None if value is None else replace(position, value=value, modified=now)
 
         try:
-            position = await self._document.change(plan)
+            position = await self._position.change(next_position)
         except LeaseLostError:
             self.lost = True
             raise
         return None if position is None else position.value
 
     def check(self) -> None:
-        """Raise `LeaseLostError` where it is known to be lost or released, and in a forked process, which has none."""
+        """Raise `LeaseLostError` if the lease is known to be lost, or belongs to the process that forked this one."""
         if self.lost:
             raise self._ended()
         if self._process != os.getpid():

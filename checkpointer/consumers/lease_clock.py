@@ -1,76 +1,83 @@
-"""What one worker saw of the rows of its group, and since when by its own clock: nobody else's clock decides."""
+"""Expiry of leases and steal requests by the clock of the worker that watches them; no other clock decides.
+
+A worker notes when it first saw each row with its current `etag`. Every renewal draws a new `etag`, so a row that keeps
+one for longer than its lease lasts has expired, however the clocks of other machines stand.
+"""
 
 from collections.abc import Mapping
 
 from pyspark_checkpointer.manifests.positions_json import Ownership, Row
 from pyspark_checkpointer.runtime.host import Host
 
-WISH_LEASES = 2
-"""Lengths of a lease after which a wish counts no more."""
+STEAL_REQUEST_LEASES = 2
+"""Lengths of a lease after which a steal request is ignored."""
 
-_Since = dict[str, tuple[str, int]]
-"""By partition: what was seen, and when first, in nanoseconds of the host's clock."""
+_FirstSeen = dict[str, tuple[str, int]]
+"""By partition: a value, and when it was first seen, in nanoseconds of the host's monotonic clock."""
 
 
-class Watch:
-    """`worker` is who watches. A row that is not renewed for as long as its own lease is has expired.
+class LeaseClock:
+    """The ages of rows and of steal requests, as `worker` has seen them.
 
-    `duration`, in seconds, is the length of this worker's leases, and of rows that do not say theirs.
+    `duration`, in seconds, is the length of this worker's leases, and of rows that do not record theirs.
     """
 
     def __init__(self, host: Host, worker: str, duration: float) -> None:
         self._host, self._worker, self._duration = host, worker, duration
-        self._rows: _Since = {}
-        self._wishes: _Since = {}
+        self._etags: _FirstSeen = {}
+        self._requesters: _FirstSeen = {}
 
     def see(self, ownership: Ownership | None) -> Ownership:
-        """Note since when each row, and each wish, is as it is."""
+        """Note the rows of an ownership that was just read, and return it; a missing one counts as empty."""
         found = ownership or Ownership({})
         now = self._host.clock()
-        self._rows = _since(self._rows, {name: row.etag for name, row in found.rows.items()}, now)
-        self._wishes = _since(self._wishes, {name: row.asked_by for name, row in found.rows.items()}, now)
+        self._etags = _note(self._etags, {name: row.etag for name, row in found.rows.items()}, now)
+        self._requesters = _note(self._requesters, {name: row.asked_by for name, row in found.rows.items()}, now)
         return found
 
     def is_live(self, row: Row) -> bool:
-        """Return whether it has an owner who renews it."""
+        """Return whether the row has an owner who renews it."""
         return bool(row.owner) and not self._has_expired(row)
 
     def is_free(self, row: Row) -> bool:
-        """Whether the worker may take it: its own, what nobody has or has promised, and what is not renewed any more.
+        """Return whether the worker may take the partition.
 
-        What its owner was asked for a whole lease ago, and still has, is free for who asked.
+        It may take its own, an expired one, and one that has no owner and is not promised to another worker. It may
+        also take one that it asked for, and whose owner has not released it for a whole lease since.
         """
         if row.finished:
             return False
         if row.owner == self._worker or self._has_expired(row):
             return True
         if row.owner:
-            return row.asked_by == self._worker and self._length(row) < self._age(self._wishes, row) <= self._patience(
-                row
-            )
+            waited = self._age(self._requesters, row)
+            return row.asked_by == self._worker and self._length(row) < waited <= self._request_lifetime(row)
         return row.asked_by in ("", self._worker)
 
-    def _has_expired(self, row: Row) -> bool:
-        return self._age(self._rows, row) > self._length(row)
+    def has_steal_request(self, row: Row) -> bool:
+        """Return whether a worker asked for the partition, not too long ago."""
+        return bool(row.asked_by) and self._age(self._requesters, row) <= self._request_lifetime(row)
 
-    def _patience(self, row: Row) -> float:
-        return WISH_LEASES * self._length(row)
+    def _has_expired(self, row: Row) -> bool:
+        return self._age(self._etags, row) > self._length(row)
+
+    def _request_lifetime(self, row: Row) -> float:
+        """Return how long a steal request counts, in seconds."""
+        return STEAL_REQUEST_LEASES * self._length(row)
 
     def _length(self, row: Row) -> float:
-        """Of the lease that this row is of, in seconds."""
+        """Return the duration of the row's lease in seconds."""
         return row.lease_ms / 1000 or self._duration
 
-    def has_wish(self, row: Row) -> bool:
-        """Return whether somebody asked for it, and not too long ago."""
-        return bool(row.asked_by) and self._age(self._wishes, row) <= self._patience(row)
-
-    def _age(self, since: _Since, row: Row) -> float:
+    def _age(self, first_seen: _FirstSeen, row: Row) -> float:
+        """Return for how many seconds the row has been seen as it is; 0 for a row that was never seen."""
         now = self._host.clock()
-        return (now - since.get(row.partition, ("", now))[1]) / 1e9
+        return (now - first_seen.get(row.partition, ("", now))[1]) / 1e9
 
 
-def _since(before: _Since, seen: Mapping[str, str], now: int) -> _Since:
+def _note(before: _FirstSeen, seen: Mapping[str, str], now: int) -> _FirstSeen:
+    """Return the first sighting of each value: the old one where the value is the same, else `now`."""
     return {
-        name: old if (old := before.get(name)) is not None and old[0] == what else (what, now)
-        for name, what in seen.items()
+        name: old if (old := before.get(name)) is not None and old[0] == value else (value, now)
+        for name, value in seen.items()
     }

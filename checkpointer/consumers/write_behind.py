@@ -1,29 +1,28 @@
-"""Many small updates become few writes: the latest value for each key is held, and handed over in the background.
+"""Write-behind: the latest value of each key is held, and many updates become few writes in the background.
 
-There is no thread here, and no lock: values are put into a queue from anywhere, even from a signal handler that
-interrupts a `put`. Everything else runs on the library's loop.
+There is no thread here, and no lock that a caller of `put` could wait for: values are put into a queue from anywhere,
+even from a signal handler that interrupts a `put`. Everything else runs on the library's event loop.
 
-What becomes of a value that was not written is the same for all who coalesce:
+A value that could not be written is treated alike by everybody who writes behind:
 
-    kept        where another try may mend it, unless a newer value came; tried again, and told by each flush of its key
-    given up    where none can (`FINAL`): logged in the background, and told once, by the next flush of its key
+    kept        if another try may succeed, unless a newer value came; tried again, and raised by each flush of its key
+    given up    if no try can (`PERMANENT_ERRORS`): logged in the background, and raised by the next flush of its key
 
-No key suffers from another: each is written, kept, given up and told by itself.
+Keys do not affect each other: each is written, kept, given up and reported by itself.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import pyspark_checkpointer.storage.connection  # noqa: F401  # closes connections at exit, later than what is registered after
 from pyspark_checkpointer import runtime
+from pyspark_checkpointer.consumers.write_buffer import WriteBuffer
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, ShutdownError
 
 K = TypeVar("K")
@@ -32,26 +31,27 @@ V = TypeVar("V")
 logger = logging.getLogger("pyspark_checkpointer")
 
 Write = Callable[[Mapping[K, V]], Coroutine[Any, Any, Mapping[K, Exception]]]
-"""Writes values, and gives the keys of those that it did not write, each with the reason.
+"""Write the values, and return the keys of those that were not written, each with the reason.
 
-What it raises instead is the reason for all of them, and one that another try may mend. No part of it runs on then.
+An error that it raises instead counts for all values, and another try may succeed. It raises only after all its parts
+have ended, so that no part of an old write can come after a newer one.
 """
 
-FINAL = (ShutdownError, IllegalArgumentError)
-"""Reasons of single values that no other try can mend: the lease is lost, or what stands does not allow the value."""
+PERMANENT_ERRORS = (ShutdownError, IllegalArgumentError)
+"""Reasons of single values that make another try useless: the lease is lost, or the stored position forbids them."""
 
-LAST_TRY = 5
-"""Tries in a row that may fail before values that nobody else refers to any more are given up."""
+MAX_TRIES_WHEN_DROPPED = 5
+"""Tries in a row that may fail before the values of a `WriteBehind` that nobody refers to any more are given up."""
 
-EXIT_SECONDS = 10.0
-"""How long the end of the interpreter may wait for values that nobody wrote before."""
+EXIT_FLUSH_SECONDS = 10.0
+"""Time that the end of the interpreter may wait for values that were not written before."""
 
 _tasks: set["asyncio.Task[None]"] = set()
-"""Writes in the background: the loop itself refers to them only weakly."""
+"""Writes in the background. The event loop has only weak references to them, so they could vanish while they run."""
 
 
-def each(write: Callable[[K, V], Coroutine[Any, Any, object]]) -> Write[K, V]:
-    """Write the value of each key by itself, all at once, and each to its end however the others fare."""
+def write_each(write: Callable[[K, V], Coroutine[Any, Any, object]]) -> Write[K, V]:
+    """Return a `Write` that writes all values concurrently, and each to its end whatever others raise."""
 
     async def write_all(batch: Mapping[K, V]) -> Mapping[K, Exception]:
         results = await asyncio.gather(*(write(key, value) for key, value in batch.items()), return_exceptions=True)
@@ -66,31 +66,31 @@ def each(write: Callable[[K, V], Coroutine[Any, Any, object]]) -> Write[K, V]:
     return write_all
 
 
-def _every(_: object) -> bool:
+def _all_keys(_: object) -> bool:
     return True
 
 
-def _any(_key: object, _value: object) -> bool:
+def _accept_all(_key: object, _value: object) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Put(Generic[K, V]):
-    """One call of `put`; no two are equal."""
+@dataclass(frozen=True, slots=True)
+class _Failures(Generic[K]):
+    """The values that one write did not write, each with the reason: kept for another try, or given up."""
 
-    key: K
-    value: V
+    kept: Mapping[K, Exception]
+    given_up: Mapping[K, Exception]
 
 
-class Coalescer(Generic[K, V]):
-    """Holds the latest value for each key, and writes all of them once enough came or the first waited long enough.
+class WriteBehind(Generic[K, V]):
+    """Holds the latest value of each key, and writes all after enough updates or enough time.
 
-    What could not be written is tried again after `interval`, with the next `max_updates` values, or by `flush()`. The
-    first failure of a row is logged, for each key.
+    What could not be written is tried again after `interval`, with the next `max_updates` values, or by `flush()`. Of
+    failures in a row the first is logged, for each key.
 
-    Dropped without `close()`, it lives until it has written what it holds, or has failed to often enough. What is held
-    when the interpreter ends is written then, for up to `EXIT_SECONDS`, or reported as lost; a process that is killed
-    loses it. A forked child starts with nothing held; what was held is the parent's to write.
+    If it is dropped without `close()`, it lives until it has written what it holds, or has failed to too often. What is
+    held when the interpreter ends is written then, for up to `EXIT_FLUSH_SECONDS`, or logged as lost; a process that is
+    killed loses it. A forked child starts with nothing held, since its parent writes what was held.
     """
 
     def __init__(
@@ -100,17 +100,17 @@ class Coalescer(Generic[K, V]):
         max_updates: int,
         interval: float,
         name: str,
-        accept: Callable[[K, V], bool] = _any,
+        accept: Callable[[K, V], bool] = _accept_all,
     ) -> None:
         """Hold nothing yet.
 
         Args:
-            write: Called on the library's loop with what is held, never twice at once.
-            max_updates: Values after which they are written without waiting, several for one key counted each.
+            write: Called on the library's loop with the held values; never twice at the same time.
+            max_updates: Number of values after which they are written without waiting; each value of one key counts.
             interval: Seconds that a value may wait for others.
-            name: What is written, for the log and for errors.
-            accept: Called on the library's loop with each value, in the order in which they were put. Whether it is
-                held; one that is not counts for nothing.
+            name: Name of what is written, for the log and for errors.
+            accept: Called on the library's loop with each value, in the order in which they were put. It returns
+                whether the value is held; one that is not held does not count.
         """
         if isinstance(max_updates, bool) or not isinstance(max_updates, int) or max_updates < 1:
             raise IllegalArgumentError(f"max_updates={max_updates!r:.40}: expected an integer of at least 1")
@@ -123,232 +123,211 @@ class Coalescer(Generic[K, V]):
         self._name = name
         self._accept = accept
         self._closed = False
-        self._start()
+        self._reset()
         _all.add(self)
 
-    def _start(self) -> None:
-        self._inbox: deque[_Put[K, V]] = deque()  # each operation on it is one step, which nothing can interrupt
-        # The rest belongs to the loop's thread.
-        self._held: dict[K, V] = {}
-        self._leaving: dict[K, V] = {}
-        self._came = 0
-        self._turn = asyncio.Lock()
+    def _reset(self) -> None:
+        """Begin with nothing held, in a new process too: its event loop is another one."""
+        self._buffer: WriteBuffer[K, V] = WriteBuffer(self._accept)
+        self._write_lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
-        self._tries: dict[K, int] = {}  # in a row that failed, of what is held
-        self._untold: dict[K, Exception] = {}  # why the last value of a key was given up
 
     def __repr__(self) -> str:
-        return f"<Coalescer {self._name}: {len(self.pending)} held>"
+        return f"<WriteBehind {self._name}: {len(self.pending)} held>"
 
     @property
     def coalesces(self) -> bool:
-        """Whether values may wait for others. With `max_updates` of 1, callers that can wait write theirs at once."""
+        """Return whether values may wait for others.
+
+        With `max_updates` of 1 they do not: callers that can wait then write their values themselves, at once.
+        """
         return self._max_updates > 1
 
     @property
     def pending(self) -> Mapping[K, V]:
         """The values that are not known to be written, the latest of each key."""
-        waiting = self.waiting()  # first: what leaves it is held by then
-        held = dict(self._held)
-        return {**self._leaving, **held, **dict(waiting)}
+        return self._buffer.pending
 
     def waiting(self) -> Sequence[tuple[K, V]]:
-        """The values that were put and that `accept` was perhaps not called with yet, in order. From any thread."""
-        return [(put.key, put.value) for put in self._inbox.copy()]
+        """Return the values that were put and perhaps not passed to `accept` yet, in order. From any thread."""
+        return self._buffer.waiting()
 
     def put(self, key: K, value: V) -> None:
         """Hold `value` in place of what is held for `key`. From any thread or loop; never waits for a write.
 
-        Raises `InvalidStateError` once `close()` was called.
+        Raise `InvalidStateError` after `close()` was called.
         """
         self.check_open()
-        put = _Put(key, value)
-        self._inbox.append(put)
-        runtime.loop().call_soon_threadsafe(self._sort_in)
-        if self._closed:  # meanwhile: either `close()` found it, or it is taken back
-            try:
-                self._inbox.remove(put)
-            except ValueError:
-                return
+        put = self._buffer.add(key, value)
+        runtime.loop().call_soon_threadsafe(self._accept_new)
+        # `close()` may have been called since the check above. Either its flush has taken the value, or it is taken
+        # back here and refused; it never stays in the inbox, where nobody would write it.
+        if self._closed and self._buffer.take_back(put):
             self.check_open()
 
     def check_open(self) -> None:
-        """Raise `InvalidStateError` once `close()` was called."""
+        """Raise `InvalidStateError` if `close()` was called."""
         if self._closed:
             raise InvalidStateError(f"{self._name}: was closed, and takes no more updates: open another")
 
-    async def flush(self, of: Callable[[K], bool] = _every) -> None:
-        """Return once everything that was put before for the keys `of` tells is written; of all, if it is left out.
+    async def flush(self, wanted: Callable[[K], bool] = _all_keys) -> None:
+        """Return once everything that was put before for the wanted keys is written; all keys by default.
 
-        Raises why a value of these keys, and of no other, was not written: what is still held first, then what was
-        given up, by this flush or before. One error is raised, and the others by the next flush.
+        Raise the reason if a value of these keys was not written: first of values that are kept, then of values that
+        were given up, by this flush or before. One error is raised, and each other one by a later flush.
         """
-        await runtime.bridge(self._flush(of))
+        await runtime.bridge(self._flush(wanted))
 
-    async def settle(self, of: Callable[[K], bool]) -> None:
-        """Like `flush()`, for those who read: what was given up is for its writers to be told."""
-        await runtime.bridge(self._settle(of))
+    async def flush_for_read(self, wanted: Callable[[K], bool]) -> None:
+        """Do what `flush()` does before positions are read; errors of given-up values are left for their writers."""
+        await runtime.bridge(self._flush_for_read(wanted))
 
     async def close(self) -> None:
-        """Write what is held, and take no more. A second call finds nothing to do.
+        """Write what is held, and take no more values. A second call finds nothing to do.
 
-        Raises what `flush()` raises. What is held stays held then, but is no longer tried in the background, where it
+        Raise what `flush()` raises. Values stay held then, but are no longer written in the background, where they
         could come after what the caller does next: call `close()` or `flush()` again.
         """
         self._closed = True
         await self.flush()
 
-    # --- on the loop ---
+    # ---- on the event loop ---------------------------------------------------------------------------------------
 
-    def _sort_in(self) -> None:
-        """Hold what was put, and see to it that it is written. After `close()` who flushes sees to that."""
+    def _accept_new(self) -> None:
+        """Hold the values of the inbox, and start a write, or the timer for one; after `close()` flush does both."""
         if self._closed:
             return
-        before = self._came
-        self._empty_inbox()
-        if before < self._max_updates <= self._came:
-            self._begin()
-        elif before == 0 < self._came:
-            self._arm_anew()
+        before = self._buffer.count
+        self._buffer.drain_inbox()
+        if before < self._max_updates <= self._buffer.count:
+            self._start_write()
+        elif before == 0 < self._buffer.count:
+            # The timer may be running for the last try of older values, which does not keep this object alive.
+            self._stop_timer()
+            self._start_timer()
 
-    def _empty_inbox(self) -> None:
-        for put in self._inbox.copy():
-            if self._accept(put.key, put.value):
-                self._held[put.key] = put.value
-                self._came += 1
-            with contextlib.suppress(ValueError):  # it was taken back
-                self._inbox.remove(put)  # only now, so that it is always in one place at least
-
-    def _begin(self) -> None:
+    def _start_write(self) -> None:
         if self._closed:
             return
-        task = asyncio.get_running_loop().create_task(self._try())
+        task = asyncio.get_running_loop().create_task(self._write_in_background())
         _tasks.add(task)
         task.add_done_callback(_tasks.discard)
 
-    async def _try(self) -> None:
-        kept, given_up = await self._hand_over(_every)
-        first = [error for key, error in kept.items() if self._tries[key] == 1]
-        self._warn(first, f"tried again every {self._interval:g} s")
-        self._warn([*given_up.values()], "given up")
+    async def _write_in_background(self) -> None:
+        failures = await self._write_held(_all_keys)
+        new = [error for key, error in failures.kept.items() if self._buffer.failed_tries(key) == 1]
+        self._warn(new, f"tried again every {self._interval:g} s")
+        self._warn([*failures.given_up.values()], "given up")
 
     def _warn(self, errors: Sequence[Exception], fate: str) -> None:
         if errors:
-            # As text: a record that a handler keeps would keep the traceback, and with it everything here.
+            # The error is logged as text. As an object it has a traceback, and a handler that keeps the record would
+            # keep everything here alive.
             more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
             logger.warning("%s: not written, %s: %s%s", self._name, fate, str(errors[0]), more)
 
-    async def _settle(self, of: Callable[[K], bool]) -> None:
-        kept, _ = await self._hand_over(of)
-        if kept:
-            raise next(iter(kept.values()))
+    async def _flush_for_read(self, wanted: Callable[[K], bool]) -> None:
+        failures = await self._write_held(wanted)
+        if failures.kept:
+            raise next(iter(failures.kept.values()))
 
-    async def _flush(self, of: Callable[[K], bool]) -> None:
-        await self._settle(of)
-        for key in [*self._untold]:
-            if of(key):
-                raise self._untold.pop(key)
+    async def _flush(self, wanted: Callable[[K], bool]) -> None:
+        await self._flush_for_read(wanted)
+        if error := self._buffer.take_report(wanted):
+            raise error
 
-    async def _hand_over(self, of: Callable[[K], bool]) -> tuple[Mapping[K, Exception], Mapping[K, Exception]]:
-        """Write what is held for these keys. What of it is kept, and what is given up, each with the reason."""
-        async with self._turn:
-            leaving = self._take(of)
+    async def _write_held(self, wanted: Callable[[K], bool]) -> _Failures[K]:
+        """Write the held values of these keys, and return those that were not written, with the reasons."""
+        async with self._write_lock:
+            writing = self._take(wanted)
             try:
-                failures = await self._write(leaving) if leaving else {}
-                given_up = {key: error for key, error in failures.items() if isinstance(error, FINAL)}
-                kept = {key: error for key, error in failures.items() if key not in given_up}
+                reasons = await self._write(writing) if writing else {}
+                given_up = {key: error for key, error in reasons.items() if isinstance(error, PERMANENT_ERRORS)}
+                failures = _Failures({key: error for key, error in reasons.items() if key not in given_up}, given_up)
             except Exception as error:
-                kept, given_up = dict.fromkeys(leaving, error), {}
-            except BaseException:
-                self._put_back(leaving, leaving)
+                failures = _Failures(dict.fromkeys(writing, error), {})
+            except BaseException:  # It was cancelled: nothing is known of any value.
+                self._finish_write(writing.keys(), {})
                 raise
-            self._put_back(leaving, kept)
-            self._untold.update(given_up)
-            return kept, given_up
+            self._finish_write(failures.kept.keys(), failures.given_up)
+            return failures
 
-    def _take(self, of: Callable[[K], bool]) -> Mapping[K, V]:
-        self._sort_in()
-        self._empty_inbox()  # where that did nothing, since this is closed
-        self._leaving = {key: value for key, value in self._held.items() if of(key)}
-        self._held = {key: value for key, value in self._held.items() if key not in self._leaving}
-        if not self._held:
-            self._came = 0
-            self._disarm()
-        return self._leaving
+    def _take(self, wanted: Callable[[K], bool]) -> Mapping[K, V]:
+        self._accept_new()
+        # After `close()` the call above does nothing, and what was put before is still to be written.
+        self._buffer.drain_inbox()
+        writing = self._buffer.take(wanted)
+        if not self._buffer.has_held:
+            self._stop_timer()
+        return writing
 
-    def _put_back(self, leaving: Mapping[K, V], kept: Collection[K]) -> None:
-        self._held, self._leaving = {**{key: leaving[key] for key in kept}, **self._held}, {}
-        for key in leaving:
-            tries = self._tries.pop(key, 0)
-            if key in kept:
-                self._tries[key] = tries + 1
-        self._arm()
+    def _finish_write(self, kept: Collection[K], given_up: Mapping[K, Exception]) -> None:
+        self._buffer.finish_write(kept, given_up)
+        self._start_timer()
 
-    def _arm(self) -> None:
-        """Write after `interval` at the latest, if there is anything to write by then."""
-        if self._timer is not None or not self._held:
+    def _start_timer(self) -> None:
+        """Write after `interval` at the latest, if anything is held."""
+        if self._timer is not None or not self._buffer.has_held:
             return
-        hopeless = all(self._tries.get(key, 0) >= LAST_TRY for key in self._held)
         loop = asyncio.get_running_loop()
-        if not hopeless:
-            self._timer = loop.call_later(self._interval, self._fire)
+        if self._buffer.has_failed(MAX_TRIES_WHEN_DROPPED):
+            # With a weak reference the timer does not keep this object alive: if nobody uses it, its values are lost.
+            self._timer = loop.call_later(self._interval, _on_timer_if_alive, weakref.ref(self))
         else:
-            self._timer = loop.call_later(self._interval, _fire_if_used, weakref.ref(self))
+            self._timer = loop.call_later(self._interval, self._on_timer)
 
-    def _arm_anew(self) -> None:
-        """For a first new value: what was armed before may be the last try of others."""
-        self._disarm()
-        self._arm()
-
-    def _fire(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        self._begin()
+        self._start_write()
 
-    def _disarm(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
-def _fire_if_used(reference: "weakref.ref[Coalescer[Any, Any]]") -> None:
-    coalescer = reference()
-    if coalescer is not None:
-        coalescer._fire()
+def _on_timer_if_alive(reference: "weakref.ref[WriteBehind[Any, Any]]") -> None:
+    write_behind = reference()
+    if write_behind is not None:
+        write_behind._on_timer()
 
 
-_all: "weakref.WeakSet[Coalescer[Any, Any]]" = weakref.WeakSet()
+# ---- the end of a process, and forks ---------------------------------------------------------------------------------
+
+_all: "weakref.WeakSet[WriteBehind[Any, Any]]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for coalescer in _all:
-        coalescer._start()
+    for write_behind in _all:
+        write_behind._reset()
 
 
 def _at_exit() -> None:
-    """Write what is held when the interpreter ends, and report what cannot be written."""
-    left = [coalescer for coalescer in _all if not coalescer._closed and coalescer.pending]
+    """Write what is held when the interpreter ends, and log what cannot be written."""
+    left = [write_behind for write_behind in _all if not write_behind._closed and write_behind.pending]
     if left:
-        runtime.run_sync(_write_for_the_last_time(left))
+        runtime.run_sync(_write_at_exit(left))
 
 
-async def _write_for_the_last_time(coalescers: Sequence["Coalescer[Any, Any]"]) -> None:
-    tries = {coalescer: asyncio.create_task(coalescer._hand_over(_every)) for coalescer in coalescers}
-    await asyncio.wait(tries.values(), timeout=EXIT_SECONDS)
-    for coalescer, last in tries.items():
-        reasons = {key: error for some in last.result() for key, error in some.items()} if last.done() else {}
-        if lost := coalescer.pending.keys() | reasons.keys():
+async def _write_at_exit(left: Sequence["WriteBehind[Any, Any]"]) -> None:
+    writes = {write_behind: asyncio.create_task(write_behind._write_held(_all_keys)) for write_behind in left}
+    await asyncio.wait(writes.values(), timeout=EXIT_FLUSH_SECONDS)
+    for write_behind, write in writes.items():
+        reasons = {**write.result().kept, **write.result().given_up} if write.done() else {}
+        if lost := write_behind.pending.keys() | reasons.keys():
             logger.error(
                 "%s: the process ends, and what it recorded last of %d could not be written, so that it will be read "
                 "again: %s",
-                coalescer._name,
+                write_behind._name,
                 len(lost),
-                next(iter(reasons.values()), f"no answer within {EXIT_SECONDS:g} s"),
+                next(iter(reasons.values()), f"no answer within {EXIT_FLUSH_SECONDS:g} s"),
             )
 
 
-# While requests can still use threads: cloud clients look names up in a pool. And once more for what exit handlers put.
+# The first runs while requests can still use threads: cloud clients look names up in a pool. The second runs after
+# other exit handlers, for what those have put.
 runtime.at_exit(_at_exit, while_threads_work=True)
 runtime.at_exit(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)
 
-__all__ = ["Coalescer", "each"]
+__all__ = ["WriteBehind", "write_each"]

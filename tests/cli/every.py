@@ -113,7 +113,7 @@ def calls(folder: Path) -> Iterator[Call]:
         events.update_checkpoint(checkpoint("3", 41, "4100" * 20))
         leases.create([f"shardId-{'0' * 50}1"])
         leases.balance()
-    yield Call("progress", (str(consumers),))
+    yield Call("consumers", (str(consumers),))
     yield Call("savepoint NAME", (store(), "another-" + "n" * 52))
     yield Call("savepoint --delete", (store(), "--delete", SAVEPOINT, "--yes"))
     yield Call("rollback", (store(), "0000000001", "--yes"))

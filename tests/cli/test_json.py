@@ -165,7 +165,7 @@ def test_a_no_is_told_apart(root: Path, run: Run, monkeypatch: pytest.MonkeyPatc
 def test_what_a_survey_could_not_read_is_json_too(root: Path, run: Run) -> None:
     (root / "progress/eventhub/a/b/c").mkdir(parents=True)
     (root / "progress/eventhub/a/b/c/ownership.json").write_text("torn")
-    done = run("progress", root, "--json")
+    done = run("consumers", root, "--json")
     assert (done.status, json.loads(done.out)) == (1, [])
     assert schema.faults(json.loads(done.err), schemas.Error) == []
 

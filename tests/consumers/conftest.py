@@ -13,7 +13,7 @@ def world() -> World:
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cas_object, "_LONGEST_WAIT", 0.0)
+    monkeypatch.setattr(cas_object, "_MAX_BACKOFF_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from pyspark_checkpointer.consumers.cas_object import Space
 from pyspark_checkpointer.consumers.kinesis import RecordCheckpointer, ShardLeases
 from pyspark_checkpointer.consumers.kinesis.shards import Shards
+from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
@@ -18,8 +18,8 @@ class Node(ShardLeases):
         self.faults, self._host = Faults(), host
         super().__init__(store.url, "app", worker, **options)
 
-    def _make(self, space: Space) -> Shards:
-        return super()._make(Space(FaultyStore(space.store, self.faults), self._host))
+    def _make_core(self, context: StoreContext) -> Shards:
+        return super()._make_core(StoreContext(FaultyStore(context.store, self.faults), self._host))
 
     def must(self, shard: str, *, force: bool = False) -> RecordCheckpointer:
         """The checkpointer of a shard that can be taken."""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_checkpointer.consumers import cas_object
-from pyspark_checkpointer.consumers.balance import Sight, choose
+from pyspark_checkpointer.consumers.balance import OwnershipView, choose
 from pyspark_checkpointer.manifests.positions_json import Row
 from tests.consumers.test_cas_object import AT
 from tests.consumers.world import LEASE, Worker, World, run, write
@@ -152,7 +152,7 @@ def test_one_who_asked_and_died_holds_nothing_up() -> None:
     assert crew.shares() == [6]
 
 
-def test_an_old_wish_takes_nothing_by_surprise() -> None:
+def test_an_old_steal_request_takes_nothing_by_surprise() -> None:
     """b asked, slept, and comes back much later: whoever has the partition is asked again before it is taken."""
     crew = Crew(2)
     a = crew.join("a")
@@ -194,7 +194,7 @@ changes = st.lists(
 @given(st.integers(1, 20), changes)
 def test_whoever_comes_and_goes_shares_become_even(partitions: int, changes: list[tuple[str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cas_object, "_LONGEST_WAIT", 0.0)
+        patch.setattr(cas_object, "_MAX_BACKOFF_SECONDS", 0.0)
         crew = Crew(partitions)
         crew.join("w0")
         for number, (what, who) in enumerate(changes, 1):
@@ -224,16 +224,16 @@ def test_a_choice_is_sensible_whatever_is_seen(owners: list[str], data: st.DataO
     some = st.sets(st.sampled_from(names)) if names else st.just(set())
     held = {name for name in data.draw(some) if rows[name].owner == "me" and not rows[name].finished}
     free = {name for name in data.draw(some) if name not in held and not rows[name].finished}
-    wishes = {name: data.draw(st.sampled_from(["me", "b", "e"])) for name in data.draw(some)}
-    wishes = {name: wisher for name, wisher in wishes.items() if wisher != rows[name].owner}
-    choice = choose(Sight("me", rows, held, free, wishes))
+    steal_requests = {name: data.draw(st.sampled_from(["me", "b", "e"])) for name in data.draw(some)}
+    steal_requests = {name: requester for name, requester in steal_requests.items() if requester != rows[name].owner}
+    choice = choose(OwnershipView("me", rows, held, free, steal_requests))
     assert set(choice.take) <= free
     assert len(set(choice.take)) == len(choice.take)
     for name in choice.ask:
         assert rows[name].owner not in ("", "me")
         assert not rows[name].finished
         assert name not in free
-        assert name not in wishes
+        assert name not in steal_requests
     assert len(set(choice.ask)) == len(choice.ask)
-    if not any(row.owner not in ("", "me") for name, row in rows.items() if name not in free) and not wishes:
+    if not any(row.owner not in ("", "me") for name, row in rows.items() if name not in free) and not steal_requests:
         assert set(choice.take) == free, "alone, it takes everything"

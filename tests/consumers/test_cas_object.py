@@ -16,8 +16,9 @@ import pytest
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.consumers import cas_object as module
-from pyspark_checkpointer.consumers.cas_object import ROUNDS, Document, Form, Space
-from pyspark_checkpointer.consumers.store_context import Client, Root
+from pyspark_checkpointer.consumers.cas_object import MAX_ATTEMPTS, CasObject, Serializer
+from pyspark_checkpointer.consumers.store_client import StoreClient, StoreConfig
+from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.errors import (
     CorruptionError,
     DependencyError,
@@ -51,7 +52,7 @@ from tests.consumers.world import TestHost, run
 
 AT = datetime(2024, 1, 2, tzinfo=UTC)
 PATH = "progress/tests/p.json"
-FORM = Form(encode_position, decode_position, MAX_POSITION)
+SERIALIZER = Serializer(encode_position, decode_position, MAX_POSITION)
 FIRST = Position("p", 0, {"n": 0}, AT)
 
 Change = Callable[[Position | None, datetime], Position | None]
@@ -81,11 +82,11 @@ def raise_to(number: int) -> Change:
 class User:
     """Somebody who changes the object, behind a store of their own."""
 
-    def __init__(self, store: Store, form: Form[Any] = FORM) -> None:
+    def __init__(self, store: Store, serializer: Serializer[Any] = SERIALIZER) -> None:
         self.plain, self.faults = store, Faults()
         self.host = TestHost()
-        self.space = Space(FaultyStore(store, self.faults), self.host)
-        self.document: Document[Any] = Document(self.space, PATH, form)
+        self.context = StoreContext(FaultyStore(store, self.faults), self.host)
+        self.document: CasObject[Any] = CasObject(self.context, PATH, serializer)
 
     def change(self, plan: Change, **options: bool) -> int | None:
         return number(run(self.document.change(plan, **options)))
@@ -131,7 +132,7 @@ def test_a_plan_may_leave_it(users: tuple[User, User], url: str) -> None:
     one, _ = users
     assert one.change(lambda position, now: None) == 0
     assert one.faults.counts["swap"] == 0
-    other = Document(one.space, "progress/tests/nothing.json", FORM)
+    other = CasObject(one.context, "progress/tests/nothing.json", SERIALIZER)
     assert run(other.change(lambda position, now: None)) is None
     assert one.faults.counts["swap"] == 0
 
@@ -165,7 +166,7 @@ def test_the_first_change_of_a_root_costs_a_probe_and_one_swap(url: str) -> None
     one = User(MemoryStore(url))
     probe = {"swap": 4, "put": 1, "get": 1, "delete": 1}
     assert one.costs(lambda: one.change(add)) == {**probe, "swap": 5, "get": 2}
-    other = Document(one.space, "progress/tests/q.json", FORM)
+    other = CasObject(one.context, "progress/tests/q.json", SERIALIZER)
     assert one.costs(lambda: run(other.change(add))) == {"get": 1, "swap": 1}, "one probe is enough for a process"
 
 
@@ -317,11 +318,11 @@ def test_a_change_that_could_not_begin_is_no_unknown_outcome(users: tuple[User, 
 
 def test_a_swap_that_others_win_again_and_again_is_given_up(users: tuple[User, User]) -> None:
     one, two = users
-    one.faults.call(lambda request: two.change(add), "swap", times=ROUNDS)
+    one.faults.call(lambda request: two.change(add), "swap", times=MAX_ATTEMPTS)
     with pytest.raises(ThrottlingError, match="others changed it 100 times in a row: try again later"):
         one.change(set_to(-1))
-    assert two.read() == ROUNDS
-    assert one.change(add) == ROUNDS + 1
+    assert two.read() == MAX_ATTEMPTS
+    assert one.change(add) == MAX_ATTEMPTS + 1
 
 
 def test_a_refusal_without_a_reason_is_asked_again(users: tuple[User, User]) -> None:
@@ -345,19 +346,20 @@ WRITERS, TIMES = 4, 10
 
 def increment(url: str, options: dict[str, Any], times: int) -> None:
     """What each process, or thread with a store of its own, does."""
-    document = Document(Space(open_store(url, options), SystemHost()), PATH, FORM)
+    document = CasObject(StoreContext(open_store(url, options), SystemHost()), PATH, SERIALIZER)
     for _ in range(times):
         runtime.run_sync(document.change(add))
 
 
 def total(url: str, options: dict[str, Any]) -> int | None:
-    return number(runtime.run_sync(Document(Space(open_store(url, options), SystemHost()), PATH, FORM).read()))
+    context = StoreContext(open_store(url, options), SystemHost())
+    return number(runtime.run_sync(CasObject(context, PATH, SERIALIZER).read()))
 
 
 @pytest.fixture
 def _waits(_no_waits: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As outside of tests: a crowd on real stores needs them."""
-    monkeypatch.setattr(module, "_LONGEST_WAIT", 0.5)
+    monkeypatch.setattr(module, "_MAX_BACKOFF_SECONDS", 0.5)
 
 
 @pytest.mark.usefixtures("_waits")
@@ -488,7 +490,7 @@ class ClockStore(MemoryStore):
         return replace(await super().get(path, limit=limit), at=self.at)
 
 
-OWNED: Form[Ownership] = Form(encode_ownership, decode_ownership, MAX_OWNERSHIP, empty=Ownership({}))
+OWNED: Serializer[Ownership] = Serializer(encode_ownership, decode_ownership, MAX_OWNERSHIP, empty=Ownership({}))
 
 
 def times_of(user: User, count: int, pause: float) -> list[datetime]:
@@ -545,9 +547,9 @@ def test_a_cancelled_change_leaves_the_turn_to_the_next(users: tuple[User, User]
     assert two.read() == expected
 
 
-class _Positions(Client[Document[Position]]):
-    def _make(self, space: Space) -> Document[Position]:
-        return Document(space, PATH, FORM)
+class _Positions(StoreClient[CasObject[Position]]):
+    def _make_core(self, context: StoreContext) -> CasObject[Position]:
+        return CasObject(context, PATH, SERIALIZER)
 
     def add(self) -> int | None:
         return number(runtime.run_sync(self._core.change(add)))
@@ -555,13 +557,13 @@ class _Positions(Client[Document[Position]]):
 
 def test_a_child_forked_in_the_middle_of_a_change_starts_afresh(tmp_path: Path) -> None:
     """The parent's turn is taken at that moment, and will never end in the child."""
-    client = _Positions(Root(str(tmp_path / "root"), None))
+    client = _Positions(StoreConfig(str(tmp_path / "root"), None))
     assert client.add() == 1
 
     held, let_go = threading.Event(), threading.Event()
 
     async def hold() -> None:
-        async with client._core._turn:
+        async with client._core._lock:
             held.set()
             await asyncio.to_thread(let_go.wait, 30)
 

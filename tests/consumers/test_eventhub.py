@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.consumers.cas_object import Space
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore, aio
-from pyspark_checkpointer.consumers.eventhub.core import Consumers
+from pyspark_checkpointer.consumers.eventhub.core import EventHubGroups
+from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
@@ -34,9 +34,9 @@ FOLDER = "progress/eventhub/orders.servicebus.windows.net/clicks/%24default/"
 class Faulty(CheckpointStore):
     """One whose requests are counted, and fail where a test says so."""
 
-    def _make(self, space: Space) -> Consumers:
+    def _make_core(self, context: StoreContext) -> EventHubGroups:
         self.faults = Faults()
-        return super()._make(Space(FaultyStore(space.store, self.faults), space.host))
+        return super()._make_core(StoreContext(FaultyStore(context.store, self.faults), context.host))
 
 
 @pytest.fixture
@@ -50,12 +50,12 @@ def store(url: str) -> Faulty:
 
 
 def read(store: CheckpointStore, path: str) -> bytes:
-    return runtime.run_sync(store._root.open().store.get(path)).data
+    return runtime.run_sync(store._config.open().store.get(path)).data
 
 
 def overwrite(store: CheckpointStore, path: str, data: bytes) -> None:
     async def work() -> None:
-        inner = store._root.open().store
+        inner = store._config.open().store
         await inner.delete([path])
         await inner.put(path, data)
 
@@ -288,8 +288,8 @@ class Skewed(FaultyStore):
 
 def test_the_time_is_the_servers(url: str) -> None:
     class Elsewhere(CheckpointStore):
-        def _make(self, space: Space) -> Consumers:
-            return super()._make(Space(Skewed(space.store), space.host))
+        def _make_core(self, context: StoreContext) -> EventHubGroups:
+            return super()._make_core(StoreContext(Skewed(context.store), context.host))
 
     store = Elsewhere(url)
     [first] = store.claim_ownership([claim("0", "a")])  # also where nothing was there before
@@ -396,7 +396,7 @@ def test_a_damaged_position_disturbs_nobody_else(url: str) -> None:
     for hear in (store.flush, store.flush, lambda: store.list_checkpoints(*HERE), store.close):
         with pytest.raises(CorruptionError, match=r"positions/7\.json"):
             hear()
-    runtime.run_sync(store._root.open().store.delete([f"{FOLDER}positions/7.json"]))
+    runtime.run_sync(store._config.open().store.delete([f"{FOLDER}positions/7.json"]))
     store.close()
     assert positions(store) == {"0": (5, "5"), "7": (1, "1")}
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from pyspark_checkpointer.consumers.cas_object import Space
 from pyspark_checkpointer.consumers.eventprocessorhost import (
     CheckpointInfo,
     CheckpointManager,
     CompleteLease,
     LeaseManager,
 )
+from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError, LeaseLostError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import sha256
@@ -40,10 +40,10 @@ PARTITIONS = ["0", "1", "2"]
 class Faulty:
     """Its requests go through `faults`, and nothing is tried again below it. `host` has its clock."""
 
-    def _make(self, space: Space) -> Any:
+    def _make_core(self, context: StoreContext) -> Any:
         self.host = TestHost()
         self.faults = Faults()
-        return super()._make(Space(FaultyStore(space.store, self.faults), self.host))  # type: ignore[misc]
+        return super()._make_core(StoreContext(FaultyStore(context.store, self.faults), self.host))  # type: ignore[misc]
 
     def counts(self, work: Callable[[], object]) -> dict[str, int]:
         self.faults.forget()

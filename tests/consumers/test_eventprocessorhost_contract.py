@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_checkpointer.consumers import cas_object
+from pyspark_checkpointer.consumers import store_context
 from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
 from pyspark_checkpointer.errors import IllegalArgumentError, LeaseLostError, NotFoundError
 from pyspark_checkpointer.storage import Store
@@ -25,7 +25,7 @@ def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def trust(store: Store) -> None:
         pass
 
-    monkeypatch.setattr(cas_object, "probe", trust)
+    monkeypatch.setattr(store_context, "probe", trust)
 
 
 @pytest.fixture(params=["model", "memory", "local", "s3", "azure"])

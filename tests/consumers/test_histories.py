@@ -14,7 +14,7 @@ import pytest
 
 from pyspark_checkpointer.consumers import leases
 from pyspark_checkpointer.consumers.lease import Lease, Value
-from pyspark_checkpointer.consumers.leases import Balance
+from pyspark_checkpointer.consumers.leases import LeaseChanges
 from pyspark_checkpointer.errors import CheckpointError, LeaseLostError
 from pyspark_checkpointer.manifests.positions_json import Position, decode_position
 from pyspark_checkpointer.storage.memory import store as memory
@@ -68,8 +68,8 @@ class Scene:
     def worker(self, name: str) -> Worker:
         worker = Worker(self.simulation.store, name)
         worker.host.seconds = self.now
-        worker.group.space.store = self.simulation.store_of(name)
-        worker.group.space._proved = True
+        worker.group.context.store = self.simulation.store_of(name)
+        worker.group.context._conditional_writes_checked = True
         self.workers[name] = worker
         return worker
 
@@ -182,7 +182,7 @@ BROKEN = (
         "position is None or (position.epoch, position.lease) != (self.epoch, self.token)",
         "position is None",
     ),
-    Planted("any mark may be put over any other", leases._stamping, "position.epoch >= row.epoch", "False"),
+    Planted("any mark may be put over any other", leases._entering, "position.epoch >= row.epoch", "False"),
     Planted(
         "unconditional swap",
         memory.MemoryStore.compare_and_swap,
@@ -319,7 +319,7 @@ def held(lease: Lease) -> Fields:
 
 def told(result: object) -> Fields:
     """What a client was told, as JSON. A position is the number of its last write, -1 before the first."""
-    if isinstance(result, Balance):
+    if isinstance(result, LeaseChanges):
         return {
             "gained": [told(lease) for lease in result.gained],
             "lost": [held(lease) for lease in result.lost],
@@ -327,7 +327,7 @@ def told(result: object) -> Fields:
             "failed": sorted(result.failed),
         }
     if isinstance(result, Lease):
-        return {**held(result), "at": number(result.found)}
+        return {**held(result), "at": number(result.value_when_taken)}
     if isinstance(result, tuple):
         return {"lost": [held(lease) for lease in result]}
     if isinstance(result, dict):

@@ -264,7 +264,8 @@ def test_settings_of_the_wrong_type_are_refused(local: Place, arguments: Any) ->
 def test_settings_are_clamped(local: Place, monkeypatch: pytest.MonkeyPatch, given: Any, clamped: Any) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(
-        "pyspark_checkpointer.consumers.journal.Coalescer", lambda write, **settings: seen.append(settings) or settings
+        "pyspark_checkpointer.consumers.journal.WriteBehind",
+        lambda write, **settings: seen.append(settings) or settings,
     )
     local.implementation(local.file, *given)
     assert (seen[0]["max_updates"], seen[0]["interval"]) == clamped

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_checkpointer.consumers.journal.yaml_format import (
-    LIMIT,
+    MAX_FILE_BYTES,
     Content,
     EventLogState,
     check_state,
     decode,
     encode,
-    largest,
+    max_entry_bytes,
 )
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, MalformedError
 from pyspark_checkpointer.runtime import run_sync
@@ -68,7 +68,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "torn where it still parses": lambda data: data[: data.index(b"- name")].replace(b"event_logs:", b"event_logs: []"),
     "flipped": lambda data: data.replace(b"record_number: 2", b"record_number: 3"),
     "other bytes": lambda data: b"\xff\xfe garbage",
-    "too large": lambda data: data + b"#" * LIMIT,
+    "too large": lambda data: data + b"#" * MAX_FILE_BYTES,
 }
 
 
@@ -185,7 +185,7 @@ BOMB = "a: &a [x, x]\n" + "".join(
         GOOD + "more: !!set {a, b}\n",
         GOOD + "- {name: b, record_number: !!set {a, b}, timestamp: 2026-01-01T00:00:00Z}\n",
         GOOD + "more: \0\n",
-        GOOD + "#" * LIMIT,
+        GOOD + "#" * MAX_FILE_BYTES,
     ],
     ids=range(35),
 )
@@ -369,12 +369,12 @@ def test_what_is_written_is_read_again(content: Content) -> None:
 def test_a_state_takes_no_more_than_is_reckoned(names: set[str]) -> None:
     states = {name: check_state(name, 2**64 - 1, LATER, {}) for name in names}
     empty = len(encode(Content({}, {}), AT, "0" * 16))
-    assert len(encode(Content(states, {}), AT, "0" * 16)) - empty <= sum(map(largest, states.values()))
+    assert len(encode(Content(states, {}), AT, "0" * 16)) - empty <= sum(map(max_entry_bytes, states.values()))
 
 
 def test_the_file_never_outgrows_what_is_read(tmp_path: Path) -> None:
     place = Place(str(tmp_path))
-    big = "é\x01" * (LIMIT // 40)
+    big = "é\x01" * (MAX_FILE_BYTES // 40)
     with place.open() as journal:
         with pytest.raises(IllegalArgumentError, match="might not fit"):
             for number in range(10):

@@ -50,7 +50,7 @@ class World:
         )
 
     def restart(self) -> int | None:
-        """What a new process finds."""
+        """Return what a new process finds."""
         self.faults = Faults()
         journal = self.place.open()
         journal.shutdown()

@@ -41,7 +41,7 @@ def test_a_log_that_two_threads_persist_at_once_is_refused_to_both(
 
     limit = Limit(journal._size + 100)
     limit.meanwhile = persist
-    monkeypatch.setattr(module, "LIMIT", limit)
+    monkeypatch.setattr(module, "MAX_FILE_BYTES", limit)
     persist()
     assert refused == ["log", "log"]
 
@@ -51,12 +51,12 @@ def test_the_room_of_a_log_stays_taken_when_another_thread_is_refused_it(
 ) -> None:
     """One takes the room; the other was compared while a third log was tried, which was too much."""
     room = 200 + 10 * len("log")
-    monkeypatch.setattr(module, "LIMIT", journal._size + room)
-    journal._make_room(module.check_state("log", 1, AT, {}))
-    monkeypatch.setattr(module, "LIMIT", 0)
+    monkeypatch.setattr(module, "MAX_FILE_BYTES", journal._size + room)
+    journal._reserve_space(module.check_state("log", 1, AT, {}))
+    monkeypatch.setattr(module, "MAX_FILE_BYTES", 0)
     with pytest.raises(IllegalArgumentError, match="might not fit"):
-        journal._make_room(module.check_state("log", 2, AT, {}))
-    monkeypatch.setattr(module, "LIMIT", journal._size + room)
-    journal._make_room(module.check_state("log", 3, AT, {}))
+        journal._reserve_space(module.check_state("log", 2, AT, {}))
+    monkeypatch.setattr(module, "MAX_FILE_BYTES", journal._size + room)
+    journal._reserve_space(module.check_state("log", 3, AT, {}))
     with pytest.raises(IllegalArgumentError, match="might not fit"):
-        journal._make_room(module.check_state("log 2", 1, AT, {}))
+        journal._reserve_space(module.check_state("log 2", 1, AT, {}))

@@ -17,7 +17,7 @@ from pyspark_checkpointer.consumers.kinesis import (
     Row,
     ShardLeases,
 )
-from pyspark_checkpointer.consumers.kinesis.state import Recorded, checkpointed, decode, encode
+from pyspark_checkpointer.consumers.kinesis.state import ShardState, checkpointed, decode, encode
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
@@ -532,7 +532,7 @@ def test_what_waits_never_lowers_what_stands(lazy: Node, two: Node) -> None:
     mine = taken(lazy)
     mine.checkpoint_by_sequence_number("5")
     # As a process that was forked with this lease might.
-    run(mine._lease.write(lambda _: encode(Recorded("s", ExtendedSequenceNumber("7")))))
+    run(mine._lease.write(lambda _: encode(ShardState("s", ExtendedSequenceNumber("7")))))
     with pytest.raises(IllegalArgumentError, match="5 is below the last checkpoint, 7"):
         mine.flush()
     lazy.flush()

@@ -67,7 +67,7 @@ def test_a_write_whose_answer_was_lost_may_land_before_the_next_owner_reads(
     with pytest.raises(OutcomeUnknownError):
         write(old, 1)
     assert late[0].land()
-    assert b.must_take("p", force=True).found == {"at": 1}
+    assert b.must_take("p", force=True).value_when_taken == {"at": 1}
 
 
 def test_who_enters_late_does_not_take_the_position_back(world: World, pair: tuple[Worker, Worker]) -> None:
@@ -85,7 +85,7 @@ def test_who_enters_late_does_not_take_the_position_back(world: World, pair: tup
 
 def test_a_mark_that_lands_late_does_not_take_the_position_back(world: World, pair: tuple[Worker, Worker]) -> None:
     a, b = pair
-    run(a.group.space.prove())
+    run(a.group.context.check_conditional_writes())
     late = a.faults.late(nth=2, times=SENDS)  # the first is the row's
     with pytest.raises(OutcomeUnknownError):
         a.take("p")
@@ -105,7 +105,7 @@ def test_a_steal_that_lands_late_is_no_lease(world: World, pair: tuple[Worker, W
     assert world.rows()["p"].owner == "b"
     assert write(lease, 1) == {"at": 1}
     assert run(a.leases.renew()) == (lease,)
-    assert b.must_take("p").found == {"at": 1}
+    assert b.must_take("p").value_when_taken == {"at": 1}
 
 
 @pytest.mark.parametrize("meddle", [False, True], ids=["alone", "then another changes it"])
@@ -113,7 +113,7 @@ def test_a_steal_that_lands_late_is_no_lease(world: World, pair: tuple[Worker, W
 def test_a_lost_answer_is_no_failure(world: World, pair: tuple[Worker, Worker], verb: str, meddle: bool) -> None:
     """Neither where it can be read back, nor where somebody else has changed the object by then."""
     a, b = pair
-    run(a.group.space.prove())
+    run(a.group.context.check_conditional_writes())
     if verb not in ("take", "mark"):
         (b if verb == "ask" else a).must_take("p")
     changed = path("p") if verb in ("mark", "write") else OWNERSHIP
@@ -172,7 +172,7 @@ def test_without_its_ownership_epochs_go_on_above_those_of_positions(world: Worl
     new = b.must_take("p")
     assert new.epoch == 4
     assert world.rows()["p"].epoch == 4
-    assert new.found == {"at": 1}
+    assert new.value_when_taken == {"at": 1}
     assert lost(old)
     write(new, 2)
     assert run(a.leases.renew()) == (old,)
@@ -201,7 +201,7 @@ def test_of_a_group_that_was_deleted_no_lease_is_left(world: World, pair: tuple[
     world.delete(OWNERSHIP, path("p"))
     world.create("p")
     new = b.must_take("p")
-    assert (new.epoch, new.found) == (old.epoch, None)
+    assert (new.epoch, new.value_when_taken) == (old.epoch, None)
     write(new, 2)
     with pytest.raises(LeaseLostError):
         write(old, 3)
@@ -235,7 +235,7 @@ def test_without_its_position_a_lease_ends_and_the_next_round_begins_anew(
     found = run(a.leases.balance())
     assert found.lost == (old,)
     (new,) = found.gained
-    assert (new.epoch, new.found) == (2, None)
+    assert (new.epoch, new.value_when_taken) == (2, None)
     assert write(new, 3) == {"at": 3}
     assert lost(old)
     assert b.take("p") is None
@@ -291,7 +291,7 @@ def test_a_lease_that_was_taken_again_meanwhile_is_not_put_back(world: World) ->
     """A round marks p and is held up with q; p is taken again, by another task of the same worker."""
     world.create("p", "q")
     a = world.worker("a")
-    run(a.group.space.prove())
+    run(a.group.context.check_conditional_writes())
     gate = a.faults.hold("swap", path=path("q"))
     work = runtime.submit(a.leases.balance())
     gate.wait()
@@ -369,7 +369,7 @@ def test_whoever_stops_at_any_request_another_goes_on_after_a_lease(
         assert at in FOUND.get(verb, (1,)), f"after request {number}"
         (lease,) = [lease for lease in held if lease.partition == "p"]
         if lease.epoch > epoch:  # else it is the other's since before
-            assert lease.found == (None if at is None else {"at": at})
+            assert lease.value_when_taken == (None if at is None else {"at": at})
         for one in held:
             assert write(one, 9) == {"at": 9}
         if not stopped:

@@ -24,7 +24,7 @@ from tests.consumers.world import LEASE, OWNERSHIP, Worker, World, lost, path, r
 def test_a_free_partition_is_taken_by_one(world: World, pair: tuple[Worker, Worker]) -> None:
     a, b = pair
     lease = a.must_take("p")
-    assert (lease.owner, lease.partition, lease.epoch, lease.found, lease.lost) == ("a", "p", 1, None, False)
+    assert (lease.owner, lease.partition, lease.epoch, lease.value_when_taken, lease.lost) == ("a", "p", 1, None, False)
     assert b.take("p") is None
     assert world.rows()["p"].owner == "a"
     position = world.position("p")
@@ -49,7 +49,7 @@ def test_what_was_recorded_is_found_by_the_next_owner(world: World, pair: tuple[
     run(a.leases.release(lease))
     assert world.rows()["p"].owner == ""
     assert world.at("p") == 2
-    assert b.must_take("p").found == {"at": 2}
+    assert b.must_take("p").value_when_taken == {"at": 2}
     assert world.position("p").epoch == 2
 
 
@@ -111,7 +111,7 @@ def test_a_release_without_an_answer_ends_the_lease_here(pair: tuple[Worker, Wor
     assert run(a.leases.renew()) == ()
     b.take("p")
     b.host.seconds += LEASE + 1
-    assert b.must_take("p").found == {"at": 7}
+    assert b.must_take("p").value_when_taken == {"at": 7}
 
 
 def test_releasing_what_is_found_lost_while_it_is_flushed_is_no_error(pair: tuple[Worker, Worker]) -> None:
@@ -144,7 +144,7 @@ def test_a_row_says_how_long_its_lease_is(world: World) -> None:
 
 
 def test_a_store_that_hangs_is_told_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_checkpointer.consumers.leases.LEAST_PATIENCE", 0.05)
+    monkeypatch.setattr("pyspark_checkpointer.consumers.group_ownership.MIN_TIMEOUT_SECONDS", 0.05)
     world.create("p")
     a = world.worker("a")
     a.leases = Leases(a.group, "a", 0.1)
@@ -208,7 +208,7 @@ def test_a_finished_partition_needs_no_owner(world: World, pair: tuple[Worker, W
         assert not run(worker.leases.ask("p"))
     world.wait(10 * LEASE)
     assert b.take("p") is None
-    assert b.must_take("p", force=True).found == {"at": 9}
+    assert b.must_take("p", force=True).value_when_taken == {"at": 9}
     assert not world.rows()["p"].finished
 
 
@@ -222,7 +222,7 @@ def test_a_forgotten_partition_keeps_its_position(world: World, pair: tuple[Work
     assert run(a.leases.renew()) == (lease,)
     run(b.leases.create(["p"]))
     found = b.must_take("p")
-    assert found.found == {"at": 3}
+    assert found.value_when_taken == {"at": 3}
     assert found.epoch == 2
     assert lost(lease)
 
@@ -428,7 +428,7 @@ def test_the_first_who_asks_is_served(world: World, pair: tuple[Worker, Worker])
     assert run(b.leases.ask("p"))
 
 
-def test_a_wish_of_one_who_is_gone_counts_no_more(world: World, pair: tuple[Worker, Worker]) -> None:
+def test_a_steal_request_of_one_who_is_gone_counts_no_more(world: World, pair: tuple[Worker, Worker]) -> None:
     a, b = pair
     c = world.worker("c")
     lease = a.must_take("p")
@@ -469,7 +469,7 @@ def test_requests(world: World, pair: tuple[Worker, Worker]) -> None:
     a, b = pair
     world.create(*(f"q{number}" for number in range(10)))
     for worker in pair:
-        run(worker.group.space.prove())
+        run(worker.group.context.check_conditional_writes())
     assert a.counts(a.leases.take("p")) == {"get": 2, "swap": 2}, "both objects are new to it"
     lease = a.leases.held["p"]
     assert a.counts(lease.write(lambda value: {"at": 1})) == {"swap": 1}
@@ -503,7 +503,7 @@ def test_positions_are_marked_all_at_once(world: World) -> None:
     names = [f"p{number}" for number in range(8)]
     world.create(*names)
     a = world.worker("a")
-    run(a.group.space.prove())
+    run(a.group.context.check_conditional_writes())
     gates = [a.faults.hold("swap", path=path(name)) for name in names[:3]]
     work = runtime.submit(a.leases.balance())
     for gate in gates:

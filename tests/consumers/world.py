@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.consumers.cas_object import Space
 from pyspark_checkpointer.consumers.group import Group
 from pyspark_checkpointer.consumers.lease import Lease, Value
 from pyspark_checkpointer.consumers.leases import Leases
+from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.errors import LeaseLostError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row, decode_ownership, decode_position
@@ -72,7 +72,7 @@ class Worker:
         self.name = name
         self.host = TestHost(skew)
         self.faults = Faults()
-        self.group = Group(Space(FaultyStore(store, self.faults), self.host), FOLDER)
+        self.group = Group(StoreContext(FaultyStore(store, self.faults), self.host), FOLDER)
         self.leases = Leases(self.group, name, LEASE)
 
     def take(self, partition: str, **options: bool) -> Lease | None:
@@ -135,7 +135,7 @@ class World:
         return decode_position(path(partition), self.read(path(partition)))
 
     def at(self, partition: str) -> int | None:
-        """What `write` recorded last."""
+        """Return what `write` recorded last."""
         value = self.position(partition).value
         return None if value is None else value["at"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_checkpointer.consumers.eventhub import core as eventhub
-from pyspark_checkpointer.consumers.eventprocessorhost import checkpoint as eph
+from pyspark_checkpointer.consumers.eventprocessorhost import checkpoint_info as eph
 from pyspark_checkpointer.consumers.journal import yaml_format
 from pyspark_checkpointer.consumers.kinesis import state as kinesis
 from pyspark_checkpointer.consumers.kinesis.sequence import TRIM_HORIZON

@@ -45,11 +45,11 @@ REASONS = {
     "pyspark_checkpointer.checkpoint.resolve.CheckpointSelector.parse": _OF_THE_CALLER,
     "pyspark_checkpointer.checkpoint.resolve._to_time": _OF_THE_CALLER,
     "pyspark_checkpointer.checkpoint.latest._decode": _HANDS_ON,
-    "pyspark_checkpointer.consumers.cas_object.Document._decode": _HANDS_ON,
+    "pyspark_checkpointer.consumers.cas_object.CasObject._decode": _HANDS_ON,
     "pyspark_checkpointer.consumers.journal.file.JournalFile._decode": _HANDS_ON,
     "pyspark_checkpointer.consumers.kinesis.checkpointer.RecordCheckpointer._decode": _HANDS_ON,
     "pyspark_checkpointer.cli.report_page.gather._load_chains": _HANDS_ON,
-    "pyspark_checkpointer.checkpoint.restore.CheckpointReader._decode": _HANDS_ON,
+    "pyspark_checkpointer.checkpoint.decode.decode": _HANDS_ON,
     "pyspark_checkpointer.checkpoint.restore.load_artifact": _HANDS_ON,
     "pyspark_checkpointer.checkpoint.restore.load_manifest": _HANDS_ON,
     "pyspark_checkpointer.admin.retention.reachability._hash": _NONE,
@@ -112,8 +112,8 @@ def called_by(work: Callable[[], object]) -> set[str]:
     found = set()
     for code in seen:
         path = Path(code.co_filename)
-        if path.is_relative_to(ROOT):
-            module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if path.is_relative_to(ROOT / "src"):
+            module = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
             found.add(f"{module}.{code.co_qualname}")
     return found
 

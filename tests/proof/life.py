@@ -30,7 +30,7 @@ VERBS = (
     ("diff", "latest"),
     ("cat", "map"),
     ("stats",),
-    ("progress",),
+    ("consumers",),
     ("verify",),
     ("savepoint", "by-hand"),
     ("savepoint",),

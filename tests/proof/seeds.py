@@ -178,7 +178,7 @@ def position(value: Json, partition: str = "0") -> bytes:
 EVENTHUB: tuple[Json, ...] = ({"sequence_number": 7, "offset": "120"}, {"sequence_number": None, "offset": None})
 EPH: tuple[Json, ...] = ({"offset": "120", "sequence_number": 7, "more": 1},)
 KINESIS = tuple(
-    kinesis.encode(kinesis.Recorded("shard-1", number, pending, {"more": 1}))
+    kinesis.encode(kinesis.ShardState("shard-1", number, pending, {"more": 1}))
     for number, pending in (
         (ExtendedSequenceNumber("4959", 3), None),
         (

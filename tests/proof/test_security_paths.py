@@ -182,7 +182,7 @@ def test_a_forged_owner_or_position_can_at_worst_raise(
                 for use in (reads, writes):
                     with suppress(CheckpointError):
                         use(str(root))
-                assert "unexpected" not in command("progress", root).err
+                assert "unexpected" not in command("consumers", root).err
             figures["forged records"] += 1
 
 

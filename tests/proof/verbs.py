@@ -189,7 +189,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("cat", "table"),
     ("cat", "seen"),
     ("stats",),
-    ("progress",),
+    ("consumers",),
     ("verify",),
     ("verify", "--json"),
     ("plan", "--rows"),

@@ -11,7 +11,7 @@ from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.verify import Verification
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
-from pyspark_checkpointer.consumers.inspect import survey
+from pyspark_checkpointer.consumers.inspect import read_consumers
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.positions_json import Marker, encode_marker
@@ -113,7 +113,7 @@ class Whole:
         return self.client().verify()
 
     def survey(self) -> Any:
-        return run_sync(survey(MemoryStore(self.url)))
+        return run_sync(read_consumers(MemoryStore(self.url)))
 
     # ---- its bytes -----------------------------------------------------------------------------------------------
 

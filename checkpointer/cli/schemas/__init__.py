@@ -47,7 +47,7 @@ PRINTED: tuple[tuple[str, object], ...] = (
     ("cat", list[Record]),
     ("cat --output", File),
     ("stats", Stats),
-    ("progress", list[Consumer]),
+    ("consumers", list[Consumer]),
     ("verify", Verification),
     ("report", Report),
     ("savepoint", list[Savepoint]),

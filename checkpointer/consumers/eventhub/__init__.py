@@ -3,7 +3,7 @@
     store = CheckpointStore("s3://bucket/jobs/orders")
     client = EventHubConsumerClient.from_connection_string(…, checkpoint_store=store)
 
-The twin for the client's asyncio half is `pyspark_checkpointer.consumers.eventhub.aio.CheckpointStore`.
+For the client's asyncio half there is `pyspark_checkpointer.consumers.eventhub.aio.CheckpointStore`.
 """
 
 from pyspark_checkpointer.consumers.eventhub._blocking import CheckpointStore

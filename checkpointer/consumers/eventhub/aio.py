@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pyspark_checkpointer.consumers.eventhub.client import Shared
-from pyspark_checkpointer.consumers.eventhub.core import Names
+from pyspark_checkpointer.consumers.eventhub.client import ConfiguredStore
+from pyspark_checkpointer.consumers.eventhub.core import GroupName
 from pyspark_checkpointer.runtime import bridge
 
 if TYPE_CHECKING:
@@ -14,53 +14,54 @@ else:
     Contract = object
 
 
-class CheckpointStore(Shared, Contract):
-    """Ownership and checkpoints of partitions. Any event loop may call it. See `Shared.__init__` for the arguments.
+class CheckpointStore(ConfiguredStore, Contract):
+    """Ownership and checkpoints of partitions. Any event loop may call it.
 
-    The client looks at `last_modified_time` with its own clock: it is the time of the store's server, where it has one.
+    `ConfiguredStore.__init__` describes the arguments. The client compares `last_modified_time` with its own clock: it
+    is the time of the store's server, if that tells it.
     """
 
     async def list_ownership(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
     ) -> list[dict[str, Any]]:
-        """Who has which partition of the group, also those released. One read."""
-        names = Names(fully_qualified_namespace, eventhub_name, consumer_group)
-        return await bridge(self._core.list_ownership(names))
+        """Return the owner of each partition of the group; released ones are included. One read."""
+        name = GroupName(fully_qualified_namespace, eventhub_name, consumer_group)
+        return await bridge(self._core.list_ownership(name))
 
     async def claim_ownership(self, ownership_list: Iterable[Mapping[str, Any]], **kwargs: Any) -> list[dict[str, Any]]:
-        """Those of the claims that were won, with their new `etag` and `last_modified_time`.
+        """Claim partitions, and return the claims that were won, with their new `etag` and `last_modified_time`.
 
-        A claim with an etag replaces the row that has it; one without makes a row where there is none. An empty
-        `owner_id` releases the partition, once what was recorded of it is written.
+        A claim with an etag replaces the row that has it; one without an etag creates a row if there is none. An empty
+        `owner_id` releases the partition after its recorded updates were written.
         """
         return await bridge(self._core.claim_ownership(ownership_list))
 
     async def update_checkpoint(self, checkpoint: Mapping[str, Any], **kwargs: Any) -> None:
-        """Record how far a partition is, whatever was recorded before.
+        """Record the position of a partition, whatever was recorded before.
 
-        It is durable on return; with `max_updates` above 1, after the next `flush()` or in the background before.
+        It is durable on return; with `max_updates` above 1, after the next `flush()`, or earlier in the background.
         """
         await bridge(self._core.update_checkpoint(checkpoint))
 
     async def list_checkpoints(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
     ) -> list[dict[str, Any]]:
-        """Return how far each partition of the group is: one listing, and the reads at once."""
-        names = Names(fully_qualified_namespace, eventhub_name, consumer_group)
-        return await bridge(self._core.list_checkpoints(names))
+        """Return the position of each partition of the group: one listing, and concurrent reads."""
+        name = GroupName(fully_qualified_namespace, eventhub_name, consumer_group)
+        return await bridge(self._core.list_checkpoints(name))
 
     async def flush(self) -> None:
-        """Write what was recorded and is not written yet.
+        """Write the recorded updates that are not written yet.
 
-        Raises why one partition was not written, whatever became of the others. It is kept and tried again, and raised
-        again until then; but what no try can mend is given up, and raised once.
+        Raise the reason if a partition was not written; the others are written all the same. Its update is kept, tried
+        again, and raised by each flush until it succeeds. If no try can succeed, it is given up and raised once.
         """
         await bridge(self._core.flush())
 
     async def close(self) -> None:
-        """Write what is not written yet, and release connections; what `flush()` raises, this does too.
+        """Write the recorded updates that are not written yet, and release connections. Raise what `flush()` raises.
 
-        Updates are refused afterwards, with `InvalidStateError`. Everything else still works, and connects again.
+        Later updates raise `InvalidStateError`. Everything else still works, and connects again.
         """
         await bridge(self._core.close())
 

@@ -1,16 +1,18 @@
-"""What the blocking and the awaitable checkpoint store share."""
+"""The configuration that the blocking and the awaitable checkpoint store of Event Hubs have in common."""
 
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark_checkpointer.consumers.cas_object import Space
-from pyspark_checkpointer.consumers.eventhub.core import Consumers
-from pyspark_checkpointer.consumers.store_context import Client, Root
+from pyspark_checkpointer.consumers.eventhub.core import EventHubGroups
+from pyspark_checkpointer.consumers.store_client import StoreClient, StoreConfig
+from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.storage import Fencing
 
 
-class Shared(Client[Consumers]):
+class ConfiguredStore(StoreClient[EventHubGroups]):
+    """The arguments of both checkpoint stores."""
+
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -29,14 +31,14 @@ class Shared(Client[Consumers]):
             storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
             max_updates: Updates of checkpoints after which the latest of each partition are written. With 1 each is
                 durable before `update_checkpoint` returns.
-            interval: With more than 1: seconds after which what was recorded is written anyway.
-            fencing: "required" refuses a store that cannot swap atomically; "none" does without, and then two
-                consumers can own one partition.
-            concurrency: Requests under way at once, not counting small reads: of these sixteen times as many.
+            interval: Seconds after which recorded updates are written anyway, if `max_updates` is more than 1.
+            fencing: "required" refuses a store without atomic compare-and-swap; "none" works on any store, and then
+                two consumers can own one partition.
+            concurrency: Maximum number of concurrent requests; of small reads sixteen times as many.
             timeout: Seconds after which a request counts as unanswered.
         """
         self._max_updates, self._interval = max_updates, interval
-        super().__init__(Root(root, storage_options, fencing, concurrency, timeout))
+        super().__init__(StoreConfig(root, storage_options, fencing, concurrency, timeout))
 
-    def _make(self, space: Space) -> Consumers:
-        return Consumers(space, self._max_updates, self._interval)
+    def _make_core(self, context: StoreContext) -> EventHubGroups:
+        return EventHubGroups(context, self._max_updates, self._interval)

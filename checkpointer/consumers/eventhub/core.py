@@ -1,9 +1,9 @@
-"""The contract of an Event Hubs checkpoint store: rows of ownership and checkpoints, as dictionaries.
+"""The contract of an Event Hubs checkpoint store: ownership and checkpoints, as dictionaries.
 
-    claims        plan on the group's ownership: an etag must be the row's, none means that there is no row; one swap
-    checkpoints   the last one wins, each in an object of its own
+    claims        one swap of the group's ownership: a claim's etag must be the row's, and none means "no row yet"
+    checkpoints   the last one wins; each partition has an object of its own
 
-Names are compared without regard to case, as Event Hubs does, and given back as the caller wrote them.
+Names are compared case-insensitively, as Event Hubs does, and returned as the caller wrote them.
 """
 
 import asyncio
@@ -12,17 +12,17 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pyspark_checkpointer.consumers.cas_object import Space
-from pyspark_checkpointer.consumers.group import MAX_OFFSET, Group, check_name
-from pyspark_checkpointer.consumers.write_behind import Coalescer, each
+from pyspark_checkpointer.consumers.group import MAX_OFFSET_CHARACTERS, Group, check_name
+from pyspark_checkpointer.consumers.store_context import StoreContext
+from pyspark_checkpointer.consumers.write_behind import WriteBehind, write_each
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.json_fields import Fields, check_json
 from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row
 
 
-class Names(NamedTuple):
-    """What a group of consumers is told apart by."""
+class GroupName(NamedTuple):
+    """The three names that identify a consumer group."""
 
     fully_qualified_namespace: str
     eventhub_name: str
@@ -30,6 +30,8 @@ class Names(NamedTuple):
 
 
 class _Claim(NamedTuple):
+    """One claim of a call: `given` by the caller, on the row with the etag `expected` (None: no row); `etag` is new."""
+
     given: Mapping[str, Any]
     partition: str
     owner: str
@@ -38,10 +40,10 @@ class _Claim(NamedTuple):
 
 
 class _Key(NamedTuple):
-    """What there is one position for. Its name is the same however a partition is written."""
+    """One position. Its URL is the same for every spelling of the partition's name."""
 
     group: Group
-    position: str
+    position_url: str
 
 
 class _Checkpoint(NamedTuple):
@@ -50,22 +52,23 @@ class _Checkpoint(NamedTuple):
     offset: str | None
 
 
-class Consumers:
-    """All groups below one root."""
+class EventHubGroups:
+    """All consumer groups in one store, on the library's event loop."""
 
-    def __init__(self, space: Space, max_updates: int, interval: float) -> None:
-        self._space = space
+    def __init__(self, context: StoreContext, max_updates: int, interval: float) -> None:
+        self._context = context
         self._groups: dict[str, Group] = {}
-        self._waiting: Coalescer[_Key, _Checkpoint] = Coalescer(
-            each(_write), max_updates=max_updates, interval=interval, name=space.store.url
+        self._write_behind: WriteBehind[_Key, _Checkpoint] = WriteBehind(
+            write_each(_write), max_updates=max_updates, interval=interval, name=context.store.url
         )
 
-    async def list_ownership(self, names: Names) -> list[dict[str, Any]]:
-        ownership = await self._group(_names(names._asdict())).ownership.read()
+    async def list_ownership(self, name: GroupName) -> list[dict[str, Any]]:
+        """Return the rows of a group as dictionaries; none if nobody ever claimed a partition."""
+        ownership = await self._group(_group_name(name._asdict())).ownership.read()
         rows = [] if ownership is None else ownership.rows.values()
         return [
             {
-                **names._asdict(),
+                **name._asdict(),
                 "partition_id": row.partition,
                 "owner_id": row.owner,
                 "etag": row.etag,
@@ -75,16 +78,18 @@ class Consumers:
         ]
 
     async def claim_ownership(self, ownerships: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Apply claims, of one or several groups, and return those that were won, with their new etags."""
         if isinstance(ownerships, Mapping | str) or not isinstance(ownerships, Iterable):
             raise IllegalArgumentError(f"expected a list of ownerships, got {type(ownerships).__name__}")
         claims = [self._claim(given) for given in ownerships]
         released = {self._key(claim.given) for claim in claims if not claim.owner}
         if released:
-            await self._waiting.flush(released.__contains__)  # before the next owner reads where to begin
+            # The next owner reads the position as soon as it sees the partition released.
+            await self._write_behind.flush(released.__contains__)
         by_group: dict[Group, list[_Claim]] = {}
         for claim in claims:
-            by_group.setdefault(self._group(_names(claim.given)), []).append(claim)
-        won = await asyncio.gather(*(_settle(group, some) for group, some in by_group.items()))
+            by_group.setdefault(self._group(_group_name(claim.given)), []).append(claim)
+        won = await asyncio.gather(*(_swap_claims(group, some) for group, some in by_group.items()))
         rows = {row.etag: row for some in won for row in some}
         return [
             {**claim.given, "etag": claim.etag, "last_modified_time": rows[claim.etag].modified.timestamp()}
@@ -93,76 +98,83 @@ class Consumers:
         ]
 
     async def update_checkpoint(self, given: Mapping[str, Any]) -> None:
+        """Record a checkpoint: at once, or in the background if updates may wait for others."""
         key, checkpoint = self._key(given), _checkpoint(given)
-        if self._waiting.coalesces:
-            self._waiting.put(key, checkpoint)
+        if self._write_behind.coalesces:
+            self._write_behind.put(key, checkpoint)
         else:
-            self._waiting.check_open()
+            self._write_behind.check_open()
             await _write(key, checkpoint)
 
-    async def list_checkpoints(self, names: Names) -> list[dict[str, Any]]:
-        group = self._group(_names(names._asdict()))
-        await self._waiting.settle(lambda key: key.group is group)
+    async def list_checkpoints(self, name: GroupName) -> list[dict[str, Any]]:
+        """Return the checkpoints of a group as dictionaries, after those recorded here were written."""
+        group = self._group(_group_name(name._asdict()))
+        await self._write_behind.flush_for_read(lambda key: key.group is group)
         return [
-            {**names._asdict(), **decode(group.name(position.partition), position)._asdict()}
+            {**name._asdict(), **decode(group.position_url(position.partition), position)._asdict()}
             for position in await group.positions()
         ]
 
     async def flush(self) -> None:
-        await self._waiting.flush()
+        """Write the recorded checkpoints; raise the reason if one was not written."""
+        await self._write_behind.flush()
 
     async def close(self) -> None:
+        """Write the recorded checkpoints, refuse others, and release connections."""
         try:
-            await self._waiting.close()
+            await self._write_behind.close()
         finally:
-            await self._space.store.close()
+            await self._context.store.close()
 
-    def _group(self, names: Names) -> Group:
-        folder = object_paths.progress("eventhub", *(name.lower() for name in names))
-        return self._groups.setdefault(folder, Group(self._space, folder, str.lower))
+    def _group(self, name: GroupName) -> Group:
+        folder = object_paths.progress("eventhub", *(part.lower() for part in name))
+        return self._groups.setdefault(folder, Group(self._context, folder, str.lower))
 
     def _key(self, given: Mapping[str, Any]) -> _Key:
-        group = self._group(_names(given))
-        return _Key(group, group.name(_text(given, "partition_id")))
+        group = self._group(_group_name(given))
+        return _Key(group, group.position_url(_text(given, "partition_id")))
 
     def _claim(self, given: Mapping[str, Any]) -> _Claim:
         partition = check_name(_text(given, "partition_id"))
         owner = given.get("owner_id")
         if not isinstance(owner, str):
             raise IllegalArgumentError(f"owner_id {owner!r:.60}: expected text; an empty one releases the partition")
-        check_json("owner_id", owner)  # it may be of any length and form, in UTF-8
-        _names(given)
-        return _Claim(given, partition, owner, given.get("etag") or None, self._space.host.token(32))
+        # An owner may have any length and characters, as long as they can be written as UTF-8.
+        check_json("owner_id", owner)
+        _group_name(given)
+        return _Claim(given, partition, owner, given.get("etag") or None, self._context.host.token(32))
 
 
 async def _write(key: _Key, checkpoint: _Checkpoint) -> None:
     await key.group.position(checkpoint.partition_id).change(_overwriting(checkpoint))
 
 
-async def _settle(group: Group, claims: list[_Claim]) -> list[Row]:
-    """Return the rows of those claims that were won, in one swap of the group's ownership."""
-    mine: list[Row] = []
+async def _swap_claims(group: Group, claims: list[_Claim]) -> list[Row]:
+    """Apply claims to the group's ownership in one swap, and return the rows of those that were won."""
+    won: list[Row] = []
 
-    def plan(ownership: Ownership | None, now: datetime) -> Ownership | None:
-        mine.clear()
+    def next_ownership(ownership: Ownership | None, now: datetime) -> Ownership | None:
+        won.clear()  # An earlier attempt that lost its swap may have won others.
         before = Ownership({}) if ownership is None else ownership
         rows = {row.partition.lower(): row for row in before.rows.values()}
         for claim in claims:
             key = claim.partition.lower()
             row = rows.get(key)
-            if row is None or row.etag != claim.etag:  # else an unanswered swap of ours took effect
+            # A row that has the new etag already was written by our own swap, whose answer was lost.
+            if row is None or row.etag != claim.etag:
                 if (None if row is None else row.etag) != claim.expected:
                     continue
-                row = rows[key] = _taken(row, claim, now)
-            mine.append(row)
+                row = rows[key] = _claimed(row, claim, now)
+            won.append(row)
         after = replace(before, rows={row.partition: row for row in rows.values()})
         return None if after == before else after
 
-    await group.ownership.change(plan)
-    return mine
+    await group.ownership.change(next_ownership)
+    return won
 
 
-def _taken(row: Row | None, claim: _Claim, now: datetime) -> Row:
+def _claimed(row: Row | None, claim: _Claim, now: datetime) -> Row:
+    """Return the row after a claim; the epoch grows if the owner changes."""
     if row is None:
         return Row(claim.partition, claim.owner, 1, claim.etag, now)
     epoch = row.epoch + (row.owner != claim.owner)
@@ -172,16 +184,17 @@ def _taken(row: Row | None, claim: _Claim, now: datetime) -> Row:
 def _overwriting(checkpoint: _Checkpoint) -> Any:
     value = {"sequence_number": checkpoint.sequence_number, "offset": checkpoint.offset}
 
-    def plan(position: Position | None, now: datetime) -> Position:
+    def next_position(position: Position | None, now: datetime) -> Position:
         if position is None:
             return Position(checkpoint.partition_id, 0, value, now)
-        kept = dict(position.value or {})  # what a later version added
+        kept = dict(position.value or {})  # Fields of a later version of this library stay.
         return replace(position, partition=checkpoint.partition_id, value=kept | value, modified=now)
 
-    return plan
+    return next_position
 
 
 def decode(name: str, position: Position) -> _Checkpoint:
+    """Return the checkpoint in a position; `MalformedError`, with `name`, if there is none."""
     fields = Fields(name, position.value)
     found = {key: fields.take(key) for key in ("sequence_number", "offset")}
     try:
@@ -190,11 +203,12 @@ def decode(name: str, position: Position) -> _Checkpoint:
         fields.fail(str(error))
 
 
-def _names(given: Mapping[str, Any]) -> Names:
-    return Names(*(_text(given, name) for name in Names._fields))
+def _group_name(given: Mapping[str, Any]) -> GroupName:
+    return GroupName(*(_text(given, name) for name in GroupName._fields))
 
 
 def _text(given: Mapping[str, Any], key: str) -> str:
+    """Return a field that has to be text; `IllegalArgumentError` if it is not, or cannot stand in a path."""
     if not isinstance(given, Mapping):
         raise IllegalArgumentError(f"expected a dictionary, got {type(given).__name__}")
     value = given.get(key)
@@ -208,13 +222,14 @@ def _text(given: Mapping[str, Any], key: str) -> str:
 
 
 def _checkpoint(given: Mapping[str, Any]) -> _Checkpoint:
+    """Return the checkpoint in a dictionary; `IllegalArgumentError` if a field is not as the contract says."""
     partition, number, offset = _text(given, "partition_id"), given.get("sequence_number"), given.get("offset")
     if number is not None and not _is_integer(number):
         raise IllegalArgumentError("sequence_number: expected an integer of at most 64 bits, or None")
     if offset is not None and not isinstance(offset, str) and not _is_integer(offset):
         raise IllegalArgumentError("offset: expected text, or None")
-    if isinstance(offset, str) and len(offset) > MAX_OFFSET:
-        raise IllegalArgumentError(f"offset: {len(offset)} characters, at most {MAX_OFFSET} are kept")
+    if isinstance(offset, str) and len(offset) > MAX_OFFSET_CHARACTERS:
+        raise IllegalArgumentError(f"offset: {len(offset)} characters, at most {MAX_OFFSET_CHARACTERS} are kept")
     check_json("offset", offset)
     return _Checkpoint(partition, number, None if offset is None else str(offset))
 

@@ -12,11 +12,11 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pyspark_checkpointer.consumers.cas_object import Space
-from pyspark_checkpointer.consumers.eventprocessorhost.checkpoint import CheckpointInfo
+from pyspark_checkpointer.consumers.eventprocessorhost.checkpoint_info import CheckpointInfo
 from pyspark_checkpointer.consumers.eventprocessorhost.checkpoints import Checkpoints
 from pyspark_checkpointer.consumers.eventprocessorhost.leases import CompleteLease, HostLeases
-from pyspark_checkpointer.consumers.store_context import Client, Closing, Root
+from pyspark_checkpointer.consumers.store_client import ClosingContext, StoreClient, StoreConfig
+from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import Fencing
@@ -24,7 +24,7 @@ from pyspark_checkpointer.storage import Fencing
 __all__ = ["CheckpointInfo", "CheckpointManager", "CompleteLease", "LeaseManager"]
 
 
-class CheckpointManager(Client[Checkpoints], Closing):
+class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
     """The checkpoints of one consumer group. Any thread may call it."""
 
     def __init__(
@@ -45,95 +45,99 @@ class CheckpointManager(Client[Checkpoints], Closing):
         Args:
             root: A folder, `s3://bucket/path`, `abfs://container/path`, … It may be the root of a job's state too.
             storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
-            event_hub: The event hub, with its namespace where there are several. Each has its own store.
-            consumer_group: The consumer group. Each has its own store.
+            event_hub: The event hub, with its namespace if there are several. Each has its own checkpoint store.
+            consumer_group: The consumer group. Each has its own checkpoint store.
             max_updates: Updates after which the latest of each partition are written. With 1 each is durable before
                 `update_checkpoint` returns.
-            interval: With more than 1: seconds after which what was updated is written anyway.
-            fencing: "required" refuses a store that cannot swap atomically; "none" does without, and then two hosts
-                can update one partition.
-            concurrency: Requests under way at once, not counting small reads: of these sixteen times as many.
+            interval: Seconds after which updates are written anyway, if `max_updates` is more than 1.
+            fencing: "required" refuses a store without atomic compare-and-swap; "none" works on any store, and then
+                two hosts can update one partition.
+            concurrency: Maximum number of concurrent requests; of small reads sixteen times as many.
             timeout: Seconds after which a request counts as unanswered.
         """
         self._folder = _folder(event_hub, consumer_group)
         self._max_updates, self._interval = max_updates, interval
-        super().__init__(Root(root, storage_options, fencing, concurrency, timeout))
+        super().__init__(StoreConfig(root, storage_options, fencing, concurrency, timeout))
 
-    def _make(self, space: Space) -> Checkpoints:
-        return Checkpoints(space, self._folder, self._max_updates, self._interval)
+    def _make_core(self, context: StoreContext) -> Checkpoints:
+        return Checkpoints(context, self._folder, self._max_updates, self._interval)
 
     def leases(self, host_name: str | None = None, *, lease_duration: float = 30.0) -> "LeaseManager":
-        """Return the lease manager of a host for the same event hub and consumer group, on the same connections."""
+        """Return the lease manager of a host for the same event hub and consumer group. It shares the connections."""
         manager = object.__new__(LeaseManager)
-        manager._set_up(self._root, self._folder, host_name, lease_duration)
+        manager._set_up(self._config, self._folder, host_name, lease_duration)
         return manager
 
     def checkpoint_store_exists(self) -> bool:
-        """Return whether the checkpoint store was created, and not deleted to its end since."""
+        """Return whether the checkpoint store was created, and not completely deleted since."""
         return run_sync(self._core.store_exists())
 
     def create_checkpoint_store_if_not_exists(self) -> None:
-        """Create the checkpoint store, without any holder."""
+        """Create the checkpoint store without any holder, unless it exists."""
         run_sync(self._core.create_store())
 
     def delete_checkpoint_store(self) -> None:
         """Delete the checkpoint store with all holders; leases stay.
 
-        One that was stopped goes on when it is called again. Stop the hosts before: who acquires a lease meanwhile
-        makes the holder of its partition again, without a checkpoint.
+        A deletion that was interrupted goes on with the next call. Stop the hosts first: a host that acquires a lease
+        meanwhile makes the holder of its partition again, without a checkpoint.
         """
         run_sync(self._core.delete_store())
 
     def create_all_checkpoints_if_not_exists(self, partition_ids: Iterable[str]) -> None:
-        """Make holders, without a checkpoint, for those of the partitions that have none. One listing if all have.
+        """Create holders, without a checkpoint, for the partitions that have none. One listing if all have one.
 
-        `StoreNotFoundError` where the checkpoint store was not created.
+        Raise `StoreNotFoundError` if the checkpoint store was not created.
         """
         run_sync(self._core.create(partition_ids))
 
     def get_checkpoint(self, partition_id: str) -> CheckpointInfo | None:
-        """The checkpoint of a partition; None where nobody made one: in a holder, without a holder, without a store."""
+        """Return the checkpoint of a partition; None if nobody recorded one.
+
+        None is the answer for an empty holder, without a holder, and without a store.
+        """
         return run_sync(self._core.get(partition_id))
 
     def update_checkpoint(self, lease: CompleteLease, checkpoint: CheckpointInfo) -> None:
-        """Record how far a partition is, under this lease, which is renewed first where that is due.
+        """Record the position of a partition under this lease, which is renewed first if that is due.
 
-        It is due once a third of its length has passed since it was renewed; others that were updated since they were
-        renewed are then renewed with it. A checkpoint of the same sequence number as the one that stands is a no-op.
+        It is due after a third of its length. Other leases that were used for updates since they were renewed are then
+        renewed in the same request. A checkpoint with the same sequence number as the recorded one is a no-op.
 
         Raises:
-            LeaseLostError: This lease was lost, even if the host has another by now, or the holder was deleted since
-                it was acquired. Nothing was written. Stop reading the partition, or acquire it anew.
-            IllegalArgumentError: The checkpoint comes before the one that stands, or belongs to another partition.
+            LeaseLostError: This lease was lost, even if the host has another one by now, or the holder was deleted
+                since it was acquired. Nothing was written. Stop reading the partition, or acquire it anew.
+            IllegalArgumentError: The checkpoint comes before the recorded one, or belongs to another partition.
             StoreNotFoundError: The checkpoint store was not created.
         """
         run_sync(self._core.update(lease, checkpoint))
 
     def delete_checkpoint(self, partition_id: str) -> None:
-        """Delete the checkpoint of a partition with its holder. Where there is none, that is success.
+        """Delete the checkpoint of a partition with its holder. A missing one is success.
 
-        Leases acquired before then cannot update the partition any more: who goes on acquires it anew, which makes a
-        holder, and begins without a checkpoint.
+        Leases that were acquired before cannot update the partition any more. Acquiring it anew makes a holder, and
+        begins without a checkpoint.
         """
         run_sync(self._core.delete(partition_id))
 
     def flush(self) -> None:
-        """Write what was updated and is not written yet.
+        """Write the updates that are not written yet.
 
-        Raises why one partition was not written, whatever became of the others. It is kept and tried again, and raised
-        again until then; but what no try can mend, as the lease is lost, is given up, and raised once.
+        Raise the reason if a partition was not written; the others are written all the same. Its update is kept, tried
+        again, and raised by each flush until it succeeds. If no try can succeed, because the lease is lost, it is given
+        up and raised once.
         """
         run_sync(self._core.flush())
 
     def close(self) -> None:
-        """Write what is not written yet, and release connections; what `flush()` raises, this does too.
+        """Write the updates that are not written yet, and release connections. Raise what `flush()` raises.
 
-        Updates are refused afterwards, with `InvalidStateError`. Everything else still works, and connects again.
+        Later updates raise `InvalidStateError`. Everything else still works, and connects again.
         """
         run_sync(self._core.close())
 
 
-class LeaseManager(Client[HostLeases], Closing):
+class LeaseManager(StoreClient[HostLeases], ClosingContext):
     """The leases of one host on the partitions of one consumer group. Any thread may call it."""
 
     def __init__(
@@ -152,25 +156,26 @@ class LeaseManager(Client[HostLeases], Closing):
         """Check the configuration; nothing is connected before the first call.
 
         Args:
-            host_name: A name that no other host has; left out, one is drawn at random in each process.
-            lease_duration: Seconds after which a lease that is not renewed may be acquired by others without stealing,
-                by their own clocks: a host waits as long after it saw a lease first. The same for all hosts.
+            host_name: A name that no other host has; by default one is drawn at random in each process.
+            lease_duration: Seconds after which a lease that is not renewed has expired, and other hosts may acquire it
+                without stealing. They count by their own clocks, from when they first saw it. The same for all hosts.
 
-        For the others see `CheckpointManager`.
+        `CheckpointManager` describes the other arguments.
         """
-        root_of = Root(root, storage_options, fencing, concurrency, timeout)
-        self._set_up(root_of, _folder(event_hub, consumer_group), host_name, lease_duration)
+        config = StoreConfig(root, storage_options, fencing, concurrency, timeout)
+        self._set_up(config, _folder(event_hub, consumer_group), host_name, lease_duration)
 
-    def _set_up(self, root: Root, folder: str, host_name: str | None, duration: float) -> None:
+    def _set_up(self, config: StoreConfig, folder: str, host_name: str | None, duration: float) -> None:
         self._folder, self._host_name, self._duration = folder, host_name, duration
-        super().__init__(root)
+        super().__init__(config)
 
-    def _make(self, space: Space) -> HostLeases:
+    def _make_core(self, context: StoreContext) -> HostLeases:
         host_name = f"host-{secrets.token_hex(8)}" if self._host_name is None else self._host_name
-        return HostLeases(space, self._folder, host_name, self._duration)
+        return HostLeases(context, self._folder, host_name, self._duration)
 
     @property
     def host_name(self) -> str:
+        """The name of this host, as others see it."""
         return self._core.leases.worker
 
     @property
@@ -179,18 +184,19 @@ class LeaseManager(Client[HostLeases], Closing):
         return self._duration
 
     def lease_store_exists(self) -> bool:
+        """Return whether the lease store was created, and not deleted since."""
         return run_sync(self._core.store_exists())
 
     def create_lease_store_if_not_exists(self) -> None:
-        """Create the lease store, without any lease."""
+        """Create the lease store without any lease, unless it exists."""
         run_sync(self._core.create_store())
 
     def delete_lease_store(self) -> None:
-        """Delete the lease store with all leases; checkpoints stay. Hosts lose their leases when they renew them."""
+        """Delete the lease store with all leases; checkpoints stay. Hosts notice when they renew their leases."""
         run_sync(self._core.delete_store())
 
     def get_lease(self, partition_id: str) -> CompleteLease | None:
-        """Return the lease of a partition as it is now, for whoever wants to acquire it; None where there is none."""
+        """Return the lease of a partition as it is now, to be acquired; None if there is none."""
         return run_sync(self._core.get(partition_id))
 
     def get_all_leases(self) -> list[CompleteLease]:
@@ -198,51 +204,54 @@ class LeaseManager(Client[HostLeases], Closing):
         return run_sync(self._core.get_all())
 
     def create_all_leases_if_not_exists(self, partition_ids: Iterable[str]) -> None:
-        """Make leases, without an owner, for those of the partitions that have none.
+        """Create leases, without an owner, for the partitions that have none.
 
-        `StoreNotFoundError` where the lease store was not created.
+        Raise `StoreNotFoundError` if the lease store was not created.
         """
         run_sync(self._core.create(partition_ids))
 
     def delete_lease(self, lease: CompleteLease) -> None:
-        """Delete the lease of this lease's partition, whoever has it. Where there is none, that is success.
+        """Delete the lease of this lease's partition, whoever has it. A missing one is success.
 
-        Another host that has it loses it when it renews it.
+        Another host that has it finds it lost when it renews it.
         """
         run_sync(self._core.delete(lease))
 
     def acquire_lease(self, lease: CompleteLease) -> bool:
-        """Make this host the owner, and `lease` the right to update. Whether it is: nothing has changed if not.
+        """Make this host the owner, and return whether it is. If not, nothing has changed.
 
-        A lease that is free, has expired, or is this host's already, is acquired. One that another host renews is
-        stolen, but from that owner only whom `lease` names: who acquired it since keeps it. False too where there is no
-        such lease any more, or `lease` was lost: `get_lease` gives a new one.
+        A lease that is free, expired, or this host's already is acquired. A lease that another host renews is stolen,
+        but only from the owner that `lease` names: a host that acquired it since then keeps it. Return False, too, if
+        the lease was deleted, or `lease` was lost; then `get_lease` returns a new one.
         """
         return run_sync(self._core.acquire(lease))
 
     def renew_lease(self, lease: CompleteLease) -> bool:
-        """Keep it for another `lease_duration`, even if it had expired. Whether it is still this host's: one swap."""
+        """Renew a lease for another `lease_duration`, and return whether it is still this host's. One swap.
+
+        A lease that has expired and that nobody took is renewed too.
+        """
         return run_sync(self._core.renew(lease))
 
     def release_lease(self, lease: CompleteLease) -> None:
-        """Give it up, once what was updated under it is written.
+        """Release a lease after the updates under it were written.
 
-        One that has expired and that nobody took is given up too, and so is one that `get_lease` shows as this host's,
-        such as that of a process before this one. What is lost, or another host's, is given up already.
+        A lease that has expired and that nobody took is released too. So is one that `get_lease` shows as this host's,
+        such as the lease of an earlier process. A lease that is lost, or another host's, needs no release.
 
         Raises:
-            InvalidStateError: `get_lease` shows it as this host's, another lease manager acquired it, under the same
-                name, and it has not expired, as seen from here. It is that one's: acquire it first, or wait.
+            InvalidStateError: Another lease manager of the same name acquired the lease, and it has not expired, as
+                seen from here. It belongs to that manager: acquire it first, or wait.
         """
         run_sync(self._core.release(lease))
 
     def update_lease(self, lease: CompleteLease) -> bool:
-        """What `renew_lease` does: a lease here has nothing else to store."""
+        """Do what `renew_lease` does: a lease has nothing else to store here."""
         return run_sync(self._core.renew(lease))
 
     def close(self) -> None:
-        """Release connections. Leases are neither released nor renewed."""
-        run_sync(self._core.group.space.store.close())
+        """Release connections. Leases are not released, and expire."""
+        run_sync(self._core.group.context.store.close())
 
 
 def _folder(event_hub: str, consumer_group: str) -> str:

@@ -1,28 +1,35 @@
-"""The leases of one host, as the contract of Event Processor Host has them, on the leases of this library."""
+"""The leases of one host by the contract of Event Processor Host, on top of `consumers.leases`."""
 
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pyspark_checkpointer.consumers.cas_object import Space
-from pyspark_checkpointer.consumers.eventprocessorhost.checkpoint import CheckpointInfo, decode, is_news
+from pyspark_checkpointer.consumers.eventprocessorhost.checkpoint_info import CheckpointInfo, decode, is_newer
 from pyspark_checkpointer.consumers.group import Group
 from pyspark_checkpointer.consumers.lease import Lease
 from pyspark_checkpointer.consumers.leases import Leases
+from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.errors import IllegalArgumentError, LeaseLostError, StoreNotFoundError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.positions_json import Ownership, Row
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
-RENEWALS = 3
-"""Renewals in the length of a lease, where its owner does nothing but update checkpoints."""
+RENEWALS_PER_LEASE = 3
+"""Times that a lease is renewed while it lasts, if its owner only updates checkpoints."""
 
 
 class CompleteLease(NotPicklable):
-    """The lease of a partition, as its `LeaseManager` saw it last; once acquired, the right to update its checkpoint.
+    """The lease of a partition as it was seen last; once acquired, the right to update its checkpoint.
 
-    Only a `LeaseManager` makes one. It belongs to the process that it was made in. Once it was lost it stays lost,
-    also where the same host acquires the partition again: that is another lease, of another object.
+        seen ── acquire ─> held ── release ─> released ── acquire ─> held …
+                            └── taken by another host, or again by this one ─> lost, for good
+
+    `_hold` is the underlying lease, from the acquisition to the release. `_live` says whether the row was live when it
+    was seen, and counts only without a hold. `_renewed_at` is in nanoseconds of the host's monotonic clock.
+    `_accepted` is the last checkpoint that may wait to be written under the hold; None until one was compared with it.
+
+    Only a `LeaseManager` makes one, and it belongs to the process where it was made. A partition that the same host
+    acquires again has another lease, of another object.
     """
 
     _instead = "get_lease() in the other process, from a LeaseManager, which may be pickled"
@@ -31,7 +38,7 @@ class CompleteLease(NotPicklable):
         self._host, self._row = host, row
         self._live = host.leases.is_live(row)
         self._hold: Lease | None = None
-        self._renewed = 0
+        self._renewed_at = 0
         self._accepted: CheckpointInfo | None = None
 
     def __repr__(self) -> str:
@@ -40,29 +47,31 @@ class CompleteLease(NotPicklable):
 
     @property
     def partition_id(self) -> str:
+        """The partition that the lease is on."""
         return self._row.partition
 
     @property
     def owner(self) -> str:
-        """The host that has it, or had it last; empty where it was released."""
+        """The host that has the lease, or had it last; empty if it was released."""
         return self._row.owner
 
     @property
     def epoch(self) -> int:
-        """One more each time that it is acquired."""
+        """A number that is one more with each acquisition."""
         return self._row.epoch
 
     @property
     def is_owned(self) -> bool:
-        """Whether its owner had not lost it yet, nor let it expire, when it was looked at last."""
+        """Return whether its owner had neither lost it nor let it expire when it was seen last."""
         return self._live if self._hold is None else not self._hold.lost
 
     def is_owned_by(self, host_name: str) -> bool:
+        """Return whether this host is the owner, as far as was seen last."""
         return self.is_owned and self.owner == host_name
 
     @property
     def hold(self) -> Lease:
-        """The right to update: `LeaseLostError` where there is none, or none any more."""
+        """The underlying lease; `LeaseLostError` if it was never acquired, or was released or lost."""
         if self._hold is None:
             raise LeaseLostError(
                 f"partition {self.partition_id!r}: this lease was never acquired, or was released: acquire it first"
@@ -71,97 +80,115 @@ class CompleteLease(NotPicklable):
         return self._hold
 
     def is_of(self, group: Group) -> bool:
+        """Return whether the lease belongs to this group."""
         mine = self._host.group
-        return (mine.space.store.url, mine.folder) == (group.space.store.url, group.folder)
+        return (mine.context.store.url, mine.folder) == (group.context.store.url, group.folder)
 
-    async def keep(self) -> None:
-        """Renew it where that is due; `hold` tells whether it was there to be renewed."""
-        await self._host.keep(self)
+    async def renew_if_due(self) -> None:
+        """Renew the lease if a third of its length has passed; afterwards `hold` raises if it was lost meanwhile."""
+        await self._host.renew_if_due(self)
 
     def accept(self, new: CheckpointInfo) -> bool:
-        """Return whether this comes after all that was there when it was acquired, and all that was accepted since."""
+        """Accept a checkpoint that will be written later, and return whether it is newer than all before it.
+
+        It is compared with the checkpoint that stood there when the lease was acquired, and those accepted since.
+        """
         if self._accepted is None:
             hold = self.hold
-            self._accepted = decode(self._host.group.name(hold.partition), hold.partition, hold.found)
-        news = is_news(self._accepted, new)
-        self._accepted = new if news else self._accepted
-        return news
+            url = self._host.group.position_url(hold.partition)
+            self._accepted = decode(url, hold.partition, hold.value_when_taken)
+        newer = is_newer(self._accepted, new)
+        self._accepted = new if newer else self._accepted
+        return newer
 
 
 class HostLeases:
-    """The leases of one host in one group, on the library's loop."""
+    """The leases of one host in one group, on the library's event loop.
 
-    def __init__(self, space: Space, folder: str, host_name: str, duration: float) -> None:
-        self.group = Group(space, folder)
+    `_used` are the leases that were used for updates since they were renewed; one of them that is due renews all.
+    """
+
+    def __init__(self, context: StoreContext, folder: str, host_name: str, duration: float) -> None:
+        self.group = Group(context, folder)
         self.leases = Leases(self.group, host_name, duration)
         self._used: set[CompleteLease] = set()
-        self._turn = asyncio.Lock()
+        self._renewal_lock = asyncio.Lock()
 
     async def store_exists(self) -> bool:
+        """Return whether the lease store was created."""
         return await self.group.ownership.read() is not None
 
     async def create_store(self) -> None:
+        """Create the lease store, unless it exists."""
         await self.group.ownership.change(lambda found, now: Ownership({}) if found is None else None)
 
     async def delete_store(self) -> None:
+        """Delete the lease store with all leases."""
         await self.group.ownership.delete()
-        await self.leases.renew()  # which finds them lost
+        await self.leases.renew()  # This host's leases are found to be lost.
 
     async def create(self, partition_ids: Iterable[str]) -> None:
-        wanted = names(partition_ids)
+        """Create leases without an owner for the partitions that have none."""
+        wanted = check_partitions(partition_ids)
         if not await self.store_exists():
             raise StoreNotFoundError(
-                f"{self.group.space.store.url}/{self.group.folder}: there is no lease store: "
+                f"{self.group.context.store.url}/{self.group.folder}: there is no lease store: "
                 "create_lease_store_if_not_exists() makes it"
             )
         await self.leases.create(wanted)
 
     async def get(self, partition_id: str) -> CompleteLease | None:
+        """Return the lease of a partition as it is now; None if there is none."""
         row = (await self.leases.rows()).get(partition_id)
         return None if row is None else CompleteLease(self, row)
 
     async def get_all(self) -> list[CompleteLease]:
+        """Return all leases as they are now."""
         return [CompleteLease(self, row) for row in (await self.leases.rows()).values()]
 
     async def delete(self, lease: CompleteLease) -> None:
+        """Delete the lease of a partition, whoever has it."""
         await self.leases.forget(self._checked(lease).partition_id)
 
     async def acquire(self, lease: CompleteLease) -> bool:
+        """Make this host the owner, and return whether it is. See `LeaseManager.acquire_lease`."""
         held = self._checked(lease)._hold
         if held is not None and held.lost:
             return False
-        at = self._clock()
+        now = self._clock()
         hold = await self.leases.steal(lease._row)
-        if hold is not None and hold.found is None:
-            # Perhaps it made the holder, in place of a later owner's that was deleted: prove that there is no such one.
+        if hold is not None and hold.value_when_taken is None:
+            # There was no checkpoint. Perhaps this call was slow, a later owner's holder was deleted meanwhile, and
+            # this call made it anew. Renewing finds the lease lost if there is a later owner.
             await self.leases.renew(hold)
         if hold is None or hold.lost:
             return False
-        lease._hold, lease._renewed = hold, at
+        lease._hold, lease._renewed_at = hold, now
         lease._row = replace(lease._row, owner=hold.owner, epoch=hold.epoch)
         lease._accepted = None
         return True
 
     async def renew(self, *leases: CompleteLease) -> bool:
-        """Renew those that are held, in one swap. Whether none of them is lost."""
+        """Renew these leases in one swap, and return whether all of them are held, and none is lost."""
         holds = [hold for lease in leases if (hold := self._checked(lease)._hold) is not None]
-        at = self._clock()
+        now = self._clock()
         if holds:
             await self.leases.renew(*holds)
         for lease in leases:
-            lease._renewed = at
+            lease._renewed_at = now
         return len(holds) == len(leases) and not any(hold.lost for hold in holds)
 
-    async def keep(self, lease: CompleteLease) -> None:
+    async def renew_if_due(self, lease: CompleteLease) -> None:
         """Renew a lease that is due, and with it all that were used since they were renewed."""
         self._used.add(lease)
-        await asyncio.sleep(0)  # so that those who come at once are renewed at once
-        async with self._turn:
-            if (self._clock() - lease._renewed) / 1e9 * RENEWALS >= self.leases.duration:
+        await asyncio.sleep(0)  # Concurrent updates add their leases first, so that one swap renews all of them.
+        async with self._renewal_lock:
+            if (self._clock() - lease._renewed_at) / 1e9 * RENEWALS_PER_LEASE >= self.leases.duration:
                 used, self._used = self._used, set()
                 await self.renew(*used)
 
     async def release(self, lease: CompleteLease) -> None:
+        """Give a lease back. See `LeaseManager.release_lease`."""
         hold = self._checked(lease)._hold
         self._used.discard(lease)
         if hold is not None and hold.lost:
@@ -176,21 +203,25 @@ class HostLeases:
         lease._row = replace(lease._row, owner="")
 
     def _checked(self, lease: CompleteLease) -> CompleteLease:
+        """Return the lease; `IllegalArgumentError` if another manager made it."""
         if not isinstance(lease, CompleteLease) or lease._host is not self:
             raise IllegalArgumentError(f"{lease!r:.100}: expected a lease that this lease manager gave: get_lease()")
         return lease
 
     def _clock(self) -> int:
-        return self.group.space.host.clock()
+        return self.group.context.host.clock()
 
 
-def names(partition_ids: Iterable[str]) -> list[str]:
-    """Return the partitions of a call that takes several: one name is most likely a mistake for a list of it."""
+def check_partitions(partition_ids: Iterable[str]) -> list[str]:
+    """Return the partitions as a list; `IllegalArgumentError` if they are no list of names.
+
+    A single name is refused: it is most likely a mistake for a list with that name, and would be read as its letters.
+    """
     if isinstance(partition_ids, str):
         raise IllegalArgumentError(f"{partition_ids!r:.60}: expected a list of partitions, got one name")
     if not isinstance(partition_ids, Iterable):
         raise IllegalArgumentError(f"expected a list of partitions, got {type(partition_ids).__name__}")
     found = list(partition_ids)
     for name in found:
-        object_paths.encode_part(name)  # refuses what is no text
+        object_paths.encode_part(name)  # raises if it is not text
     return found

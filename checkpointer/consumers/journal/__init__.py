@@ -1,4 +1,4 @@
-"""Where the reading of event logs stands, in one YAML file: Winlogbeat's journal, made durable and fenced."""
+"""Positions of event logs in one YAML file: Winlogbeat's journal, made durable and fenced."""
 
 try:
     import yaml  # noqa: F401
@@ -18,8 +18,13 @@ from typing import Any, Self
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.consumers.journal.file import JournalFile
-from pyspark_checkpointer.consumers.journal.yaml_format import LIMIT, EventLogState, check_state, largest
-from pyspark_checkpointer.consumers.write_behind import Coalescer
+from pyspark_checkpointer.consumers.journal.yaml_format import (
+    MAX_FILE_BYTES,
+    EventLogState,
+    check_state,
+    max_entry_bytes,
+)
+from pyspark_checkpointer.consumers.write_behind import WriteBehind
 from pyspark_checkpointer.errors import FencedError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
@@ -30,12 +35,17 @@ logger = logging.getLogger("pyspark_checkpointer")
 
 
 class Journal(NotPicklable):
-    """The last event of each log that was dealt with, kept in a file for the next start.
+    """The last processed event of each log, kept in a file for the next start.
 
-    `persist` is cheap; the file is written in the background, after `max_updates` of them or `interval` after the
-    first. What a failed write did not write is kept and tried again. Two journals on one file do not overwrite each
-    other: the one opened last goes on, the other's writes, and then its `persist`, raise `FencedError`.
+    `persist` is cheap: the file is written in the background, after `max_updates` calls or `interval` after the first.
+    After a failed write everything is kept and tried again. Two journals on one file do not overwrite each other: the
+    one opened last goes on, and the other's writes raise `FencedError`, as does its `persist` then.
     """
+
+    # _written    the content of the file as it was read or written last
+    # _states     the last event of each log, whether it is in the file or still waits
+    # _reserved   (name, bytes) for each entry that was promised a place in the file; see `_reserve_space`
+    # _warned     event logs whose last update was ignored as stale
 
     _instead = "persist in that process, from what the others return to it; one journal writes a file"
 
@@ -48,22 +58,21 @@ class Journal(NotPicklable):
         *,
         fencing: Fencing = "required",
     ) -> None:
-        """Read the file, and write it, which proves that it can be written. Blocks.
+        """Read the file, and write it again, which proves that it can be written. Blocks.
 
         Args:
-            file: A path, or a URL such as `s3://bucket/path/journal.yml`. Folders are made, the file's mode is 0600.
-            max_updates: Updates that are written without waiting for more; what is below 1 is 1.
-            interval: Seconds that an update may wait for others; what is below one is one.
+            file: A path, or a URL such as `s3://bucket/path/journal.yml`. Folders are created; the file's mode is 0600.
+            max_updates: Updates after which they are written without waiting for more; at least 1.
+            interval: Seconds that an update may wait for others; at least 1.
             storage_options: What s3fs or adlfs takes. Never shown or logged.
-            fencing: "none" also takes a file on a store without conditions on writes; nothing then keeps two journals
-                from overwriting each other.
+            fencing: "none" also accepts a store without conditional writes; then two journals can overwrite each other.
 
-        An entry that cannot be read, such as one with a time of the year 0, costs no other entry: a warning names it,
-        and so does `unreadable`.
+        An entry that cannot be read, such as one with a time of the year 0, does not cost the other entries: a warning
+        and `unreadable` name it.
 
         Raises:
-            CorruptionError: Neither the file nor `<file>.previous` can be read. Where only the latter can, a warning
-                is logged and `recovered_from` names it.
+            CorruptionError: Neither the file nor `<file>.previous` can be read. If only the latter can be read, it is
+                used; a warning and `recovered_from` name it.
         """
         updates, seconds = _clamp(max_updates, interval)
         folder, name = _split(file)
@@ -71,10 +80,10 @@ class Journal(NotPicklable):
         self._written = runtime.run_sync(self._file.open())
         self._states = dict(self._written.states)
         self._size = self._file.size
-        self._room = [(name, largest(state)) for name, state in self._states.items()]  # one may be there twice
-        self._warned: set[str] = set()  # event logs whose last update was passed over
+        self._reserved = [(name, max_entry_bytes(state)) for name, state in self._states.items()]
+        self._warned: set[str] = set()
         self._process = os.getpid()
-        self._updates = Coalescer(
+        self._updates = WriteBehind(
             self._write, max_updates=updates, interval=seconds, name=self._file.url, accept=self._accept
         )
 
@@ -83,28 +92,27 @@ class Journal(NotPicklable):
 
     @property
     def recovered_from(self) -> str | None:
-        """The previous version that this journal began with, as the file itself was not there or could not be read."""
+        """The URL of the previous version, if the file was missing or damaged and this was read instead; or None."""
         return self._file.recovered_from
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """Entries of the file that say no state, each with the reason. They stay there until their log is persisted."""
+        """The reasons why entries of the file could not be read; they stay there until their log is persisted."""
         states = self.states()
         return tuple(entry.why for entry in self._written.unreadable if entry.name not in states)
 
     def persist(self, name: str, record_number: int, timestamp: datetime) -> None:
-        """Note the last event of the log `name` that was dealt with. From any thread; waits for no write.
+        """Record the last processed event of the log `name`. From any thread; never waits for a write.
 
-        `timestamp` without a zone is taken to be in UTC. An event with a lower record number and no later time than
-        the one held is stale and changes nothing, which is logged once. After a log was cleared its numbers begin again
-        at later times.
-        Fields that another writer added to the event before go with it.
+        A `timestamp` without a zone is taken to be in UTC. An event with a lower record number and no later time than
+        the recorded one is stale: it is ignored, and the first one is logged. (After a log was cleared, its numbers
+        begin again at later times.) Fields that another writer added to the recorded event are removed with it.
 
         Raises:
-            IllegalArgumentError: A name that is no text, a number outside 0 to 2**64 - 1, or more event logs than
-                a file may hold.
+            IllegalArgumentError: The name is not text, the number is outside 0 to 2**64 - 1, or the file has no space
+                for another event log.
             FencedError: Somebody else has written the file; nothing of this journal is written any more.
-            InvalidStateError: After `shutdown()`, or in a process forked from that of the journal.
+            InvalidStateError: `shutdown()` was called, or this process was forked from that of the journal.
         """
         self._check_process()
         if not isinstance(timestamp, datetime):
@@ -113,13 +121,13 @@ class Journal(NotPicklable):
         if self._file.fenced is not None:
             raise FencedError(self._file.fenced)
         if state.name not in self._states:
-            self._make_room(state)
+            self._reserve_space(state)
         self._updates.put(state.name, state)
 
     def states(self) -> dict[str, EventLogState]:
-        """Return the last event of each log, by its name: as read at the start, and as persisted since."""
+        """Return the last event of each log by its name: as read at the start, or persisted since."""
         self._check_process()
-        waiting = self._updates.waiting()  # first: what leaves it is in the states by then
+        waiting = self._updates.waiting()  # Read first: what leaves it afterwards is in this copy.
         states = dict(self._states)
         for name, state in waiting:
             if name not in states or not _is_stale(state, states[name]):
@@ -127,14 +135,14 @@ class Journal(NotPicklable):
         return states
 
     def flush(self) -> None:
-        """Block until everything persisted before is in the file. Raises what writing it raised."""
+        """Block until everything persisted before is in the file. Raise what writing it raised."""
         self._check_process()
         runtime.run_sync(self._updates.flush())
 
     def shutdown(self) -> None:
-        """Write everything persisted, and take no more. Blocks. A second call has no effect after a first that worked.
+        """Write everything persisted, and take no more events. Blocks. After a success, another call does nothing.
 
-        Raises what writing raised; then nothing is lost yet, and it may be called again.
+        Raise what writing raised. Nothing is lost then, and it may be called again.
         """
         runtime.run_sync(self._close())
 
@@ -144,15 +152,25 @@ class Journal(NotPicklable):
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
-    def _make_room(self, state: EventLogState) -> None:
-        mine = state.name, largest(state)
-        self._room.append(mine)  # before it is looked at: of two at once none is overlooked
-        if self._size + sum(dict(self._room.copy()).values()) > LIMIT:
-            self._room.remove(mine)  # one of its kind: what another thread took for the same log stays taken
-            raise IllegalArgumentError(f"{self._file.url}: another event log might not fit into its {LIMIT} bytes")
+    def _reserve_space(self, state: EventLogState) -> None:
+        """Reserve space in the file for a new log; raise `IllegalArgumentError` if there may be too little.
+
+        It takes no lock, since a signal handler may interrupt it. A thread adds its own entry before it adds up all of
+        them, so of two that do so at once, at least one sees both. One log may be there twice, and counts once.
+        """
+        mine = state.name, max_entry_bytes(state)
+        self._reserved.append(mine)
+        if self._size + sum(dict(self._reserved.copy()).values()) > MAX_FILE_BYTES:
+            self._reserved.remove(mine)  # This removes one of equal entries. Another thread's stays.
+            raise IllegalArgumentError(
+                f"{self._file.url}: another event log might not fit into its {MAX_FILE_BYTES} bytes"
+            )
 
     def _accept(self, name: str, state: EventLogState) -> bool:
-        """Return whether this is news. On the loop, which decides of what several threads persisted in one order."""
+        """Return whether the event is not stale, and hold it then.
+
+        It runs on the event loop, so that events of several threads are compared one after the other.
+        """
         held = self._states.get(name)
         if held is not None and _is_stale(state, held):
             if state.record_number != held.record_number and name not in self._warned:
@@ -187,12 +205,14 @@ class Journal(NotPicklable):
 
 
 def _is_stale(state: EventLogState, held: EventLogState) -> bool:
+    """Return whether `state` is the event that is held, or an earlier one."""
     if (state.record_number, state.timestamp) == (held.record_number, held.timestamp):
-        return True  # and what else is known of the event stays
+        return True  # The held state may have more fields of the same event, which stay.
     return state.record_number < held.record_number and state.timestamp <= held.timestamp
 
 
 def _clamp(max_updates: int, interval: float | timedelta) -> tuple[int, float]:
+    """Return both, raised to at least 1; the interval in seconds."""
     if isinstance(max_updates, bool) or not isinstance(max_updates, int):
         raise IllegalArgumentError(f"max_updates={max_updates!r:.40}: expected an integer")
     seconds = interval.total_seconds() if isinstance(interval, timedelta) else interval

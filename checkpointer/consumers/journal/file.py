@@ -1,11 +1,12 @@
 """The file of a journal and the version before it, `<file>.previous`; both are replaced by compare-and-swap only.
 
-* the version that is about to be replaced becomes the previous one first, then the file is replaced: wherever that is
-  cut off, the file is whole and says what was acknowledged last, or what was being written;
-* a file that cannot be read never becomes the previous one, and its bytes are put aside before it is replaced;
-* every content is unique, so no version comes back, and a swap tells whether somebody else wrote since this journal
-  read;
-* a swap whose answer was lost is decided by reading back.
+* A write first copies the present version to `.previous`, then replaces the file. Wherever that is interrupted, the
+  file is whole, and has what was acknowledged last or what was being written.
+* A file that cannot be read is never copied to `.previous`, and its bytes are saved under another name before it is
+  replaced.
+* Every content is unique, so a swap fails if anybody else wrote since this journal read the file, even if they wrote
+  the same states.
+* The outcome of a swap without an answer is found out by reading the file.
 """
 
 import logging
@@ -27,12 +28,20 @@ from pyspark_checkpointer.storage.conditional_write_check import probe
 
 logger = logging.getLogger("pyspark_checkpointer")
 
-ROUNDS = 20
-"""How often the file is read again because others wrote it meanwhile."""
+MAX_ATTEMPTS = 20
+"""Times that the file is read again because somebody else wrote it meanwhile."""
 
 
 class JournalFile:
-    """A file that this journal alone replaces, from what it read on. Used on the library's loop only."""
+    """A file that only this journal replaces after it has read it. Used on the library's event loop only.
+
+    `recovered_from` is the URL of the previous version, if that was used; `fenced` is why nothing is written any more.
+    """
+
+    # _version       the version of the file that was read or written last; None if there is no file
+    # _intact_data   the bytes of that version, unless it is missing or damaged
+    # _previous      the object `.previous`, as it was read or written last
+    # _unanswered    digests of writes that got no answer, and may have replaced `_version`
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
@@ -42,25 +51,27 @@ class JournalFile:
         self.recovered_from: str | None = None
         self.fenced: str | None = None
         self._version: str | None = None
-        self._whole: bytes | None = None  # what the file holds, unless that is nothing or damaged
+        self._intact_data: bytes | None = None
         self._previous: Blob | None = None
-        self._sent: set[str] = set()  # digests of what may have replaced `_version` without an answer
+        self._unanswered: set[str] = set()
 
     async def open(self) -> Content:
-        """What the file holds, read and written again. From now on another journal's writes show as conflicts."""
-        for _ in range(ROUNDS):
+        """Read the file, and write it again, so that the writes of an older journal fail from now on."""
+        for _ in range(MAX_ATTEMPTS):
             content = await self._read()
-            with suppress(FencedError):  # somebody else opened it just now, or wrote for the last time
+            # Somebody else may open the file at this moment, or write for the last time: read it again.
+            with suppress(FencedError):
                 await self.write(content)
                 self._warn(content)
                 return content
-        raise ConflictError(f"{self.url}: others wrote it {ROUNDS} times in a row while it was opened; stop them")
+        raise ConflictError(f"{self.url}: others wrote it {MAX_ATTEMPTS} times in a row while it was opened; stop them")
 
     async def _read(self) -> Content:
+        """Return the content of the file, or of the previous version if the file is missing or damaged."""
         current, self._previous = await self._get(self._name), await self._get(self._previous_name)
-        self.recovered_from = self.fenced = self._whole = None
+        self.recovered_from = self.fenced = self._intact_data = None
         self._version = None if current is None else current.version
-        self._sent.clear()
+        self._unanswered.clear()
         if current is None and self._previous is None:
             await probe(self._store)
             return Content({}, {})
@@ -69,10 +80,10 @@ class JournalFile:
         except CorruptionError as damage:
             return await self._recover(current, damage)
         if content.unreadable and not content.states and await self._previous_has_states():
-            # The file is whole, and the version before says more. Where that says nothing either, this is all there is.
+            # The file is whole and has no readable entry. The previous version is used only if it has one.
             url, why = self.url, content.unreadable[0].why
             return await self._recover(current, MalformedError(f"{url}: no entry can be read: {why}"))
-        self._whole = None if current is None else current.data
+        self._intact_data = None if current is None else current.data
         return content
 
     async def _previous_has_states(self) -> bool:
@@ -81,6 +92,7 @@ class JournalFile:
         return False
 
     async def _recover(self, current: Blob | None, damage: CorruptionError) -> Content:
+        """Return the content of the previous version, and save the damaged file under another name."""
         try:
             content = await self._decode(self._previous_name, self._previous)
         except CorruptionError as error:
@@ -91,7 +103,7 @@ class JournalFile:
         kept = ""
         if current is not None and current.data:
             aside = f"{self._name}.damaged-{sha256(current.data)[:16]}"
-            with suppress(ObjectExistsError):  # from an opening that was cut off
+            with suppress(ObjectExistsError):  # An earlier opening was interrupted after it had saved the file.
                 await self._store.put(aside, current.data)
             kept = f"; what was there is kept in {aside}"
         self.recovered_from = f"{self.url}.previous"
@@ -114,31 +126,33 @@ class JournalFile:
             )
 
     async def write(self, content: Content) -> None:
-        """Replace the file, durably. Raises `FencedError` if it is not what this journal left there."""
+        """Replace the file, durably. Raise `FencedError` if anybody else has written or removed it."""
         if self.fenced is not None:
             raise FencedError(self.fenced)
         data = await runtime.on_cpu(encode, content, self._host.now(), self._host.token(16))
         await self._keep_previous()
         while True:
-            self._sent.add(sha256(data))
+            self._unanswered.add(sha256(data))
             found = self._check_mine(await self._swap(self._name, data, self._version))
-            self._version, self._whole = found.version, found.data
+            self._version, self._intact_data = found.version, found.data
             if found.data == data:
-                self._sent.clear()
+                self._unanswered.clear()
                 return
 
     async def _keep_previous(self) -> None:
-        for _ in range(ROUNDS):
-            if self._whole is None or (self._previous is not None and self._previous.data == self._whole):
+        """Copy the present version of the file to `.previous`, unless it is damaged or there already."""
+        for _ in range(MAX_ATTEMPTS):
+            if self._intact_data is None or (self._previous is not None and self._previous.data == self._intact_data):
                 return
             expected = None if self._previous is None else self._previous.version
-            self._previous = await self._swap(self._previous_name, self._whole, expected)
-            if self._previous is None or self._previous.data != self._whole:
+            self._previous = await self._swap(self._previous_name, self._intact_data, expected)
+            if self._previous is None or self._previous.data != self._intact_data:
                 self._check_mine(await self._get(self._name))
         raise ConflictError(f"{self.url}.previous: others change it all the time; stop them")
 
     def _check_mine(self, current: Blob | None) -> Blob:
-        if current is not None and (current.version == self._version or sha256(current.data) in self._sent):
+        """Return the file as it was found; raise `FencedError`, now and for good, if this journal did not write it."""
+        if current is not None and (current.version == self._version or sha256(current.data) in self._unanswered):
             return current
         self.fenced = (
             f"{self.url}: was {'removed' if current is None else 'written'} by somebody else since this journal read "
@@ -147,13 +161,14 @@ class JournalFile:
         raise FencedError(self.fenced)
 
     async def _swap(self, path: str, data: bytes, expected: str | None) -> Blob | None:
-        """What is at `path` once a swap was decided: `data`, durably, or what somebody else left there."""
+        """Return the object at `path` after a swap: `data`, durably, or what somebody else wrote."""
         try:
             return await decide(self._store, path, data, expected, SWAP_LIMIT)
         except UndecidedError as undecided:
             if undecided.__cause__ is None:
                 raise
-            raise undecided.__cause__ from None  # nothing is given up: the next flush decides it
+            # Nothing is lost: the values are kept, and the next flush finds out what became of this swap.
+            raise undecided.__cause__ from None
 
     async def _get(self, path: str) -> Blob | None:
         return await find(self._store, path, SWAP_LIMIT)
@@ -166,10 +181,11 @@ class JournalFile:
 
     @property
     def size(self) -> int:
-        """Bytes of the file as written last."""
-        return len(self._whole or b"")
+        """Bytes of the file as it was read or written last; 0 if it is damaged."""
+        return len(self._intact_data or b"")
 
     async def close(self) -> None:
+        """Release connections."""
         await self._store.close()
 
 

@@ -1,7 +1,7 @@
-"""The YAML of a journal: Winlogbeat's, under a comment with the digest of the rest, which other readers pass over.
+"""The YAML of a journal: Winlogbeat's format, below a comment with the digest of the rest.
 
-A file with that digest is checked against it, so one that was torn and still parses is found. One without, as
-Winlogbeat writes it, is only parsed. Fields that are not known are kept.
+A file with that digest is checked against it, so that a torn file that still parses is found. A file without it, as
+Winlogbeat writes it, is only parsed. Unknown fields are kept.
 """
 
 import re
@@ -18,16 +18,16 @@ from pyspark_checkpointer.manifests.errors import BAD_INPUT
 from pyspark_checkpointer.manifests.json_fields import format_time
 from pyspark_checkpointer.manifests.shown import show
 
-LIMIT = 1 << 20
-"""Largest file, in bytes, that is read or written."""
+MAX_FILE_BYTES = 1 << 20
+"""Size of the largest file that is read or written."""
 
-LONGEST_NUMBER = 200
-"""Characters of an integer, in any of the notations of YAML."""
+MAX_INTEGER_CHARACTERS = 200
+"""Characters of the longest integer that is read, in any notation of YAML."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventLogState:
-    """The last event of a log that was dealt with. `timestamp` is in UTC, with microseconds."""
+    """The last event of a log that was processed. `timestamp` is in UTC, with microseconds."""
 
     name: str
     record_number: int
@@ -38,7 +38,11 @@ class EventLogState:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a file says: the states by name, what else another writer put at its top, and entries that say no state."""
+    """The content of a file.
+
+    `states` are by the name of the log; `other` are unknown fields at the top of the file; `unreadable` are entries
+    that are no states.
+    """
 
     states: Mapping[str, EventLogState]
     other: Mapping[str, Any]
@@ -47,15 +51,15 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An entry of the file that says no state, and why. Its fields are written again as they were read."""
+    """An entry of the file that is no state. Its fields are written again as they were read."""
 
     fields: Mapping[str, Any]
     why: str = field(compare=False)
-    """It names the place in the file, which is another once the file was written again."""
+    """The reason, with the place in the file; the next write of the file may move the entry."""
 
     @property
     def name(self) -> str:
-        """The name of its event log; empty where that is what cannot be read."""
+        """The name of its event log; empty if that is the field that cannot be read."""
         name = self.fields["name"]
         return name if isinstance(name, str) else ""
 
@@ -74,15 +78,18 @@ _FIELDS = ("name", "record_number", "timestamp")
 
 
 class _Dumper(yaml.SafeDumper):
-    """Times in RFC 3339; text with control characters in the one style that PyYAML reads back unchanged."""
+    """Writes times in RFC 3339, and text with control characters in the one style that PyYAML reads back unchanged."""
 
     def ignore_aliases(self, data: Any) -> bool:
+        """Return True: equal values are written twice, since the loader refuses aliases."""
         return True
 
     def represent_text(self, text: str) -> yaml.Node:
+        """Return a plain scalar, or a double-quoted one for text with control characters."""
         return self.represent_scalar(_TEXT, text, None if text.isprintable() else '"')
 
     def represent_time(self, at: datetime) -> yaml.Node:
+        """Return a time in RFC 3339."""
         return self.represent_scalar("tag:yaml.org,2002:timestamp", format_time(at))
 
 
@@ -91,30 +98,36 @@ _Dumper.add_representer(datetime, _Dumper.represent_time)
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data without aliases, which could grow without bound, and without keys that stand twice.
+    """Reads plain data that can be written again unchanged.
 
-    Nothing that could not be written again: no numbers longer than Python writes, no pairs, which come back as lists,
-    and no sets, whose order is another in each process. A time that Python does not have (Go writes years 0 and above
-    9999), and a plain `=` or `<<`, which mean something in old YAML only, are the text that stands there.
+    It refuses aliases, with which a small file could expand without bound, duplicate keys, and integers longer than
+    Python writes. It refuses pairs, which would come back as lists, and sets, whose order differs in each process. A
+    time that Python cannot represent (Go writes years 0 and above 9999) is read as text. So are a plain `=` and `<<`,
+    which have a meaning in old YAML only.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Return the next node; raise if it is an alias."""
         if self.check_event(yaml.AliasEvent):
             raise ValueError("an alias")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a dictionary; raise if a key stands twice."""
         mapping = super().construct_mapping(node, deep)
         if len(mapping) != len(node.value):
             raise ValueError("a field stands twice")
         return mapping
 
     def construct_number(self, node: yaml.ScalarNode) -> int:
-        if len(node.value) > LONGEST_NUMBER:  # some notations take time that grows with its square
+        """Return an integer; raise if it is too long."""
+        # Some notations take time that grows with the square of the length.
+        if len(node.value) > MAX_INTEGER_CHARACTERS:
             raise ValueError(f"a number of {len(node.value)} characters")
         return int(super().construct_yaml_int(node))
 
     def construct_time(self, node: yaml.ScalarNode) -> date | str:
+        """Return a time, in UTC, or a date; text if Python cannot represent it."""
         try:
             at: date = super().construct_yaml_timestamp(node)
             return _in_utc(at) if isinstance(at, datetime) else at
@@ -122,15 +135,17 @@ class _Loader(yaml.SafeLoader):
             return str(node.value)
 
     def construct_mark(self, node: yaml.ScalarNode) -> str:
+        """Return a plain `=` or `<<` as text."""
         return str(node.value)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Leave the keys `=` and `<<` as text. There is nothing to merge: aliases are refused."""
+        """Treat the keys `=` and `<<` as text. There is nothing to merge: aliases are refused."""
         for key, _ in node.value:
             if key.tag in _MARKS:
                 key.tag = _TEXT
 
     def refuse(self, node: yaml.Node) -> NoReturn:
+        """Raise for a value that could not be written again unchanged."""
         raise ValueError(f"a value with the tag {node.tag}")
 
 
@@ -142,46 +157,46 @@ for _kind in ("omap", "pairs", "set"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.refuse)
 
 
-def largest(state: EventLogState) -> int:
-    """More bytes than a state will ever take in a file, whatever its numbers, unless other fields are kept with it."""
+def max_entry_bytes(state: EventLogState) -> int:
+    """Return an upper bound of the bytes of a log's entry, whatever its numbers, without other fields."""
     return 200 + 10 * len(state.name)
 
 
 def encode(content: Content, now: datetime, nonce: str) -> bytes:
-    """Return the file. `nonce` makes it unlike every other; it is never used twice."""
+    """Return the bytes of a file. A fresh `nonce` makes them different from every other version."""
     logs = [
         {"name": state.name, "record_number": state.record_number, "timestamp": state.timestamp, **state.other}
         for _, state in sorted(content.states.items())
     ]
     logs += [dict(entry.fields) for entry in content.unreadable if entry.name not in content.states]
     document = {"update_time": now, "event_logs": logs, **content.other}
-    text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=LIMIT)
+    text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=MAX_FILE_BYTES)
     body = f"# write {nonce}\n{text}".encode()
     data = _SEAL % sha256(body).encode() + body
-    if len(data) > LIMIT:
-        raise InvalidStateError(f"{len(data)} bytes of event logs: at most {LIMIT} are written")
+    if len(data) > MAX_FILE_BYTES:
+        raise InvalidStateError(f"{len(data)} bytes of event logs: at most {MAX_FILE_BYTES} are written")
     return data
 
 
 _BAD_YAML: tuple[type[Exception], ...] = (*BAD_INPUT, yaml.YAMLError)
-"""What bad bytes make PyYAML raise: it lets errors of its constructors through."""
+"""Errors that PyYAML raises for bad bytes. It lets errors of its constructors through."""
 
 
 def decode(name: str, data: bytes) -> Content:
-    """Parse a file. One with a digest is checked against it, others (Winlogbeat's own) are only parsed.
+    """Parse a file, and check it against its digest if it has one; Winlogbeat's own files have none.
 
-    An entry that has all fields, and a value that no state can have, costs no other entry: `Content.unreadable` has
-    it, also where it is the only one. Where that may be a sign of a file that was cut off, the file is malformed: one
-    is whole whose digest fits, or that ends with a newline.
+    An entry that has all fields, and a value that no state can have, does not cost the other entries: it goes to
+    `Content.unreadable`. But if the file may have been cut off there, it is malformed. It is whole if its digest
+    matches, or if it ends with a newline.
     """
     if seal := _SEALED.match(data):
         check_digest(f"{name} below its first line", sha256(data[seal.end() :]), seal["digest"].decode())
     try:
-        if len(data) > LIMIT:
-            raise ValueError(f"{len(data)} bytes, at most {LIMIT} are read")
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError(f"{len(data)} bytes, at most {MAX_FILE_BYTES} are read")
         content = _parse(data)
         if content.unreadable and not (seal or data.endswith(b"\n")):
-            raise ValueError(content.unreadable[0].why)  # it may be the end that was cut off
+            raise ValueError(content.unreadable[0].why)
         return content
     except _BAD_YAML as error:
         why = " ".join(str(error).split())
@@ -193,10 +208,12 @@ def _parse(data: bytes) -> Content:
     if not isinstance(document, dict):
         raise ValueError("an empty file" if document is None else show(document))
     updated = document.pop("update_time", None)
-    if not isinstance(updated, str) or not _TIME.match(updated):  # a time that Python does not have is text
+    # A time that Python cannot represent was read as text, and is accepted here.
+    if not isinstance(updated, str) or not _TIME.match(updated):
         _time(updated)
     logs = document.pop("event_logs", None)
-    if not isinstance(logs, list):  # nothing at all would be a file cut off here
+    # A missing list is refused too: the file may have been cut off before it.
+    if not isinstance(logs, list):
         raise ValueError(f"event_logs: {show(logs)}")
     entries = [_parse_entry(number, log) for number, log in enumerate(logs, 1)]
     names = [entry.name for entry in entries if entry.name]
@@ -207,7 +224,7 @@ def _parse(data: bytes) -> Content:
 
 
 def _load(data: bytes) -> Any:
-    """Construct the document. The name of an event log is the text that stands there, such as `yes`, as in Go."""
+    """Return the document. Names of event logs are read as text, even one such as `yes`, as Go reads them."""
     loader = _Loader(data)
     try:
         root = loader.get_single_node()
@@ -229,6 +246,7 @@ def _name_as_text(log: yaml.Node) -> None:
 
 
 def _parse_entry(number: int, log: Any) -> EventLogState | Unreadable:
+    """Return an entry of `event_logs`; raise if a field is missing, which may be a sign of a torn file."""
     if not isinstance(log, dict):
         raise ValueError(f"entry {number} of event_logs: {show(log)}")
     if missing := [key for key in _FIELDS if key not in log]:
@@ -241,7 +259,7 @@ def _parse_entry(number: int, log: Any) -> EventLogState | Unreadable:
 
 
 def check_state(name: object, record_number: object, timestamp: object, other: Mapping[str, Any]) -> EventLogState:
-    """Return the state with these fields, or `IllegalArgumentError` naming the one that is none."""
+    """Return the state with these fields; raise `IllegalArgumentError`, naming the bad field, if there is none."""
     if not isinstance(name, str) or not name or any("\ud800" <= character <= "\udfff" for character in name):
         raise IllegalArgumentError(f"name: expected text, found {show(name)}")
     if isinstance(record_number, bool) or not isinstance(record_number, int) or not 0 <= record_number < 2**64:
@@ -250,12 +268,12 @@ def check_state(name: object, record_number: object, timestamp: object, other: M
 
 
 def _in_utc(at: datetime) -> datetime:
-    """As it is written, and so read again. `OverflowError` where there is no such time in UTC."""
+    """Return a time as it will be read again: in UTC, with microseconds. `OverflowError` if UTC has no such time."""
     return datetime.fromisoformat(format_time(at))
 
 
 def _time(value: object) -> datetime:
-    """Return a time in UTC, where one without a zone is taken to be. What is finer than microseconds is cut off."""
+    """Return a time in UTC, to the microsecond. A time without a zone is taken to be in UTC."""
     try:
         if isinstance(value, str):
             value = datetime.fromisoformat(value)
@@ -266,4 +284,13 @@ def _time(value: object) -> datetime:
     raise IllegalArgumentError(f"timestamp: expected a time in years 1 to 9999, found {show(value)}")
 
 
-__all__ = ["LIMIT", "Content", "EventLogState", "Unreadable", "check_state", "decode", "encode", "largest"]
+__all__ = [
+    "MAX_FILE_BYTES",
+    "Content",
+    "EventLogState",
+    "Unreadable",
+    "check_state",
+    "decode",
+    "encode",
+    "max_entry_bytes",
+]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber, number_of
-from pyspark_checkpointer.consumers.kinesis.state import Recorded, checkpointed, coalesced, decode, encode, prepared
+from pyspark_checkpointer.consumers.kinesis.state import ShardState, checkpointed, coalesced, decode, encode, prepared
 from pyspark_checkpointer.consumers.lease import Lease, Value
-from pyspark_checkpointer.consumers.write_behind import Coalescer, each
+from pyspark_checkpointer.consumers.write_behind import WriteBehind, write_each
 from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
@@ -25,158 +25,164 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 T = TypeVar("T")
 
-Step = Callable[[Recorded], Recorded]
+Step = Callable[[ShardState], ShardState]
+"""Return the state after one checkpoint, or raise if it is not allowed. It may be called again on a newer state."""
 
 
 class RecordCheckpointer(NotPicklable):
-    """Records how far one shard is, for as long as its lease is held. Any thread may call it.
+    """Records the position in one shard, as long as its lease is held. Any thread may call it.
 
-    A checkpoint is taken from the last one up to the largest record delivered; it is durable on return, unless
-    updates are coalesced. Every later call raises `ShutdownError` once the lease was lost or released.
+    A checkpoint may be any number from the last checkpoint up to the largest record that was delivered. It is durable
+    on return, unless checkpoints are delayed. Every call raises `ShutdownError` after the lease was lost or released.
 
     Raises, each saying whether to retry:
-        IllegalArgumentError: It is out of range, or no sequence number of a record.
-        ShutdownError: The shard belongs to another owner, or did meanwhile. Stop processing.
-        ThrottlingError, DependencyError: The store did not take it, or did not say so. Call again: the same
-            checkpoint twice is one.
-        InvalidStateError: What the store holds does not allow it.
+        IllegalArgumentError: The number is out of range, or no sequence number of a record.
+        ShutdownError: The shard belongs to another owner, or did in between. Stop processing.
+        ThrottlingError, DependencyError: The store did not take the checkpoint, or did not answer. Call again: the same
+            checkpoint twice counts once.
+        InvalidStateError: The stored position does not allow it.
     """
+
+    # _recorded        the state in the store, with delayed checkpoints applied to it
+    # _is_current      whether that is sure; not after a write whose outcome is unknown
+    # _delivered       the largest number that was delivered, or the place to begin
+    # _last_record     the largest number when the shard ended; None before. A checkpoint there is one at SHARD_END.
 
     _instead = "checkpoint where its lease is held, at the sequence numbers that the others return"
 
     def __init__(
-        self, lease: Lease, initial: ExtendedSequenceNumber, waiting: Coalescer["RecordCheckpointer", Recorded]
+        self, lease: Lease, initial: ExtendedSequenceNumber, write_behind: WriteBehind["RecordCheckpointer", ShardState]
     ) -> None:
-        self._lease, self._initial, self._waiting = lease, initial, waiting
-        self._recorded = self._decode(lease.found)
+        self._lease = lease
+        self._initial, self._write_behind = initial, write_behind
+        self._recorded = self._decode(lease.value_when_taken)
+        self._is_current = True
         self._delivered = initial
-        self._last: ExtendedSequenceNumber | None = None  # what was seen when the shard ended
-        self._known = True
-        self._turn = asyncio.Lock()
+        self._last_record: ExtendedSequenceNumber | None = None
+        self._step_lock = asyncio.Lock()
         lease.flush = self._flush
 
     def __repr__(self) -> str:
         return f"<RecordCheckpointer of {self._lease!r}: {self.position}>"
 
-    # ---- what it knows -------------------------------------------------------------------------------------------
+    # ---- state ---------------------------------------------------------------------------------------------------
 
     @property
     def shard_id(self) -> str:
+        """The shard that is checkpointed."""
         return self._lease.partition
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is known to be lost or released."""
+        """Return whether the lease is known to be lost or released."""
         return self._lease.lost
 
     @property
     def position(self) -> ExtendedSequenceNumber:
-        """The last checkpoint, or the place to begin where there is none."""
+        """The last checkpoint, or the place to begin if there is none."""
         return self._recorded.checkpoint
 
     @property
     def seen(self) -> ExtendedSequenceNumber:
-        """The largest sequence number delivered: records after it are next. SHARD_END once the shard has ended."""
-        return self._largest_record if self._last is None else SHARD_END
+        """The largest sequence number delivered: records after it are next. SHARD_END after the shard has ended."""
+        return self._largest_record if self._last_record is None else SHARD_END
 
     @property
     def pending(self) -> "PreparedCheckpointer | None":
-        """What is prepared and not checkpointed, by an earlier owner of the shard too."""
+        """The checkpoint that was prepared and not made, perhaps by an earlier owner of the shard; or None."""
         pending = self._recorded.pending
         return None if pending is None else PreparedCheckpointer(pending.number, self)
 
     @property
     def pending_state(self) -> bytes | None:
-        """What the application keeps with the pending checkpoint."""
+        """The state that the application keeps with the pending checkpoint."""
         return None if self._recorded.pending is None else self._recorded.pending.state
-
-    # ---- what it is told -----------------------------------------------------------------------------------------
-
-    def _deliver(self, records: Iterable[Any]) -> None:
-        """Let these records be checkpointed from now on: they are about to be handed to the record processor."""
-        if self._last is not None:
-            raise IllegalArgumentError(
-                f"shard {self.shard_id!r:.60}: records were delivered after its end was announced: deliver them before"
-            )
-        self._delivered = max([self.seen, *map(number_of, records)])
-
-    def _end(self) -> None:
-        """Everything in the shard was delivered: from now on, the last record stands for the end of the shard."""
-        if self._last is None:
-            self._last = self.seen  # one assignment: other threads compare meanwhile
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """At the last record delivered; once the shard has ended, at its end. Nothing delivered: nothing new."""
+        """Checkpoint at the last record delivered, or at the end of a shard that has ended.
+
+        If nothing was delivered, nothing changes.
+        """
         self._checkpoint(self.seen)
 
     def checkpoint_by_record(self, record: Any) -> None:
-        """At `record`: an object or mapping with a `sequence_number`, and a `sub_sequence_number` if aggregated."""
+        """Checkpoint at a record: an object or mapping with `sequence_number`, and perhaps `sub_sequence_number`."""
         self._checkpoint(self._of_record(record))
 
     def checkpoint_by_sequence_number(self, sequence_number: str) -> None:
+        """Checkpoint at a sequence number, in digits, or at `SHARD_END`."""
         self._checkpoint(self._number(sequence_number, 0))
 
     def checkpoint_by_sequence_number_ex(self, sequence_number: str, sub_sequence_number: int) -> None:
+        """Checkpoint at a record within an aggregated one."""
         self._checkpoint(self._number(sequence_number, sub_sequence_number))
 
     # ---- prepared checkpoints ------------------------------------------------------------------------------------
 
     def prepare_checkpoint(self, *, application_state: bytes | None = None) -> "PreparedCheckpointer":
-        """Record that a checkpoint at the last record delivered is intended, without moving the last one.
+        """Prepare a checkpoint at the last record delivered, without moving the last checkpoint.
 
-        If this owner goes before it checkpoints, the next one is handed what is pending, with `application_state`,
-        and can checkpoint it. It replaces what was prepared before; any checkpoint ends it. Always durable on return.
+        If this owner ends before it checkpoints, the next one finds the pending checkpoint, with `application_state`,
+        and can make it. Another prepared checkpoint replaces it, and any checkpoint ends it. Always durable on return.
         """
         return self._prepare(self.seen, application_state)
 
     def prepare_checkpoint_by_record(
         self, record: Any, *, application_state: bytes | None = None
     ) -> "PreparedCheckpointer":
+        """Prepare a checkpoint at a record."""
         return self._prepare(self._of_record(record), application_state)
 
     def prepare_checkpoint_by_sequence_number(
         self, sequence_number: str, *, application_state: bytes | None = None
     ) -> "PreparedCheckpointer":
+        """Prepare a checkpoint at a sequence number, in digits, or at `SHARD_END`."""
         return self._prepare(self._number(sequence_number, 0), application_state)
 
     def prepare_checkpoint_by_sequence_number_ex(
         self, sequence_number: str, sub_sequence_number: int, *, application_state: bytes | None = None
     ) -> "PreparedCheckpointer":
+        """Prepare a checkpoint at a record within an aggregated one."""
         return self._prepare(self._number(sequence_number, sub_sequence_number), application_state)
 
     def flush(self) -> None:
-        """Make durable what was checkpointed."""
-        in_contract(self._flush())
+        """Write the delayed checkpoints of this shard."""
+        run_in_contract(self._flush())
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     def _checkpoint(self, number: ExtendedSequenceNumber) -> None:
-        new, seen = self._target(number), self._permitted(number)
+        new, seen = self._target(number), self._max_allowed(number)
         self._record(lambda recorded: checkpointed(recorded, new, seen), at_once=new == SHARD_END)
 
     def _redeem(self, number: ExtendedSequenceNumber) -> None:
-        new, seen = self._target(number), self._permitted(number)
+        new, seen = self._target(number), self._max_allowed(number)
         self._record(lambda recorded: checkpointed(recorded, new, seen), at_once=True)
 
     def _prepare(self, number: ExtendedSequenceNumber, state: bytes | None) -> "PreparedCheckpointer":
         if state is not None and not isinstance(state, bytes):
             raise IllegalArgumentError(f"application_state: expected bytes, got {type(state).__name__}")
-        new, seen = self._target(number), self._permitted(number)
+        new, seen = self._target(number), self._max_allowed(number)
         self._record(lambda recorded: prepared(recorded, new, seen, state), at_once=True)
         return PreparedCheckpointer(new, self)
 
     def _target(self, number: ExtendedSequenceNumber) -> ExtendedSequenceNumber:
-        return SHARD_END if number == self._last else number
+        """Return the number to record: the end of the shard, for its last record."""
+        return SHARD_END if number == self._last_record else number
 
-    def _permitted(self, number: ExtendedSequenceNumber) -> ExtendedSequenceNumber:
-        """Return the largest number that may be recorded. The end of a shard permits no number above its records."""
+    def _max_allowed(self, number: ExtendedSequenceNumber) -> ExtendedSequenceNumber:
+        """Return the largest number that may be recorded when `number` is asked for.
+
+        The end of a shard may be recorded after it was announced, and still no number above the last record.
+        """
         return self.seen if self._target(number) == SHARD_END else self._largest_record
 
     @property
     def _largest_record(self) -> ExtendedSequenceNumber:
-        return max(self._delivered, self._recorded.checkpoint)  # what an earlier owner prepared may be checkpointed
+        # A pending checkpoint of an earlier owner, once it is made, is above everything delivered here.
+        return max(self._delivered, self._recorded.checkpoint)
 
     def _of_record(self, record: Any) -> ExtendedSequenceNumber:
         self._lease.check()
@@ -190,23 +196,25 @@ class RecordCheckpointer(NotPicklable):
         return number
 
     def _record(self, step: Step, *, at_once: bool) -> None:
-        in_contract(self._take_step(step, at_once))
+        run_in_contract(self._take_step(step, at_once))
 
     async def _take_step(self, step: Step, at_once: bool) -> None:
         self._lease.check()
-        async with self._turn:
-            self._waiting.check_open()
-            if at_once or not self._known or not self._waiting.coalesces:
+        async with self._step_lock:
+            self._write_behind.check_open()
+            # A delayed checkpoint is checked against the recorded state, so that has to be sure.
+            if at_once or not self._is_current or not self._write_behind.coalesces:
                 await self._write_step(step)
             elif (after := step(self._recorded)) != self._recorded:
-                self._waiting.put(self, after)
+                self._write_behind.put(self, after)
                 self._recorded = after
 
     async def _write_step(self, step: Step) -> None:
+        # Delayed checkpoints come first. Until the answer is there, nobody knows what the store holds.
         await self._flush_own()
-        self._known = False
+        self._is_current = False
         self._recorded = self._decode(await self._lease.write(self._change(step)))
-        self._known = True
+        self._is_current = True
 
     def _change(self, step: Step) -> Callable[[Value | None], Value | None]:
         def change(value: Value | None) -> Value | None:
@@ -216,7 +224,7 @@ class RecordCheckpointer(NotPicklable):
 
         return change
 
-    def _decode(self, value: Value | None) -> Recorded:
+    def _decode(self, value: Value | None) -> ShardState:
         return decode(self.shard_id, value, self._initial)
 
     async def _flush(self) -> None:
@@ -224,17 +232,17 @@ class RecordCheckpointer(NotPicklable):
         self._lease.check()
 
     async def _flush_own(self) -> None:
-        await self._waiting.flush(lambda one: one is self)
+        await self._write_behind.flush(lambda one: one is self)
 
-    async def _write_waiting(self, recorded: Recorded) -> None:
-        """Write what was coalesced. Without a lease it is given up, as every later call says."""
+    async def _write_delayed(self, recorded: ShardState) -> None:
+        """Write delayed checkpoints. Without a lease they are given up silently: every later call raises why."""
         with contextlib.suppress(ShutdownError):
             await self._lease.write(self._change(lambda before: coalesced(before, recorded)))
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedCheckpointer(NotPicklable):
-    """A checkpoint that was prepared, for whoever has the shard now."""
+    """A checkpoint that was prepared, for the present owner of the shard."""
 
     _instead = "redeem it there; the next owner of the shard finds it as `checkpointer.pending`"
 
@@ -242,20 +250,49 @@ class PreparedCheckpointer(NotPicklable):
     _checkpointer: RecordCheckpointer = field(repr=False)
 
     def checkpoint(self) -> None:
-        """Make it the checkpoint, as `checkpoint_by_sequence_number()` would; this ends whatever is pending.
+        """Make the prepared checkpoint, as `checkpoint_by_sequence_number()` would. This ends what is pending.
 
-        One that was prepared before others may be redeemed before them: they stay redeemable in this process. It is
-        refused once a checkpoint stands above it.
+        If several were prepared, they may be made in their order, in this process. One below the last checkpoint is
+        refused.
         """
         self._checkpointer._redeem(self.pending_checkpoint)
 
 
-write_all = each(RecordCheckpointer._write_waiting)
-"""Writes what was coalesced, of all shards at once."""
+# ---- for `ShardLeases`: these are no methods, since a processor is handed the contract and no more -------------------
 
 
-def in_contract(coro: Coroutine[Any, Any, T]) -> T:
-    """Run it, and raise nothing but the errors that the contract names."""
+def lease_of(checkpointer: RecordCheckpointer) -> Lease:
+    """Return the lease that a checkpointer writes under."""
+    return checkpointer._lease
+
+
+def is_written_by(checkpointer: RecordCheckpointer, write_behind: WriteBehind[RecordCheckpointer, ShardState]) -> bool:
+    """Return whether a checkpointer delays its checkpoints in `write_behind`, as all of one `ShardLeases` do."""
+    return checkpointer._write_behind is write_behind
+
+
+def deliver(checkpointer: RecordCheckpointer, records: Iterable[Any]) -> None:
+    """Allow checkpoints at these records, which are about to be processed."""
+    if checkpointer._last_record is not None:
+        raise IllegalArgumentError(
+            f"shard {checkpointer.shard_id!r:.60}: records were delivered after its end was announced: "
+            "deliver them before"
+        )
+    checkpointer._delivered = max([checkpointer.seen, *map(number_of, records)])
+
+
+def end(checkpointer: RecordCheckpointer) -> None:
+    """Note that everything was delivered: from now on, the last record stands for the end of the shard."""
+    if checkpointer._last_record is None:
+        checkpointer._last_record = checkpointer.seen  # One assignment, since other threads may checkpoint meanwhile.
+
+
+write_all = write_each(RecordCheckpointer._write_delayed)
+"""Writes the delayed checkpoints of all shards, concurrently."""
+
+
+def run_in_contract(coro: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine, and raise only errors that `RecordCheckpointer` documents."""
     try:
         return run_sync(coro)
     except (RetryableError, ShutdownError, InvalidStateError, IllegalArgumentError):

@@ -1,8 +1,8 @@
-"""What a record processor is, and what it is told. Names and order are the Kinesis Client Library's.
+"""The interface of a record processor. Names and order of the calls are the Kinesis Client Library's.
 
-initialize ─> process_records* ─> shard_ended                  everything was read: checkpoint the end
+initialize ─> process_records* ─> shard_ended                        all was read: checkpoint the end
                                ─> shutdown_requested ─> lease_lost   checkpoint what is done
-                               ─> lease_lost                   somebody else has the shard: checkpoint nothing
+                               ─> lease_lost                         another worker has it: checkpoint nothing
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from pyspark_checkpointer.consumers.kinesis.sequence import ExtendedSequenceNumb
 
 @dataclass(frozen=True, slots=True)
 class InitializationInput:
-    """Where a processor begins: after this number, unless it commits what an earlier owner left pending.
+    """The place where a processor begins: after this number, unless it commits what an earlier owner left pending.
 
     def initialize(self, start):
         if start.pending_checkpoint_sequence_number is not None and self.did(start.pending_checkpoint_state):
@@ -30,6 +30,7 @@ class InitializationInput:
 
     @classmethod
     def of(cls, checkpointer: RecordCheckpointer) -> Self:
+        """Return the message for a shard, as its checkpointer knows it."""
         pending = checkpointer.pending
         number = None if pending is None else pending.pending_checkpoint
         return cls(checkpointer.shard_id, checkpointer.position, number, checkpointer.pending_state, checkpointer)
@@ -37,22 +38,28 @@ class InitializationInput:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecordsInput:
+    """The next records of the shard, at least one."""
+
     records: Sequence[Any]
     checkpointer: RecordCheckpointer
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseLostInput:
-    pass
+    """The message that the shard belongs to another worker. There is no checkpointer: nothing may be recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEndedInput:
+    """The message that everything in the shard was delivered."""
+
     checkpointer: RecordCheckpointer
 
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequestedInput:
+    """The message that this worker is about to release the shard."""
+
     checkpointer: RecordCheckpointer
 
 
@@ -60,19 +67,19 @@ class RecordProcessor(Protocol):
     """Processes the records of one shard, while one worker has it. Called by one thread."""
 
     def initialize(self, initialize_input: InitializationInput, /) -> None:
-        """Before anything else."""
+        """Begin. This is the first call."""
 
     def process_records(self, process_records_input: ProcessRecordsInput, /) -> None:
-        """At least one record, in the order of the shard. What it raises ends the worker."""
+        """Process records, in the order of the shard. An error that is raised here ends the worker's run."""
 
     def lease_lost(self, lease_lost_input: LeaseLostInput, /) -> None:
-        """The last call where the shard is not this worker's any more, also after a call that raised.
+        """Stop: the shard is not this worker's any more. This is the last call, also after a call that raised.
 
-        That may be `initialize`, or even have been none: a lease can be lost at any moment.
+        A lease can be lost at any moment, so this may follow `initialize`, or be the only call.
         """
 
     def shard_ended(self, shard_ended_input: ShardEndedInput, /) -> None:
-        """The last call where everything was read. It has to checkpoint, by `checkpoint()` or the last record."""
+        """Checkpoint the end of the shard, by `checkpoint()` or at the last record. This is the last call."""
 
     def shutdown_requested(self, shutdown_requested_input: ShutdownRequestedInput, /) -> None:
-        """The shard is about to go to another worker, or this one stops. `lease_lost` follows."""
+        """Checkpoint what is done: the shard goes to another worker, or this one stops. `lease_lost` follows."""

@@ -1,28 +1,41 @@
-"""Where one is in a shard: after a record, at one of the places to begin, or at the end."""
+"""A place in a shard: at a record, at one of the places to begin, or at the end."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import total_ordering
 from typing import Any, Self
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 
 MAX_DIGITS = 129
-"""The longest sequence number that Kinesis gives."""
+"""Most decimal digits of a sequence number that Kinesis gives."""
 
-_RECORD, _END = 3, 4
-_RANKS = {"AT_TIMESTAMP": 0, "TRIM_HORIZON": 1, "LATEST": 2, "SHARD_END": _END}
+
+class _Kind(IntEnum):
+    """The kinds of sequence number, in their order."""
+
+    AT_TIMESTAMP = 0
+    TRIM_HORIZON = 1
+    LATEST = 2
+    RECORD = 3
+    SHARD_END = 4
+
+
+_NAMED = {kind.name: kind for kind in _Kind if kind is not _Kind.RECORD}
+"""The kinds that are written as a name. A record's number is written in digits."""
+
 _DIGITS = re.compile(rf"0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}}")
 
 
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class ExtendedSequenceNumber:
-    """A sequence number, in digits or by one of four names, and the number of a record within an aggregated one.
+    """A sequence number, in digits or one of four names, and the number of a record within an aggregated one.
 
-    AT_TIMESTAMP < TRIM_HORIZON < LATEST < any number, as integers < SHARD_END; then the sub-sequence number decides.
-    `IllegalArgumentError` for anything else, other ways to write the same number included.
+    AT_TIMESTAMP < TRIM_HORIZON < LATEST < any number < SHARD_END. Numbers compare as integers, and equal ones by their
+    sub-sequence numbers. `IllegalArgumentError` for anything else, other spellings of the same number included.
     """
 
     sequence_number: str
@@ -30,14 +43,14 @@ class ExtendedSequenceNumber:
 
     def __post_init__(self) -> None:
         number, sub = self.sequence_number, self.sub_sequence_number
-        if not isinstance(number, str) or (number not in _RANKS and not _DIGITS.fullmatch(number)):
+        if not isinstance(number, str) or (number not in _NAMED and not _DIGITS.fullmatch(number)):
             raise IllegalArgumentError(
                 f"sequence number {number!r:.60}: expected text of 1 to {MAX_DIGITS} decimal digits, or one of "
-                f"{', '.join(_RANKS)}"
+                f"{', '.join(_NAMED)}"
             )
         if isinstance(sub, bool) or not isinstance(sub, int) or not 0 <= sub < 2**63:
             raise IllegalArgumentError(f"sub-sequence number {sub!r:.60}: expected an integer from 0 to {2**63 - 1}")
-        if sub and number in _RANKS:
+        if sub and number in _NAMED:
             raise IllegalArgumentError(
                 f"sequence number {number} with sub-sequence number {sub}: expected 0, since {number} is no record: "
                 f"leave the sub-sequence number out"
@@ -54,7 +67,7 @@ class ExtendedSequenceNumber:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return what `str()` made of one."""
+        """Return the sequence number that `str()` wrote as this text."""
         number, colon, sub = text.partition(":") if isinstance(text, str) else (text, "", "")
         if colon and (sub == "0" or not _DIGITS.fullmatch(sub)):
             raise IllegalArgumentError(f"{text!r:.200}: expected a sequence number, or one with `:` and a sub-sequence")
@@ -62,18 +75,22 @@ class ExtendedSequenceNumber:
 
     @property
     def is_start(self) -> bool:
-        """Whether it is a place to begin, where no record was read yet."""
-        return self._key[0] < _RECORD
+        """Return whether it is a place to begin, before any record was read."""
+        return self._kind < _Kind.RECORD
 
     @property
     def is_record(self) -> bool:
-        """Whether a record may have it."""
-        return self._key[0] == _RECORD
+        """Return whether it is the number of a record."""
+        return self._kind == _Kind.RECORD
 
     @property
     def _key(self) -> tuple[int, int, int]:
-        rank = _RANKS.get(self.sequence_number, _RECORD)
-        return rank, int(self.sequence_number) if rank == _RECORD else 0, self.sub_sequence_number
+        kind = self._kind
+        return kind, int(self.sequence_number) if kind == _Kind.RECORD else 0, self.sub_sequence_number
+
+    @property
+    def _kind(self) -> _Kind:
+        return _NAMED.get(self.sequence_number, _Kind.RECORD)
 
 
 AT_TIMESTAMP = ExtendedSequenceNumber("AT_TIMESTAMP")
@@ -83,7 +100,7 @@ SHARD_END = ExtendedSequenceNumber("SHARD_END")
 
 
 def number_of(record: Any) -> ExtendedSequenceNumber:
-    """That of a record: an object with `sequence_number`, or a mapping with that key or boto3's `SequenceNumber`.
+    """Return the number of a record: an object or mapping with `sequence_number`, or with boto3's `SequenceNumber`.
 
     `sub_sequence_number` (`SubSequenceNumber`) may be missing or None.
     """

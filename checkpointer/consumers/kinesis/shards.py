@@ -1,18 +1,18 @@
-"""Leases on the shards of one application, each with the checkpointer of its shard."""
+"""The leases of one worker on the shards of an application, each with the checkpointer of its shard."""
 
 import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark_checkpointer.consumers.cas_object import Space
 from pyspark_checkpointer.consumers.group import Group
-from pyspark_checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer, write_all
+from pyspark_checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer, is_written_by, lease_of, write_all
 from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
-from pyspark_checkpointer.consumers.kinesis.state import Recorded
+from pyspark_checkpointer.consumers.kinesis.state import ShardState
 from pyspark_checkpointer.consumers.lease import Lease
 from pyspark_checkpointer.consumers.leases import Leases
-from pyspark_checkpointer.consumers.write_behind import Coalescer
+from pyspark_checkpointer.consumers.store_context import StoreContext
+from pyspark_checkpointer.consumers.write_behind import WriteBehind
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
 
@@ -21,11 +21,11 @@ logger = logging.getLogger("pyspark_checkpointer")
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What a round of balancing changed.
+    """The outcome of one round of balancing.
 
-    What was `asked` for by another worker: finish with it and release it, or it is taken one length of a lease later.
-    `failed` are shards that are this worker's now, and whose positions cannot be read or taken: the next round tries
-    again.
+    `asked` are shards that another worker asked for: finish with them and release them, or they are taken one length of
+    a lease later. `failed` are shards that this worker owns now, and whose positions cannot be read or written; the
+    next round tries again.
     """
 
     gained: tuple[RecordCheckpointer, ...]
@@ -35,11 +35,15 @@ class Balance:
 
 
 class Shards:
-    """The shards of one worker, on the library's loop."""
+    """The shards of one worker, on the library's event loop.
+
+    `checkpointers` are those of the leases that are held, by shard. `_renewed_at` is when all leases were renewed last,
+    in nanoseconds of the host's monotonic clock.
+    """
 
     def __init__(
         self,
-        space: Space,
+        context: StoreContext,
         application: str,
         worker: str,
         initial: ExtendedSequenceNumber,
@@ -47,17 +51,18 @@ class Shards:
         max_updates: int,
         interval: float,
     ) -> None:
-        self.host = space.host
-        self.store = space.store
-        self.leases = Leases(Group(space, object_paths.progress("kinesis", application)), worker, duration)
+        self.host = context.host
+        self.store = context.store
+        self.leases = Leases(Group(context, object_paths.progress("kinesis", application)), worker, duration)
         self.checkpointers: dict[str, RecordCheckpointer] = {}
         self._initial = initial
-        self._waiting: Coalescer[RecordCheckpointer, Recorded] = Coalescer(
-            write_all, max_updates=max_updates, interval=interval, name=space.store.url
+        self._write_behind: WriteBehind[RecordCheckpointer, ShardState] = WriteBehind(
+            write_all, max_updates=max_updates, interval=interval, name=context.store.url
         )
-        self._renewed = self.host.clock()
+        self._renewed_at = self.host.clock()
 
     async def take(self, shard: str, force: bool) -> RecordCheckpointer | None:
+        """Take a lease, and return the checkpointer that comes with it; None if the shard cannot be taken."""
         lease = await self.leases.take(shard, force=force)
         if lease is None:
             return None
@@ -65,33 +70,39 @@ class Shards:
         return checkpointer
 
     async def release(self, checkpointer: RecordCheckpointer) -> None:
-        lease = self._checked(checkpointer)._lease
+        """Give a shard back after its delayed checkpoints were written; it is finished if its end was checkpointed."""
+        lease = lease_of(self._checked(checkpointer))
         try:
             await self.leases.release(lease, finished=not lease.lost and checkpointer.position == SHARD_END)
         finally:
-            if lease.lost:  # given back or not: whoever has the shard next begins at what is recorded
+            # The lease ends even if giving it back failed. It is still held only if a delayed checkpoint failed.
+            if lease.lost:
                 self._drop(checkpointer)
 
     async def let_go(self, checkpointer: RecordCheckpointer) -> None:
-        self.leases.let_go(self._checked(checkpointer)._lease)
+        """Drop a shard without a request; its lease expires."""
+        self.leases.let_go(lease_of(self._checked(checkpointer)))
         self._drop(checkpointer)
 
     async def forget(self, shard: str) -> None:
+        """Remove the row of a shard, and end this worker's lease on it."""
         await self.leases.forget(shard)
         self.checkpointers.pop(shard, None)
 
     async def renew(self) -> tuple[RecordCheckpointer, ...]:
+        """Renew all leases, and return the checkpointers of those that are lost."""
         began = self.host.clock()
         await self.leases.renew()
-        self._renewed = began
+        self._renewed_at = began
         return self._drop_lost()
 
     async def balance(self) -> Balance:
+        """Run one round of balancing, and return what changed."""
         began = self.host.clock()
-        change = await self.leases.balance()
-        self._renewed = began
+        changes = await self.leases.balance()
+        self._renewed_at = began
         lost = self._drop_lost()
-        gained, failed = [], dict(change.failed)
+        gained, failed = [], dict(changes.failed)
         for shard, lease in self.leases.held.items():
             if shard not in self.checkpointers:
                 try:
@@ -99,35 +110,41 @@ class Shards:
                 except CheckpointError as error:
                     failed[shard] = error
         self.checkpointers.update((one.shard_id, one) for one in gained)
-        asked = {lease.partition for lease in change.asked}
+        asked = {lease.partition for lease in changes.asked}
         mine = tuple(one for name, one in self.checkpointers.items() if name in asked)
         return Balance(tuple(gained), lost, mine, failed)
 
     async def keep_renewing(self) -> None:
-        """Renew what is held whenever it is late: after a third of a lease and half of a sixth, looking each sixth."""
+        """Renew all leases whenever the caller is late with it, until this task is cancelled.
+
+        Callers renew after a third of a lease, which is two sixths. This looks once in each sixth, and renews if the
+        last renewal is 2.5 sixths ago: later than a caller that is in time, and early enough to try again.
+        """
         sixth = self.leases.duration / 6
         while True:
             await asyncio.sleep(sixth)
             began = self.host.clock()
-            if not self.leases.held or (began - self._renewed) / 1e9 < 2.5 * sixth:
+            if not self.leases.held or (began - self._renewed_at) / 1e9 < 2.5 * sixth:
                 continue
             try:
                 await self.leases.renew()
-                self._renewed = began
-            except Exception as error:  # whatever it was: nobody would hear of a task that has ended
+                self._renewed_at = began
+            except Exception as error:  # Any error is logged: nobody would notice that this task has ended.
                 logger.warning("worker %s could not renew its leases, tries again: %s", self.leases.worker, error)
 
     async def flush(self) -> None:
-        await self._waiting.flush()
+        """Write the delayed checkpoints of all shards; raise the reason if one was not written."""
+        await self._write_behind.flush()
 
     async def close(self) -> None:
+        """Write the delayed checkpoints, refuse others, and release connections."""
         try:
-            await self._waiting.close()
+            await self._write_behind.close()
         finally:
             await self.store.close()
 
     def _checkpointer(self, lease: Lease) -> RecordCheckpointer:
-        return RecordCheckpointer(lease, self._initial, self._waiting)
+        return RecordCheckpointer(lease, self._initial, self._write_behind)
 
     def _drop_lost(self) -> tuple[RecordCheckpointer, ...]:
         lost = tuple(one for one in self.checkpointers.values() if one.lost)
@@ -136,12 +153,14 @@ class Shards:
         return lost
 
     def _checked(self, checkpointer: RecordCheckpointer) -> RecordCheckpointer:
-        if not isinstance(checkpointer, RecordCheckpointer) or checkpointer._waiting is not self._waiting:
+        """Return the checkpointer; `IllegalArgumentError` if it did not come with one of these leases."""
+        if not isinstance(checkpointer, RecordCheckpointer) or not is_written_by(checkpointer, self._write_behind):
             raise IllegalArgumentError(
                 f"{checkpointer!r:.100}: expected a checkpointer that came with one of these leases"
             )
         return checkpointer
 
     def _drop(self, checkpointer: RecordCheckpointer) -> None:
+        # A later lease on the same shard has another checkpointer, which stays.
         if self.checkpointers.get(checkpointer.shard_id) is checkpointer:
             del self.checkpointers[checkpointer.shard_id]

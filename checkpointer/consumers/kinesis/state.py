@@ -1,13 +1,13 @@
-"""What is recorded of a shard: as a value, as JSON, and what may follow what.
+"""The recorded state of a shard: as a value, as JSON, and which changes of it are allowed.
 
     {"checkpoint": {"sequence_number": "4959…", "sub_sequence_number": 0},
      "pending": {"sequence_number": "SHARD_END", "sub_sequence_number": 0, "state": "aGk="}}
 
 This is the `value` of the shard's position. `checkpoint` is the record after which the next owner goes on, or the
-shard's end; null where nothing was checkpointed yet. `pending` is what was prepared since; null where nothing was, or
-what was is checkpointed or given up. Its `state` is the application's, in base64, or null. Sequence numbers are text:
-1 to 129 decimal digits, none of them a leading zero, or `SHARD_END`; of what is pending also `AT_TIMESTAMP`,
-`TRIM_HORIZON` and `LATEST`. Sub-sequence numbers are integers from 0, and 0 beside such a name. Other fields are kept.
+shard's end; null if nothing was checkpointed yet. `pending` is the checkpoint that was prepared since; null if none
+was, or a later checkpoint ended it. Its `state` is the application's, in base64, or null. Sequence numbers are text:
+1 to 129 decimal digits without leading zeros, or `SHARD_END`; a pending one may also be `AT_TIMESTAMP`, `TRIM_HORIZON`
+or `LATEST`. Sub-sequence numbers are integers from 0, and 0 beside a name. Other fields are kept.
 """
 
 import base64
@@ -24,15 +24,18 @@ from pyspark_checkpointer.manifests.model import Json
 
 @dataclass(frozen=True, slots=True)
 class PendingCheckpoint:
-    """A checkpoint that was prepared, and what the application keeps with it."""
+    """A checkpoint that was prepared, and the state that the application keeps with it."""
 
     number: ExtendedSequenceNumber
     state: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """How far a shard is. Where nothing was checkpointed, `checkpoint` is the place to begin; it is not stored."""
+class ShardState:
+    """The checkpoint of a shard, and the prepared one.
+
+    If nothing was checkpointed, `checkpoint` is the place to begin, which is not stored. `extra` are other fields.
+    """
 
     shard: str
     checkpoint: ExtendedSequenceNumber
@@ -40,40 +43,52 @@ class Recorded:
     extra: Mapping[str, Json] = field(default_factory=dict)
 
 
-def checkpointed(recorded: Recorded, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber) -> Recorded:
-    """A checkpoint at `new`, whatever is pending, which it ends. `seen` is the largest delivered to this owner."""
+def checkpointed(recorded: ShardState, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber) -> ShardState:
+    """Return the state after a checkpoint at `new`, which ends what is pending.
+
+    `seen` is the largest number that was delivered to this owner, and that may be checkpointed.
+    """
     _check(recorded, new, seen)
     return replace(recorded, checkpoint=new, pending=None)
 
 
 def prepared(
-    recorded: Recorded, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber, state: bytes | None
-) -> Recorded:
-    """`new` pending in place of what is. What is checkpointed already needs no preparing, unless to keep a state."""
+    recorded: ShardState, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber, state: bytes | None
+) -> ShardState:
+    """Return the state with `new` pending, in place of what was.
+
+    A number that is the checkpoint already is pending only if the application keeps a state with it.
+    """
     _check(recorded, new, seen)
-    nothing = new == recorded.checkpoint and state is None
-    return replace(recorded, pending=None if nothing else PendingCheckpoint(new, state))
+    needless = new == recorded.checkpoint and state is None
+    return replace(recorded, pending=None if needless else PendingCheckpoint(new, state))
 
 
-def coalesced(recorded: Recorded, new: Recorded) -> Recorded:
-    """The outcome of steps that were not written one by one. Who has the same lease may have gone on: never back."""
+def coalesced(recorded: ShardState, new: ShardState) -> ShardState:
+    """Return `new`, the outcome of several checkpoints that are written as one.
+
+    Another user of the same lease may have written a later checkpoint meanwhile; this one then goes back, and is
+    refused.
+    """
     _check(recorded, new.checkpoint, new.checkpoint)
     return new
 
 
-def _check(recorded: Recorded, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber) -> None:
+def _check(recorded: ShardState, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber) -> None:
+    """Raise `IllegalArgumentError` if `new` is below the checkpoint, or above `seen`."""
     if new < recorded.checkpoint:
         raise IllegalArgumentError(
             f"shard {recorded.shard!r:.60}: {new} is below the last checkpoint, {recorded.checkpoint}"
         )
-    # What is pending was seen, if only by an earlier owner.
+    # A pending number was delivered, perhaps to an earlier owner, so it may be above what this owner has seen.
     if new > seen and (recorded.pending is None or new != recorded.pending.number):
         raise IllegalArgumentError(
             f"shard {recorded.shard!r:.60}: {new} is above the largest sequence number that was delivered, {seen}"
         )
 
 
-def encode(recorded: Recorded) -> Value:
+def encode(recorded: ShardState) -> Value:
+    """Return the value of the shard's position."""
     checkpoint, pending = recorded.checkpoint, recorded.pending
     return {
         "checkpoint": None if checkpoint.is_start else _number(checkpoint),
@@ -91,16 +106,16 @@ def _number(number: ExtendedSequenceNumber) -> dict[str, Json]:
     return {"sequence_number": number.sequence_number, "sub_sequence_number": number.sub_sequence_number}
 
 
-def decode(shard: str, value: Value | None, initial: ExtendedSequenceNumber) -> Recorded:
-    """Return what is recorded of `shard`; it begins at `initial`."""
+def decode(shard: str, value: Value | None, initial: ExtendedSequenceNumber) -> ShardState:
+    """Return the state in the value of a shard's position; without a checkpoint, it begins at `initial`."""
     if value is None:
-        return Recorded(shard, initial)
+        return ShardState(shard, initial)
     fields = Fields(f"position of shard {shard!r:.60}", dict(value))
     checkpoint, pending = fields.inner("checkpoint"), fields.inner("pending")
     number = initial if checkpoint is None else _decode_number(checkpoint)
     if checkpoint is not None and number.is_start:
         fields.fail(f"checkpoint: {number} is a place to begin, which only stands in pending")
-    return Recorded(
+    return ShardState(
         shard,
         number,
         None if pending is None else PendingCheckpoint(_decode_number(pending), _decode_state(pending)),

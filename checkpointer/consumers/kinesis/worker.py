@@ -1,4 +1,4 @@
-"""A loop that leads record processors through their life, for the shards that this worker has."""
+"""A loop that reads the shards of one worker, and calls a record processor for each."""
 
 import logging
 import queue
@@ -31,54 +31,62 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 logger = logging.getLogger("pyspark_checkpointer")
 
 Fetch = Callable[[str, ExtendedSequenceNumber], tuple[Sequence[Any], bool]]
-"""The next records of a shard after a sequence number, in order, and whether there will never be more after them.
+"""Return the next records of a shard after a sequence number, in order, and whether the shard ends with them.
 
-It should not wait long where there are none. After LATEST, and AT_TIMESTAMP, it is called until there are some.
+It should not wait long if there are none. After LATEST and AT_TIMESTAMP it is called until there are some.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
+    """A shard that is being read."""
+
     checkpointer: RecordCheckpointer
     processor: RecordProcessor
 
 
 class _Flag:
-    """A flag that a signal handler may set while its own thread waits for it; a `threading.Event` may lock up then."""
+    """A flag that a signal handler may set while its own thread waits for it.
+
+    A `threading.Event` can deadlock then: its lock is not reentrant. The `put` of a `SimpleQueue` is.
+    """
 
     def __init__(self) -> None:
         self._set = False
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def is_set(self) -> bool:
+        """Return whether the flag is set."""
         return self._set
 
     def set(self) -> None:
+        """Set the flag, and wake the thread that waits."""
         self._set = True
         self._wakes.put(None)
 
     def clear(self) -> None:
+        """Clear the flag, and forget earlier wake-ups."""
         self._set = False
         with suppress(queue.Empty):
             while True:
                 self._wakes.get_nowait()
 
     def wait(self, seconds: float) -> None:
-        """Return once it is set, or after `seconds`."""
+        """Return when the flag is set, or after `seconds`."""
         if not self._set:
             with suppress(queue.Empty):
                 self._wakes.get(timeout=seconds)
 
 
 class Worker(NotPicklable):
-    """Reads the shards that it gets a lease on, one after the other, in the thread that calls `run()`.
+    """Reads the shards that it has leases on, one after the other, in the thread that calls `run()`.
 
         leases.create(shard_ids)
         Worker(leases, fetch, Processor).run()
 
-    Leases are renewed in the background, however long a processor takes. What `fetch` or a processor raises, ends
-    `run()`: the leases are given back with what was checkpointed, `lease_lost` is called, and the rest is read again by
-    who gets them. Only a `ShutdownError` ends no more than the reading of its shard, where the lease is found lost.
+    Leases are renewed in the background, however long a processor takes. An error of `fetch` or of a processor ends
+    `run()`: the leases are given back with what was checkpointed, `lease_lost` is called, and the next owners read the
+    rest again. A `ShutdownError` only ends the reading of its shard, if the lease is really lost.
     """
 
     _instead = "make one in each process; the ShardLeases that it takes may be pickled"
@@ -86,12 +94,12 @@ class Worker(NotPicklable):
     def __init__(
         self, leases: ShardLeases, fetch: Fetch, make_processor: Callable[[], RecordProcessor], *, idle: float = 1.0
     ) -> None:
-        """`idle` is the pause, in seconds, after a round in which no shard had records."""
+        """Make a worker; `idle` is the pause in seconds after a round in which no shard had records."""
         if not 0 <= idle <= threading.TIMEOUT_MAX:
             raise IllegalArgumentError(f"idle={idle!r:.40}: expected seconds, at least 0")
         self._leases, self._fetch, self._make_processor, self._idle = leases, fetch, make_processor, idle
         self._readers: dict[str, _Reader] = {}
-        self._balanced: float | None = None
+        self._balanced_at: float | None = None
         self._stop = _Flag()
         self._running = threading.Lock()
 
@@ -103,19 +111,19 @@ class Worker(NotPicklable):
                     self._stop.wait(self._idle)
             for shard_id in list(self._readers):
                 self._hand_over(shard_id)
-            self._balanced = None
+            self._balanced_at = None
 
     def stop(self) -> None:
-        """Let `run()` end after the call of a processor that is under way. From any thread, or a signal handler.
+        """End `run()` after the present call of a processor. From any thread, or a signal handler.
 
-        It ends one run: where none is under way, the next.
+        It ends one run: the next one, if none is under way.
         """
         self._stop.set()
 
     def run_once(self) -> bool:
-        """Balance if that is due, and read each shard once. Whether there were records.
+        """Balance if that is due, and read each shard once. Return whether there were records.
 
-        Between calls nothing is renewed: call it again within the length of a lease.
+        Leases are not renewed between calls: call it again within the length of a lease.
         """
         with self._reading():
             return self._round()
@@ -124,6 +132,7 @@ class Worker(NotPicklable):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
+        """Allow one run at a time; renew leases meanwhile; give everything back after an error."""
         if not self._running.acquire(blocking=False):
             raise InvalidStateError(
                 f"worker {self._leases.worker}: is running already, in another thread or in a call of a processor that "
@@ -141,21 +150,23 @@ class Worker(NotPicklable):
             self._running.release()
 
     def _round(self) -> bool:
+        """Read each shard once, and return whether there were records."""
         self._balance()
         busy = False
         for shard_id in list(self._readers):
             if self._stop.is_set():
                 break
-            self._balance()  # those before may have taken long
+            self._balance()  # The processors before may have taken long.
             if shard_id in self._readers:
                 busy |= self._read(shard_id)
         return busy
 
     def _balance(self) -> None:
+        """Balance if a third of a lease has passed, then begin and end the reading of shards accordingly."""
         now = self._leases.clock()
-        if self._balanced is not None and now - self._balanced < self._leases.duration / 3:
+        if self._balanced_at is not None and now - self._balanced_at < self._leases.duration / 3:
             return
-        self._balanced = now
+        self._balanced_at = now
         asked: Sequence[RecordCheckpointer] = ()
         try:
             change = self._leases.balance()
@@ -176,12 +187,14 @@ class Worker(NotPicklable):
                 self._hand_over(checkpointer.shard_id)
 
     def _begin(self, checkpointer: RecordCheckpointer) -> None:
+        """Start a processor for a shard. Raise `InvalidStateError` if records were delivered without one."""
         if checkpointer.seen != checkpointer.position:
             raise InvalidStateError(
                 f"shard {checkpointer.shard_id!r:.60}: records up to {checkpointer.seen} were delivered under this "
                 f"lease already, and {checkpointer.position} is checkpointed: run again, a new lease goes on from there"
             )
-        if checkpointer.position == SHARD_END:  # its last owner ended between recording that and releasing it
+        # The last owner ended between recording the end of the shard and releasing it.
+        if checkpointer.position == SHARD_END:
             self._give_back(self._leases.finish, checkpointer)
             return
         processor = self._make_processor()
@@ -189,9 +202,11 @@ class Worker(NotPicklable):
         self._call(checkpointer, processor.initialize, InitializationInput.of(checkpointer))
 
     def _read(self, shard_id: str) -> bool:
+        """Hand the next records of a shard to its processor, and return whether there were any."""
         checkpointer, processor = self._readers[shard_id].checkpointer, self._readers[shard_id].processor
         records: Sequence[Any] = ()
-        ended = checkpointer.position == SHARD_END  # what an earlier owner prepared
+        # The end is recorded already if the processor made a checkpoint that an earlier owner prepared there.
+        ended = checkpointer.position == SHARD_END
         if not ended:
             records, ended = self._fetch(shard_id, checkpointer.seen)
         if records:
@@ -205,7 +220,7 @@ class Worker(NotPicklable):
         return bool(records)
 
     def _call(self, checkpointer: RecordCheckpointer, method: Callable[[Any], None], message: object) -> bool:
-        """Call a processor that has a lease. Whether it has it still, as far as is known."""
+        """Call a processor if it has its lease. Return whether it still has it, as far as is known."""
         if not checkpointer.lost:
             try:
                 method(message)
@@ -217,9 +232,11 @@ class Worker(NotPicklable):
         return not checkpointer.lost
 
     def _lose(self, shard_id: str) -> None:
+        """Stop reading a shard whose lease is lost or released."""
         self._readers.pop(shard_id).processor.lease_lost(LeaseLostInput())
 
     def _hand_over(self, shard_id: str) -> None:
+        """Let the processor of a shard checkpoint, then release the shard."""
         checkpointer, processor = self._readers[shard_id].checkpointer, self._readers[shard_id].processor
         if not self._call(checkpointer, processor.shutdown_requested, ShutdownRequestedInput(checkpointer)):
             return
@@ -227,18 +244,23 @@ class Worker(NotPicklable):
         self._lose(shard_id)
 
     def _give_back(self, verb: Callable[[RecordCheckpointer], None], checkpointer: RecordCheckpointer) -> None:
+        """Release or finish a shard; if the store does not take that, let its lease expire."""
         try:
             verb(checkpointer)
         except (RetryableError, ShutdownError) as error:
             self._let_go(checkpointer, error)
 
     def _let_go(self, checkpointer: RecordCheckpointer, error: CheckpointError) -> None:
-        """Its processor has had its last call: what that one left is for the next, under another lease."""
+        """Drop a lease that could not be released. Its processor had its last call, so it must not be used again."""
         logger.warning("%r was not released, and will expire: %s", checkpointer, error)
         self._leases.let_go(checkpointer)
 
     def _is_lost(self, checkpointer: RecordCheckpointer) -> bool:
-        """By the rows, where it is not known: a processor's state may meet the shard's next owner before its lease."""
+        """Return whether a lease is lost; look at the ownership if that is not known.
+
+        A processor with a store of its own may be fenced there by the shard's next owner before this worker notices
+        that the lease is lost.
+        """
         if not checkpointer.lost:
             try:
                 self._leases.renew()
@@ -247,7 +269,8 @@ class Worker(NotPicklable):
         return checkpointer.lost
 
     def _abandon(self) -> None:
-        readers, self._readers, self._balanced = self._readers, {}, None
+        """Give all leases back after an error, and tell all processors."""
+        readers, self._readers, self._balanced_at = self._readers, {}, None
         for checkpointer in self._leases.held.values():
             try:
                 self._leases.release(checkpointer)
@@ -256,5 +279,5 @@ class Worker(NotPicklable):
         for shard_id, reader in readers.items():
             try:
                 reader.processor.lease_lost(LeaseLostInput())
-            except Exception:  # one of many, and not the one that is raised
+            except Exception:  # The other processors are told too, and the first error is the one that is raised.
                 logger.exception("shard %r: lease_lost() failed", shard_id)

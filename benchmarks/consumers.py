@@ -18,7 +18,7 @@ from benchmarks.stores import azure_server
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from pyspark_checkpointer.consumers.group import Group
 from pyspark_checkpointer.consumers.leases import Leases
-from pyspark_checkpointer.consumers.store_context import Root
+from pyspark_checkpointer.consumers.store_client import StoreConfig
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage.request_counts import Traffic, counted
 from tests.servers import Server, ServerUnavailableError
@@ -107,8 +107,8 @@ def _crowd(what: str, server: Server, partitions: int) -> Target:
 
 
 def _leases(server: Server, partitions: int) -> Target:
-    space = Root(f"{server.url}/leases-{partitions}", server.storage_options).open()
-    leases = Leases(Group(space, "progress/bench/"), "worker", 60.0)
+    context = StoreConfig(f"{server.url}/leases-{partitions}", server.storage_options).open()
+    leases = Leases(Group(context, "progress/bench/"), "worker", 60.0)
     run_sync(leases.create([str(partition) for partition in range(partitions)]))
     run_sync(leases.balance())
     with _requests() as traffic:
@@ -118,7 +118,7 @@ def _leases(server: Server, partitions: int) -> Target:
         run_sync(leases.held["0"].write(lambda value: {"checkpoint": "1"}))
     if leases.held.keys() != {str(partition) for partition in range(partitions)}:
         raise AssertionError("a lease was lost")
-    run_sync(space.store.close())
+    run_sync(context.store.close())
     detail = f"{requests} requests; a table with a row for each: {partitions + 1:,}. An update under a lease: "
     return Target(
         f"leases, {partitions:,} partitions: requests of a round of balancing / one for each partition",

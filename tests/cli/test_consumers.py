@@ -1,4 +1,4 @@
-"""`checkpointer progress`: who reads what, and how far each is."""
+"""`checkpointer consumers`: who reads what, and how far each is."""
 
 import json
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_it_shows_owners_and_positions(root: Path, run: Run) -> None:
-    lines = run("progress", root).out.splitlines()
+    lines = run("consumers", root).out.splitlines()
     assert lines[0].split() == ["INTERFACE", "GROUP", "PARTITION", "OWNER", "RENEWED", "RECORDED", "POSITION"]
     assert [line.split()[6] for line in lines[1:]] == [*map(str, range(12)), "77"]  # 9 comes before 10
     assert "ann" in lines[4]
@@ -35,7 +35,7 @@ def test_it_shows_owners_and_positions(root: Path, run: Run) -> None:
 
 
 def test_json_says_everything(root: Path, run: Run) -> None:
-    found = {one["partition"]: one for one in json.loads(run("progress", root, "--json").out)}
+    found = {one["partition"]: one for one in json.loads(run("consumers", root, "--json").out)}
     assert {**found["3"], "renewed": "", "recorded": ""} == {
         "interface": "eventhub",
         "group": GROUP,
@@ -53,23 +53,23 @@ def test_json_says_everything(root: Path, run: Run) -> None:
 
 @pytest.mark.parametrize(("owner", "partitions"), [("bob", ["8", "10", "11"]), ("", ["9", "77"]), ("eve", [])])
 def test_one_owner_alone(root: Path, run: Run, owner: str, partitions: list[str]) -> None:
-    found = json.loads(run("progress", root, "--owner", owner, "--json").out)
+    found = json.loads(run("consumers", root, "--owner", owner, "--json").out)
     assert [one["partition"] for one in found] == partitions
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_shown(root: Path, run: Run) -> None:
     (root / FOLDER / "positions" / "3.json").write_text("torn")
     (root / FOLDER / "positions" / "notes.txt").write_text("stray")
-    done = run("progress", root)
+    done = run("consumers", root)
     assert done.status == 1
     assert "positions/3.json" in done.err
     assert "notes" not in done.out + done.err
     assert len(done.out.splitlines()) == 14
 
 
-def test_a_root_without_progress(tmp_path: Path, run: Run) -> None:
+def test_a_root_without_consumers(tmp_path: Path, run: Run) -> None:
     (tmp_path / "empty").mkdir()
-    done = run("progress", tmp_path / "empty")
+    done = run("consumers", tmp_path / "empty")
     assert (done.status, done.out) == (1, "")
     assert "the folder is empty" in done.err
 
@@ -91,7 +91,7 @@ def test_what_its_consumers_would_refuse_is_damage(tmp_path: Path, run: Run) -> 
         position = Position(Path(path).stem, 0, value, datetime.now(UTC))
         (tmp_path / "progress" / path).write_bytes(encode_position(position, "ab"))
     (tmp_path / "progress/eventprocessorhost/h/g/store.json").write_text("torn")
-    done = run("progress", tmp_path)
+    done = run("consumers", tmp_path)
     assert done.status == 1
     assert [line.split()[6] for line in done.out.splitlines()[1:]] == ["1"]
     for name in ("9.json", "s.json", "0.json", "store.json"):
@@ -107,7 +107,7 @@ def test_leases_are_shown_with_who_wants_them_and_what_is_finished(tmp_path: Pat
         ann.end(ended)
         ended.checkpoint()
         ann.release(ended)
-    lines = run("progress", tmp_path).out.splitlines()
+    lines = run("consumers", tmp_path).out.splitlines()
     assert "ann (asked for by bob)" in lines[1]
     assert "finished" in lines[2]
     assert "SHARD_END" in lines[2]

@@ -1,14 +1,13 @@
-"""`checkpointer progress`."""
+"""`checkpointer consumers`: the partitions that stream consumers read, with owners and positions."""
 
 import click
 
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.failures import FAILED
-from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import complain, print_error, print_json, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import Opened, verb
-from pyspark_checkpointer.consumers.inspect import ConsumedPartition, ConsumersOverview, survey
+from pyspark_checkpointer.consumers.inspect import ConsumedPartition, ConsumersOverview, read_consumers
 from pyspark_checkpointer.display import age, moment
 
 _COLUMNS = (
@@ -22,17 +21,18 @@ _COLUMNS = (
 )
 
 
-@verb("progress", "progress /data/orders", "progress s3://bucket/jobs/orders --owner host-7 --json", lost=True)
-@click.option("--owner", help="Only the partitions of this owner; an empty text for those that nobody has.")
+@verb("consumers", "consumers /data/orders", "consumers s3://bucket/jobs/orders --owner host-7 --json", lost=True)
+@click.option("--owner", help="Only the partitions of this owner; an empty text for those without an owner.")
 def command(store: Opened, owner: str | None) -> int:
-    """Show how far consumers of streams are, and who reads what.
+    """Show the owners and positions of stream consumers.
 
-    That is what Event Hubs, Event Processor Host and Kinesis consumers record under this root. OWNER is empty where
-    nobody has the partition; RENEWED is when its owner claimed or renewed it, RECORDED the age of the position.
+    Event Hubs, Event Processor Host and Kinesis consumers record them under this root. OWNER is empty if nobody has
+    the partition; RENEWED is the time since its owner claimed or renewed it, RECORDED the age of the position.
     """
-    found = store.read(lambda session: survey(session.store))
+    found = store.read(lambda session: read_consumers(session.store))
     if found == ConsumersOverview((), ()):
-        store.read(lambda session: require_store(session.store, store.options))  # where even that is not, say so
+        # A root without consumers may be a store of checkpoints. If it is neither, say so: the path may be mistyped.
+        store.require()  # nothing is recorded: say whether there is a store at all
     partitions = [p for p in found.partitions if owner is None or _owner(p) == owner]
     if store.json:
         print_json([_document(partition) for partition in partitions])
@@ -42,15 +42,17 @@ def command(store: Opened, owner: str | None) -> int:
         if store.json:
             print_error(_damage(damage))
         else:
-            complain("checkpointer progress", damage)
+            complain("checkpointer consumers", damage)
     return 1 if found.damage else 0
 
 
 def _owner(partition: ConsumedPartition) -> str:
+    """Return the owner's name; empty if there is none."""
     return "" if partition.row is None else partition.row.owner
 
 
 def _line(partition: ConsumedPartition, store: Opened) -> tuple[str | None, ...]:
+    """Return the cells of a partition's line in the table."""
     row, position = partition.row, partition.position
     interface, *group = partition.group
     owner = "" if row is None else "finished" if row.finished and not row.owner else row.owner
@@ -68,6 +70,7 @@ def _line(partition: ConsumedPartition, store: Opened) -> tuple[str | None, ...]
 
 
 def _document(partition: ConsumedPartition) -> schemas.Consumer:
+    """Return a partition as JSON."""
     row, position = partition.row, partition.position
     interface, *group = partition.group
     return {
@@ -85,4 +88,5 @@ def _document(partition: ConsumedPartition) -> schemas.Consumer:
 
 
 def _damage(message: str) -> schemas.Error:
+    """Return the message about a damaged object as a JSON error."""
     return {"error": {"type": "CorruptionError", "message": message, "retryable": False, "status": FAILED}}

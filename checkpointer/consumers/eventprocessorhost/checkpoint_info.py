@@ -1,9 +1,9 @@
-"""A place in the stream of a partition, as a value and as it is stored."""
+"""A checkpoint of Event Processor Host: a place in the stream of a partition, as a value and as it is stored."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark_checkpointer.consumers.group import MAX_OFFSET
+from pyspark_checkpointer.consumers.group import MAX_OFFSET_CHARACTERS
 from pyspark_checkpointer.consumers.lease import Value
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
@@ -12,9 +12,9 @@ from pyspark_checkpointer.manifests.json_fields import Fields, check_json
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """The last event of a partition that needs no processing again: its offset, as text, and its sequence number.
+    """The last event of a partition that was processed: its offset, as text, and its sequence number.
 
-    "0" and 0 are a place like any other. `IllegalArgumentError` where it cannot be that of an event.
+    Offset "0" with sequence number 0 is a place like any other. `IllegalArgumentError` if no event can have these.
     """
 
     partition_id: str
@@ -23,8 +23,10 @@ class CheckpointInfo:
 
     def __post_init__(self) -> None:
         object_paths.encode_part(self.partition_id)
-        if isinstance(self.offset, str) and len(self.offset) > MAX_OFFSET:
-            raise IllegalArgumentError(f"offset: {len(self.offset)} characters, at most {MAX_OFFSET} are kept")
+        if isinstance(self.offset, str) and len(self.offset) > MAX_OFFSET_CHARACTERS:
+            raise IllegalArgumentError(
+                f"offset: {len(self.offset)} characters, at most {MAX_OFFSET_CHARACTERS} are kept"
+            )
         if not isinstance(self.offset, str) or not self.offset:
             raise IllegalArgumentError(f"offset {self.offset!r:.60}: expected text of at least one character")
         check_json("offset", self.offset)
@@ -34,7 +36,10 @@ class CheckpointInfo:
 
 
 def decode(name: str, partition_id: str, value: Value | None) -> CheckpointInfo | None:
-    """Return the checkpoint that stands in the position `name`, if there is one."""
+    """Return the checkpoint in the value of a position; None if there is none yet.
+
+    `name` is the position's URL, for the `MalformedError` of a value that is no checkpoint.
+    """
     if value is None:
         return None
     fields = Fields(name, dict(value))
@@ -45,10 +50,10 @@ def decode(name: str, partition_id: str, value: Value | None) -> CheckpointInfo 
         fields.fail(str(error))
 
 
-def is_news(found: CheckpointInfo | None, new: CheckpointInfo) -> bool:
-    """Return whether `new` comes after `found`: `IllegalArgumentError` where it comes before.
+def is_newer(found: CheckpointInfo | None, new: CheckpointInfo) -> bool:
+    """Return whether `new` comes after `found`; raise `IllegalArgumentError` if it comes before.
 
-    The sequence number tells an event from others, so an equal one is nothing new, whatever its offset.
+    The sequence number alone identifies an event, so an equal one is not newer, whatever its offset.
     """
     if found is None or new.sequence_number > found.sequence_number:
         return True
@@ -62,10 +67,10 @@ def is_news(found: CheckpointInfo | None, new: CheckpointInfo) -> bool:
 
 
 def advancing(name: str, new: CheckpointInfo) -> Callable[[Value | None], Value | None]:
-    """Return a change of the position `name` to `new`. What others keep in its value stays."""
+    """Return the change of the position `name` to `new`. Other fields of its value stay."""
 
     def change(value: Value | None) -> Value | None:
-        if not is_news(decode(name, new.partition_id, value), new):
+        if not is_newer(decode(name, new.partition_id, value), new):
             return None
         return {**(value or {}), "offset": new.offset, "sequence_number": new.sequence_number}
 

@@ -1,0 +1,59 @@
+"""Reads and changes of a group's ownership by one worker, each within a time that leaves its leases alive."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from pyspark_checkpointer.consumers.group import Group
+from pyspark_checkpointer.consumers.lease_clock import LeaseClock
+from pyspark_checkpointer.consumers.ownership_edits import Edit
+from pyspark_checkpointer.errors import DependencyError
+from pyspark_checkpointer.manifests.positions_json import Ownership, Row
+
+T = TypeVar("T")
+
+MIN_TIMEOUT_SECONDS = 5.0
+"""Time that one read or change of the ownership has at least, however short leases are."""
+
+
+class GroupOwnership:
+    """The rows of a group, as a worker sees them whose leases last `duration` seconds.
+
+    Every version that passes through here is shown to `clock`, which notes how long each row stays the same.
+    """
+
+    def __init__(self, group: Group, clock: LeaseClock, duration: float) -> None:
+        self._group, self._clock = group, clock
+        self._timeout = max(duration / 2, MIN_TIMEOUT_SECONDS)
+
+    async def read(self) -> Mapping[str, Row]:
+        """Return every row of the group, by partition."""
+        return self._clock.see(await self._in_time(self._group.ownership.read())).rows
+
+    async def change(self, edit: Edit, *, fresh: bool = False) -> Mapping[str, Row]:
+        """Apply an edit in one swap, and return the rows as they stand then. With `fresh` they are read first."""
+
+        def next_ownership(ownership: Ownership | None, now: datetime) -> Ownership | None:
+            before = self._clock.see(ownership)
+            rows = dict(before.rows)
+            edit(rows, now)
+            return None if rows == before.rows else replace(before, rows=rows)
+
+        after = await self._in_time(self._group.ownership.change(next_ownership, fresh=fresh))
+        return self._clock.see(after).rows
+
+    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns; raise `DependencyError` if it takes longer than half a lease.
+
+        A request that hangs would otherwise cost all leases. After half a lease there is time for another one.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await work
+        except TimeoutError:
+            where = f"{self._group.context.store.url}/{self._group.folder}"
+            raise DependencyError(
+                f"{where}: the store told nothing of who owns what within {self._timeout:g} s"
+            ) from None

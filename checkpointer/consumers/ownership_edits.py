@@ -1,0 +1,110 @@
+"""Changes that one worker makes to the rows of its group's ownership; without I/O.
+
+Each edit changes a dictionary of rows, by partition, in place. The same edit may run on several versions of the
+ownership, until one swap wins. It gets its tokens from outside, so that it finds its own row: a row that already has
+the edit's token was written by an earlier swap of this edit whose answer was lost, and stays as it is.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from pyspark_checkpointer.consumers.balance import OwnershipView
+from pyspark_checkpointer.consumers.lease import Lease
+from pyspark_checkpointer.consumers.lease_clock import LeaseClock
+from pyspark_checkpointer.manifests.positions_json import Row
+
+Rows = dict[str, Row]
+"""The rows of one version of the ownership, by partition, to be changed in place."""
+
+Edit = Callable[[Rows, datetime], object]
+"""Change the rows, at this time of the store."""
+
+
+class OwnershipEdits:
+    """The edits of `worker`, whose leases last `duration` seconds."""
+
+    def __init__(self, clock: LeaseClock, worker: str, duration: float) -> None:
+        self._clock, self._worker = clock, worker
+        self._lease_ms = math.ceil(duration * 1000)
+
+    def create(self, rows: Rows, tokens: Mapping[str, str], now: datetime) -> None:
+        """Add rows without an owner for the partitions that have none; `tokens` are by partition."""
+        for name, token in tokens.items():
+            if name not in rows:
+                rows[name] = Row(name, "", 0, token, now)
+
+    def take(self, rows: Rows, tokens: Mapping[str, str], now: datetime) -> None:
+        """Make the worker the owner of these partitions, each with the next epoch."""
+        for name, token in tokens.items():
+            row = rows.get(name) or Row(name, "", 0, "", now)
+            if row.etag != token:
+                rows[name] = replace(
+                    row,
+                    owner=self._worker,
+                    epoch=row.epoch + 1,
+                    etag=token,
+                    modified=now,
+                    lease_ms=self._lease_ms,
+                    asked_by="",
+                    finished=False,
+                )
+
+    def renew(self, rows: Rows, leases: Iterable[Lease], tokens: Mapping[str, str], now: datetime) -> None:
+        """Give a new etag to the rows of these leases, except those that are lost."""
+        for lease in leases:
+            row = rows.get(lease.partition)
+            if row is None or lease.lost or not self.is_mine(row, lease):
+                continue
+            if row.etag != tokens[lease.partition]:
+                token = tokens[lease.partition]
+                rows[lease.partition] = replace(row, etag=token, modified=now, lease_ms=self._lease_ms)
+
+    def ask(self, rows: Rows, names: Iterable[str]) -> None:
+        """Add a steal request to the rows of these partitions, where another worker owns it and nobody asked yet."""
+        for name in names:
+            row = rows.get(name)
+            if row is None or row.finished or row.owner in ("", self._worker):
+                continue
+            if not self._clock.has_steal_request(row):
+                # An expired request of our own is withdrawn first: others could not tell a repeated one from the old.
+                rows[name] = replace(row, asked_by="" if row.asked_by == self._worker else self._worker)
+
+    def give_back(
+        self, rows: Rows, lease: Lease | Row, token: str, now: datetime, *, finished: bool, only_if_expired: bool
+    ) -> None:
+        """Remove the owner of a row, if it is this worker's with the epoch of `lease`."""
+        row = rows.get(lease.partition)
+        if row is None or not self.is_mine(row, lease) or (only_if_expired and self._clock.is_live(row)):
+            return
+        rows[lease.partition] = replace(row, owner="", etag=token, modified=now, finished=finished)
+
+    def raise_epoch(self, rows: Rows, taken: Row, epoch: int, token: str) -> None:
+        """Set the epoch of a row that the worker has just taken, unless anybody changed it since."""
+        row = rows.get(taken.partition)
+        if row is not None and (row.owner, row.epoch, row.etag) == (self._worker, taken.epoch, taken.etag):
+            rows[taken.partition] = replace(row, epoch=epoch, etag=token)
+
+    def view(self, rows: Mapping[str, Row], leases: Mapping[str, Lease]) -> OwnershipView:
+        """Return what the worker sees, as the holder of these leases, by partition."""
+        held = [
+            name
+            for name, lease in leases.items()
+            if name in rows and not lease.lost and self.is_mine(rows[name], lease)
+        ]
+        free = [name for name, row in rows.items() if self._clock.is_free(row) and name not in held]
+        steal_requests = {name: row.asked_by for name, row in rows.items() if self._clock.has_steal_request(row)}
+        return OwnershipView(self._worker, rows, held, free, steal_requests)
+
+    def is_mine(self, row: Row, lease: Lease | Row) -> bool:
+        """Return whether the row shows the worker as the owner, with the epoch of `lease`."""
+        return (row.owner, row.epoch) == (self._worker, lease.epoch)
+
+    def is_asked_for(self, row: Row) -> bool:
+        """Return whether another worker asked for the partition, not too long ago."""
+        return row.asked_by != self._worker and self._clock.has_steal_request(row)
+
+    def is_own_expired_request(self, row: Row) -> bool:
+        """Return whether the worker asked for the partition too long ago, and its request still stands there."""
+        return row.asked_by == self._worker and not self._clock.has_steal_request(row)

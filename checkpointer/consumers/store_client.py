@@ -1,0 +1,99 @@
+"""The base of the consumers' public classes: the configuration of a store, opened anew in each process."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from pyspark_checkpointer.consumers.store_context import StoreContext
+from pyspark_checkpointer.runtime.host import SystemHost
+from pyspark_checkpointer.storage import Fencing, absolute, open_store
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """The location of the positions, and how its store is used. `pyspark_checkpointer.Checkpointer` has the fields.
+
+    Objects that share one `StoreConfig` share its connections, in each process.
+    """
+
+    url: str | os.PathLike[str]
+    storage_options: Mapping[str, Any] | None = field(repr=False)
+    fencing: Fencing = "required"
+    concurrency: int = 16
+    timeout: float = 60.0
+    _opened: dict[int, StoreContext] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # The path is resolved once: another process opens it anew, perhaps in another working directory.
+        object.__setattr__(self, "url", absolute(self.url))
+
+    def open(self) -> StoreContext:
+        """Return the store of this process; the first call in a process opens it."""
+        return per_process(self._opened, self._open)
+
+    def _open(self) -> StoreContext:
+        store = open_store(
+            self.url,
+            self.storage_options,
+            fencing=self.fencing,
+            concurrency=self.concurrency,
+            timeout=self.timeout,
+        )
+        return StoreContext(store, SystemHost())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Connections cannot be pickled, so only the configuration is.
+        return StoreConfig, (self.url, self.storage_options, self.fencing, self.concurrency, self.timeout)
+
+
+class StoreClient(Generic[T]):
+    """A public class whose work is done by a core of type `T`, of which each process makes its own.
+
+    It pickles as its configuration. In another process, a forked one too, it starts as if it had just been made.
+    """
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._config = config
+        self._cores: dict[int, T] = {}
+        _ = self._core  # A wrong configuration is refused here, and not by the first call.
+
+    def _make_core(self, context: StoreContext) -> T:
+        """Return the object that does the work in this process."""
+        raise NotImplementedError
+
+    @property
+    def _core(self) -> T:
+        return per_process(self._cores, lambda: self._make_core(self._config.open()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_cores": {}}
+
+
+class ClosingContext:
+    """A context manager that calls `close()` at the end of its `with` block."""
+
+    def close(self) -> None:
+        """Release what this object holds."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def per_process(made: dict[int, T], make: Callable[[], T]) -> T:
+    """Return the object of this process from `made`, by process id; the first call in a process makes it.
+
+    A forked child inherits its parent's entries and uses none of them: loops and connections do not survive a fork.
+    Two threads that make one at the same moment get the same object, since `setdefault` is atomic.
+    """
+    pid = os.getpid()
+    return made[pid] if pid in made else made.setdefault(pid, make())
