@@ -1,13 +1,13 @@
 """Durable, verifiable state for PySpark jobs: snapshots, deltas and an atomic pointer on any store.
 
-`Checkpointer` blocks, `AsyncCheckpointer` is awaited; `KeyedState` is a mapping that knows what changed. The decorator
+`Checkpointer` blocks, `AsyncCheckpointer` is awaited. `KeyedState` is a mapping that records its changes. The decorator
 for foreachBatch is `pyspark_checkpointer.spark.stateful`.
 """
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-if sys.version_info < (3, 11):  # noqa: UP036  # a zip of this package is installed by nobody who would refuse
+if sys.version_info < (3, 11):  # noqa: UP036  # pip would refuse, but nobody installs a zip on the path
     raise ImportError(
         "pyspark_checkpointer needs Python 3.11 or newer, this is Python {}.{}".format(*sys.version_info[:2])
     )
@@ -18,19 +18,41 @@ if __name__ != "pyspark_checkpointer":  # imported from a checkout, by the name 
     import_as(__name__, "pyspark_checkpointer")
 
 from pyspark_checkpointer import errors
-from pyspark_checkpointer.admin.retention.plan import Plan
-from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
-from pyspark_checkpointer.client._async import AsyncCheckpointer
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.keyed.state import KeyedState
+
+if TYPE_CHECKING:
+    from pyspark_checkpointer.admin.retention.plan import Plan
+    from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+    from pyspark_checkpointer.client._async import AsyncCheckpointer
 
 __all__ = ["AsyncCheckpointer", "Checkpointer", "KeyedState", "Plan", "RetentionPolicy", "errors"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return Spark's data source "checkpointer": Spark asks each module named `pyspark_…` for its `DefaultSource`."""
-    if name != "DefaultSource":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pyspark_checkpointer.spark.datasource import CheckpointerSource
+    """Import a name that not every program needs, when it is first asked for.
 
-    return CheckpointerSource
+    `DefaultSource` is Spark's data source "checkpointer": Spark asks each module named `pyspark_…` for one.
+    """
+    if name == "AsyncCheckpointer":
+        from pyspark_checkpointer.client._async import AsyncCheckpointer
+
+        return AsyncCheckpointer
+    if name == "Plan":
+        from pyspark_checkpointer.admin.retention.plan import Plan
+
+        return Plan
+    if name == "RetentionPolicy":
+        from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+
+        return RetentionPolicy
+    if name == "DefaultSource":
+        from pyspark_checkpointer.spark.datasource import CheckpointerSource
+
+        return CheckpointerSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the names that are not imported yet too, for completion in notebooks."""
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""`python -m pyspark_checkpointer` is the command `checkpointer`."""
+"""Run the command `checkpointer`, as `python -m pyspark_checkpointer`."""
 
 from pyspark_checkpointer.cli import main
 

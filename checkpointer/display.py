@@ -1,4 +1,4 @@
-"""Values as people read them: text, and the small tables in HTML of notebooks, in which everything is escaped."""
+"""Format values for people: as text, and as the small HTML tables of notebooks, in which everything is escaped."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,24 +9,24 @@ _STEPS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def size(count: int | None) -> str:
-    """Return bytes in binary units: 1.5 MiB. `?` where the chains that would tell were not loaded."""
+    """Return a number of bytes in binary units: 1.5 MiB. None, a size that was not read, is `?`."""
     if count is None:
         return "?"
     if count < 1024:
         return f"{count} B"
     power = 1
-    while power < len(_UNITS) and count / 1024**power >= 1023.95:
+    while power < len(_UNITS) and count / 1024**power >= 1023.95:  # which is shown as 1024.0
         power += 1
     return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"
 
 
 def moment(at: datetime | None) -> str | None:
-    """Seconds, in UTC: 2026-01-31T03:00:00Z."""
+    """Return a time in UTC, to the second: 2026-01-31T03:00:00Z."""
     return None if at is None else at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def duration(microseconds: int | None) -> str:
-    """Two or three digits, or minutes and seconds; `?` for None."""
+    """Return a duration in the unit that leaves two or three digits, or as minutes and seconds. None is `?`."""
     if microseconds is None:
         return "?"
     if microseconds < 1000:
@@ -40,7 +40,7 @@ def duration(microseconds: int | None) -> str:
 
 
 def age(at: datetime | None, now: datetime) -> str | None:
-    """Return how long ago, in the largest unit that fits."""
+    """Return how long ago a time was, in the largest unit that fits."""
     if at is None:
         return None
     seconds = int((now - at).total_seconds())
@@ -53,57 +53,58 @@ def age(at: datetime | None, now: datetime) -> str | None:
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
-    """1 object, 2 objects."""
+    """Return a number with its noun: 1 object, 2 objects."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def spread(numbers: Mapping[str, object] | None) -> str | None:
-    """1/3/10: the smallest, the median, the largest."""
+    """Return the minimum, the median and the maximum: 1/3/10."""
     return None if numbers is None else "/".join(str(numbers[name]) for name in ("minimum", "median", "maximum"))
 
 
-def ranges(numbers: Iterable[int], most: int = 8) -> str:
-    """0-2, 5, 7-9; the first `most` of these."""
+def ranges(numbers: Iterable[int], limit: int = 8) -> str:
+    """Return numbers as ranges: 0-2, 5, 7-9. Only the first `limit` ranges are shown."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][1] == number - 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:most]]
-    return ", ".join(shown) + (", …" if len(runs) > most else "")
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:limit]]
+    return ", ".join(shown) + (", …" if len(runs) > limit else "")
 
 
-def cut(text: object, most: int = 100) -> str:
+def cut(text: object, limit: int = 100) -> str:
     """Return the beginning of a text on one line, without characters that a terminal would act on."""
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[: most + 1])
-    return plain if len(plain) <= most else f"{plain[: most - 1]}…"
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[: limit + 1])
+    return plain if len(plain) <= limit else f"{plain[: limit - 1]}…"
 
 
-def some(items: Iterable[object], most: int = 5) -> str:
-    """Return the first of some things, and how many more there are: a, b and 3 more."""
+def some(items: Iterable[object], limit: int = 5) -> str:
+    """Return the first items, and how many more there are: a, b and 3 more."""
     texts = list(map(cut, items))
-    left = f" and {len(texts) - most:,} more" if len(texts) > most else ""
-    return ", ".join(texts[:most]) + left
+    left = f" and {len(texts) - limit:,} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + left
 
 
-_UNSHOWN = 200
-"""Characters of a text beyond which it is cut."""
+_MAX_CELL = 200
+"""Characters of a cell; a longer text is cut."""
 
 
 def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return rows under their titles; integers to the right, None as a dash."""
+    """Return an HTML table. Integers are aligned to the right; None is a dash."""
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def facts(caption: str, pairs: Mapping[str, object]) -> str:
-    """Names and values, one pair in a row."""
+    """Return an HTML table of names and values, one pair in a row."""
     return table(caption, ("", ""), pairs.items())
 
 
 def note(text: str) -> str:
+    """Return a text as an HTML paragraph."""
     return f"<p>{escape(text)}</p>"
 
 
@@ -111,4 +112,4 @@ def _cell(value: object) -> str:
     if isinstance(value, int):
         return f'<td style="text-align: right">{value:,}</td>'
     text = "-" if value is None else str(value)
-    return f"<td>{escape(text if len(text) <= _UNSHOWN else f'{text[:_UNSHOWN]}…')}</td>"
+    return f"<td>{escape(text if len(text) <= _MAX_CELL else f'{text[:_MAX_CELL]}…')}</td>"

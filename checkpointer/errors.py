@@ -1,4 +1,4 @@
-"""One tree of errors, grouped by what a caller does about them.
+"""The errors of the library: one tree, grouped by what a caller does about them.
 
     CheckpointError                      .retryable says whether trying again can help
     ├─ RetryableError                    wait and try again
@@ -20,8 +20,8 @@
     │   │   └─ LeaseLostError
     │   ├─ StalePlanError                a cleanup plan would take what is needed now
     │   └─ RetiredError                  the checkpoint was retired meanwhile
-    ├─ InvalidStateError                 what the store or the job holds does not allow this
-    │   ├─ StoreRefusedError             a right, room or an ability is missing: nothing was changed
+    ├─ InvalidStateError                 the state of the store or the job does not allow this
+    │   ├─ StoreRefusedError             the store refuses, for want of a permission, space or a feature
     │   ├─ BatchResetError               Spark's progress and the state do not belong together
     │   └─ BatchGapError                 batches are missing between the state and Spark's progress
     ├─ OutcomeUnknownError               the swap was sent and nothing proves either way; restore() will tell
@@ -51,11 +51,11 @@ for _shared in (
     MalformedError,
     UnsupportedFormatError,
 ):
-    _shared.__module__ = __name__  # the name that users import and catch it by; a traceback shows this one
+    _shared.__module__ = __name__  # a traceback shows the name by which users import and catch the error
 
 
 class RetryableError(CheckpointError):
-    """Wait and try again."""
+    """Trying again after a while can help."""
 
     retryable: ClassVar[bool] = True
 
@@ -69,11 +69,11 @@ class DependencyError(RetryableError):
 
 
 class SwapNotSentError(DependencyError):
-    """A swap was given up before anything of it was sent: it can never take effect."""
+    """A compare-and-swap was given up before its request was sent: it can never take effect."""
 
 
 class NotFoundError(CheckpointError, LookupError):
-    """There is no such thing."""
+    """What was asked for does not exist."""
 
 
 class CheckpointNotFoundError(NotFoundError):
@@ -89,19 +89,19 @@ class OperatorNotFoundError(NotFoundError):
 
 
 class StoreNotFoundError(NotFoundError):
-    """The bucket, container or folder of the root is not there."""
+    """The bucket, container or folder of the root does not exist."""
 
 
 class ConflictError(CheckpointError):
-    """Somebody else moved first. Restore again and go on from there."""
+    """Another writer was faster. Restore again and continue from there."""
 
 
 class ShutdownError(ConflictError):
-    """This writer or owner is finished. Stop it."""
+    """This writer or owner was replaced for good. Stop it."""
 
 
 class FencedError(ShutdownError):
-    """Another writer has taken over the root. Final for the object that raised it."""
+    """Another writer has taken over the root. The object that raises this can never commit again."""
 
 
 class LeaseLostError(ShutdownError):
@@ -109,7 +109,7 @@ class LeaseLostError(ShutdownError):
 
 
 class StalePlanError(ConflictError):
-    """What a plan would retire or delete came to be needed since it was made. Make a new plan."""
+    """Something that a plan would retire or delete is needed since the plan was made. Make a new plan."""
 
 
 class RetiredError(ConflictError):
@@ -117,7 +117,7 @@ class RetiredError(ConflictError):
 
 
 class StoreRefusedError(InvalidStateError):
-    """The store will not do what it was asked, such as for want of a right or of room. This request changed nothing."""
+    """The store refuses a request, for example for want of a permission or of space. The request changed nothing."""
 
 
 class BatchResetError(InvalidStateError):
@@ -129,7 +129,7 @@ class BatchGapError(InvalidStateError):
 
 
 class OutcomeUnknownError(CheckpointError):
-    """The swap was sent and nothing proves either way. `restore()` tells which it was."""
+    """A compare-and-swap was sent, and nothing proves whether it took effect. `restore()` tells."""
 
 
 __all__ = [

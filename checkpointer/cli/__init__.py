@@ -1,7 +1,7 @@
-"""The command `checkpointer`: one verb for each thing that an operator asks of a store.
+"""The command `checkpointer`: one verb for each question or action of an operator.
 
-A verb is one function under `@verb` (`verb.py`) that calls the core and shows what it got (`screen.py`); `app.py` lists
-them. Nothing here is imported by the library, and only showing something on a terminal imports rich.
+A verb is one function under `@verb` (`verb.py`). It calls the core and prints the result (`screen.py`). `app.py` lists
+the verbs. The library imports nothing from here, and rich is imported only to print on a terminal.
 """
 
 import io
@@ -14,12 +14,13 @@ def main() -> None:
     """Run the command line of this process, and exit with its status."""
     from pyspark_checkpointer.cli.app import checkpointer
 
-    logging.getLogger().addHandler(logging.NullHandler())  # what matters is said in one sentence at the end
+    # Warnings of the library would go to stderr, where scripts expect one sentence, or one JSON object, at most.
+    logging.getLogger().addHandler(logging.NullHandler())
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # closed by the shell: >&-
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="backslashreplace")  # in a locale that is not UTF-8, a name can still be printed
     checkpointer()
 
 

@@ -1,7 +1,7 @@
-"""The command itself: its verbs, and what becomes of everything that goes wrong.
+"""Assemble the command from its verbs, and print every error as one sentence or as JSON.
 
-How to add a verb: write a file with one function under `@verb` (`verb.py`), name it in `VERBS` below, say in
-`nouns.py` what it prints as JSON, and give `tests/cli/every.py` a call of it.
+How to add a verb: write a file with one function under `@verb` (`verb.py`), name it in `VERBS` below, describe in
+`schemas` what it prints as JSON, and add a call to `tests/cli/every.py`.
 """
 
 import os
@@ -18,19 +18,19 @@ from pyspark_checkpointer.cli import (
     diff,
     export,
     lists,
-    nouns,
     repair,
     report,
     rewind,
     rollback,
     savepoint,
+    schemas,
     show,
     stats,
     tree,
     verify,
 )
+from pyspark_checkpointer.cli.failures import MISTYPED, ROOT_VARIABLE, Failed
 from pyspark_checkpointer.cli.screen import complain, print_error
-from pyspark_checkpointer.cli.verb import MISTYPED, ROOT_VARIABLE, Failed
 
 VERBS = (
     lists.command,
@@ -54,16 +54,17 @@ VERBS = (
 )
 
 INTERRUPTED = 130
+"""The status of a program that SIGINT (Ctrl-C) ended, as shells show it."""
 
 
 class Verbs(click.Group):
-    """Shows its verbs in their order, and ends every run with one sentence at most."""
+    """A group that lists its verbs in the order of `VERBS`, and prints one sentence for an error."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]
-        extra.pop("standalone_mode", None)
+        extra.pop("standalone_mode", None)  # click would print errors itself
         typed = sys.argv[1:] if args is None else list(args)
         try:
             status = super().main(typed, prog_name or "checkpointer", standalone_mode=False, **extra)
@@ -79,17 +80,18 @@ class Verbs(click.Group):
 
 
 def _sentence(error: click.ClickException) -> tuple[str, str]:
-    """Who says it, and what."""
+    """Return the name of the command that failed, and the message."""
     if not isinstance(error, click.UsageError):
         return "checkpointer", error.format_message()
     path = error.ctx.command_path if error.ctx else "checkpointer"
     message = error.format_message().rstrip(".")
     if isinstance(error, click.MissingParameter) and os.environ.get(ROOT_VARIABLE):
         message += f"; the first argument is ROOT, `-` for the one in {ROOT_VARIABLE}"
-    return path, f"{message}; see `{path} --help`".replace("?;", "?")
+    return path, f"{message}; see `{path} --help`".replace("?;", "?")  # click's "Did you mean …?" ends with a mark
 
 
-def _document(error: click.ClickException) -> nouns.Error:
+def _document(error: click.ClickException) -> schemas.Error:
+    """Return what --json prints of an error."""
     _, message = _sentence(error)
     kind, retryable = (error.kind, error.retryable) if isinstance(error, Failed) else ("UsageError", False)
     return {

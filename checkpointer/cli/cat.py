@@ -1,4 +1,4 @@
-"""`checkpointer cat`."""
+"""Implement `checkpointer cat`: print the records of an operator."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -9,10 +9,11 @@ import click
 from pyspark_checkpointer.checkpoint.listing import read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
-from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.cli import schemas
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.records import records, require_arrow
 from pyspark_checkpointer.cli.screen import print_json, print_line, to_text
-from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count
 from pyspark_checkpointer.errors import NotFoundError
 
@@ -32,10 +33,10 @@ have is an object with one name that begins with `$`: {"$tuple": [1, 2]}, {"$dec
 )
 @click.argument("operator", type=OPERATOR)
 @click.argument("partition", type=click.IntRange(min=0), required=False)
-@click.option("--id", "checkpoint", type=CHECKPOINT, metavar="CHECKPOINT", help="Of this checkpoint, not the latest.")
-@click.option("--savepoint", metavar="NAME", help="Of this savepoint.")
-@click.option("--epoch", type=int, help="Of the checkpoint of this epoch.")
-@click.option("--limit", type=click.IntRange(min=0), help="No more than so many records.")
+@click.option("--id", "checkpoint", type=CHECKPOINT, metavar="CHECKPOINT", help="Read this checkpoint, not the latest.")
+@click.option("--savepoint", metavar="NAME", help="Read this savepoint.")
+@click.option("--epoch", type=int, help="Read the checkpoint of this epoch.")
+@click.option("--limit", type=click.IntRange(min=0), help="Print no more than so many records.")
 @click.option(
     "-o", "--output", metavar="FILE.parquet", type=click.Path(dir_okay=False, path_type=Path), help="Write Parquet."
 )
@@ -51,9 +52,9 @@ def command(
 ) -> None:
     """Print an operator's records as JSON lines.
 
-    Those of all its partitions or of one, in the committed checkpoint unless another is named. With --json they are one
-    array. Every byte is verified before it is shown. Partitions are read one after the other. With --output a table, or
-    the keys and values of a map, as JSON text, are written as a Parquet file.
+    Without PARTITION it prints the records of all partitions, of the committed checkpoint unless another is named. With
+    --json they are one array. Every byte is verified before it is shown. Partitions are read one after the other. With
+    --output a table, or the keys and values of a map, as JSON text, are written as a Parquet file.
     """
     if output is not None and output.suffix != ".parquet":
         raise click.BadParameter(f"{output}: give a name that ends in .parquet", param_hint="--output")
@@ -61,7 +62,7 @@ def command(
         raise click.UsageError("give one of --id, --savepoint and --epoch, not several")
     wanted = CheckpointSelector.choose(checkpoint, epoch, savepoint) or CheckpointSelector(LATEST)
     listed = store.read(lambda session: read_listed(session, wanted))
-    reader = CheckpointReader(store.ck.session, listed.manifest, None)
+    reader = CheckpointReader(store.session, listed.manifest, None)
     numbers = _partitions(reader, operator, partition)
     if output is not None:
         _write(store, reader, operator, numbers, limit, output)
@@ -75,6 +76,7 @@ def command(
 
 
 def _partitions(reader: CheckpointReader, name: str, partition: int | None) -> list[int]:
+    """Return the partitions to read: the given one, or all that have state."""
     operator = reader.operator(name)
     if partition is None:
         return sorted(operator.chains)
@@ -86,6 +88,7 @@ def _partitions(reader: CheckpointReader, name: str, partition: int | None) -> l
 def _write(
     store: Opened, reader: CheckpointReader, name: str, partitions: list[int], limit: int | None, output: Path
 ) -> None:
+    """Write a table or map as one Parquet file, and print how many records it has."""
     kind = kind_of(reader.operator(name))
     if kind is None:
         raise click.BadParameter(
@@ -96,17 +99,17 @@ def _write(
     from pyspark_checkpointer.table.parquet_file import PlainRows, write_file  # pyarrow, only for those who use tables
 
     written = write_file(PlainRows(reader, name, kind, partitions), partitions, limit, output)
-    document: nouns.File = {"file": str(output), "records": written, "bytes": output.stat().st_size}
+    document: schemas.File = {"file": str(output), "records": written, "bytes": output.stat().st_size}
     if store.json:
         print_json(document)
     else:
         print_line(f"{output}: {count(written, 'record')}")
 
 
-def _print_array(found: Iterator[nouns.Record]) -> None:
-    """One array, written while it is read."""
-    mark = "["
+def _print_array(found: Iterator[schemas.Record]) -> None:
+    """Print one JSON array, record by record, since all of them may not fit into memory."""
+    separator = "["
     for record in found:
-        print(f"{mark}\n  {to_text(record)}", end="")
-        mark = ","
-    print("[]" if mark == "[" else "\n]")
+        print(f"{separator}\n  {to_text(record)}", end="")
+        separator = ","
+    print("[]" if separator == "[" else "\n]")

@@ -1,4 +1,4 @@
-"""`checkpointer plan` and `checkpointer clean`."""
+"""Implement `checkpointer plan` and `checkpointer clean`: what a retention policy would delete, and doing it."""
 
 import re
 from collections.abc import Callable
@@ -12,10 +12,11 @@ from click.core import ParameterSource
 from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
 from pyspark_checkpointer.admin.retention.plan import Plan
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
-from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli import documents, schemas
+from pyspark_checkpointer.cli.failures import Failed
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress, to_text
 from pyspark_checkpointer.cli.table import Column
-from pyspark_checkpointer.cli.verb import Failed, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
 
@@ -34,7 +35,7 @@ _PART = re.compile(r"([0-9]+)(s|min|h|d|w)")
 
 
 def _duration(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
-    """90s, 30min, 12h, 7d, 4w, or several of them: 1d12h."""
+    """Parse 90s, 30min, 12h, 7d, 4w, or several of them: 1d12h."""
     if value is None:
         return None
     parts = _PART.findall(value)
@@ -47,7 +48,7 @@ def _duration(context: click.Context, parameter: click.Parameter, value: str | N
 
 
 def rules(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the options of a policy."""
+    """Add the options of a retention policy to a command."""
     spans = {
         "--keep-younger": "Keep those made less than this ago.",
         "--hourly": "Keep the newest of each hour for so long.",
@@ -64,10 +65,10 @@ def rules(command: Callable[..., Any]) -> Callable[..., Any]:
             default="1h",
             show_default=True,
             callback=_duration,
-            help="How long the objects of a retired checkpoint stay, for those who are reading it.",
+            help="Keep the objects of a retired checkpoint for so long, for those who are reading it.",
         ),
     ]
-    for option in reversed(options):
+    for option in reversed(options):  # the option that is added last is the first one in the help
         command = option(command)
     return command
 
@@ -90,8 +91,9 @@ or 1d12h."""
 def plan(store: Opened, rows: bool, output: Path | None, **policy: Any) -> None:
     """Show what `clean` would do, and delete nothing.
 
-    Every object of the store, with its size, who names it, and what becomes of it: `keep`, `delete`, or `later`, once
-    the grace period for readers is over. A plan that was saved can be looked at, and done with `clean --plan`.
+    A plan has every object of the store, with its size, the checkpoint that names it, and what becomes of it: `keep`,
+    `delete`, or `later`, once the grace period for readers is over. A saved plan can be read, and done with
+    `clean --plan`.
     """
     made = store.ck.plan(RetentionPolicy(**policy))
     if output is not None:
@@ -112,16 +114,17 @@ def plan(store: Opened, rows: bool, output: Path | None, **policy: Any) -> None:
     note=f"{_NOTE} Without a terminal to ask on, --yes is needed.",
 )
 @rules
-@click.option("--plan", "file", type=click.Path(path_type=Path), help="Do a saved plan.")
+@click.option("--plan", "file", type=click.Path(path_type=Path), help="Do what a saved plan says.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
     """Retire checkpoints, and delete what nothing needs.
 
-    Safe beside a running job, readers, and other cleanups, none of which it stops. A cleanup that was interrupted is
-    finished by the next one. A saved plan is refused where something in it came to be needed since.
+    This is safe beside a running job, readers, and other cleanups, and stops none of them. A cleanup that was
+    interrupted is finished by the next one. A saved plan is refused if something that it would delete is needed since.
     """
     store.check_can_ask(yes)
     if file is not None:
+        # --grace has a default, so its value does not tell whether it was given.
         source = click.get_current_context().get_parameter_source("grace")
         given = [name for name, value in policy.items() if value is not None and name != "grace"]
         if given or source is not ParameterSource.DEFAULT:
@@ -130,8 +133,8 @@ def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
         if made.root != store.ck.root:
             raise IllegalArgumentError(f"{file}: was made for {made.root}, not for {store.ck.root}")
     elif yes:
-        with progress("deleting", "items") as told:
-            _print_done(store, store.ck.clean(RetentionPolicy(**policy), progress=told))
+        with progress("deleting", "items") as on_progress:
+            _print_done(store, store.ck.clean(RetentionPolicy(**policy), progress=on_progress))
         return
     else:
         made = store.ck.plan(RetentionPolicy(**policy))
@@ -143,19 +146,21 @@ def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
         f"{size(going.bytes)}?",
         yes,
     )
-    with progress("deleting", "items") as told:
-        _print_done(store, store.ck.apply(made, progress=told))
+    with progress("deleting", "items") as on_progress:
+        _print_done(store, store.ck.apply(made, progress=on_progress))
 
 
 def _load(file: Path) -> Plan:
-    """Return a saved plan. One that is damaged says nothing about the store."""
+    """Return a saved plan."""
     try:
         return Plan.load(file)
     except CorruptionError as error:
+        # The file is damaged, not the store: the exit status must not say that the store is.
         raise Failed(str(error), type(error).__name__) from None
 
 
 def _print(plan: Plan) -> None:
+    """Print the checkpoints that a plan retires, and the sums of its objects."""
     if gone := [c for c in plan.checkpoints if not c.keep]:
         print_table(_CHECKPOINTS, [(c.id, "retire", c.reason) for c in gone])
         print_line()
@@ -166,6 +171,7 @@ def _print(plan: Plan) -> None:
 
 
 def _print_rows(plan: Plan, as_json: bool) -> None:
+    """Print every object of a plan."""
     if not as_json:
         print_table(_ROWS, [(r.action, size(r.size), r.path, r.reason, r.referenced_by) for r in plan])
         return
@@ -175,7 +181,7 @@ def _print_rows(plan: Plan, as_json: bool) -> None:
     print("\n]")
 
 
-def _document(plan: Plan) -> nouns.Plan:
+def _document(plan: Plan) -> schemas.Plan:
     return {
         "root": plan.root,
         "grace_seconds": plan.grace.total_seconds(),
@@ -191,6 +197,7 @@ def _document(plan: Plan) -> nouns.Plan:
 
 
 def _print_done(store: Opened, done: Cleaned) -> None:
+    """Print what a cleanup did."""
     if store.json:
         print_json(_done(done))
         return
@@ -204,7 +211,7 @@ def _print_done(store: Opened, done: Cleaned) -> None:
         print_line(done.note)
 
 
-def _done(done: Cleaned) -> nouns.Cleaned:
+def _done(done: Cleaned) -> schemas.Cleaned:
     return {
         "retired": documents.ids(done.retired),
         "deleted": documents.amount(done.deleted),

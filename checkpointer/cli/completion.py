@@ -1,4 +1,4 @@
-"""Complete names of a store in a shell. Whatever goes wrong, or takes too long, completes nothing."""
+"""Complete names of a store in a shell. An error, or a store that is slow, completes nothing."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,14 +14,14 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.runtime import run_sync
 
-PATIENCE = 3.0
-"""Seconds that a shell waits for a store."""
+TIMEOUT_SECONDS = 3.0
+"""How long a shell waits for a store."""
 
 Names = Callable[[Session], Coroutine[Any, Any, list[str]]]
 
 
 def checkpoints(context: click.Context, typed: str) -> list[str]:
-    """Complete a checkpoint: the names of savepoints, and ids once a digit was typed."""
+    """Return the savepoints that complete a text, and ids once a digit was typed."""
     found = [LATEST, *_read(context, _savepoints)]
     if typed[:1].isdigit():
         found += _read(context, _ids)
@@ -29,20 +29,21 @@ def checkpoints(context: click.Context, typed: str) -> list[str]:
 
 
 def operators(context: click.Context, typed: str) -> list[str]:
-    """Complete the name of an operator of the committed checkpoint."""
+    """Return the operators of the committed checkpoint that complete a text."""
     return _matching(_read(context, _operators), typed)
 
 
 def _matching(names: list[str], typed: str) -> list[str]:
-    """Return those that begin as typed. A shell would take one with a space for several words."""
+    """Return the names that begin as typed, without those that a shell would split at a space."""
     return [name for name in names if name.startswith(typed) and not any(map(str.isspace, name))]
 
 
 def _read(context: click.Context, names: Names) -> list[str]:
-    # Behind an option that lacks its value, click does not come to sort the arguments.
+    """Return names from the store that the command line names; none if anything fails."""
+    # After an option that lacks its value, click leaves the arguments unparsed: the first of them is the root.
     root = context.params.get("root") or next(iter(context.args), None)
     with suppress(Exception), Checkpointer(root or "", context.params.get("storage_options"), fencing="none") as ck:
-        return run_sync(asyncio.wait_for(names(ck.session), PATIENCE))
+        return run_sync(asyncio.wait_for(names(ck.session), TIMEOUT_SECONDS))
     return []
 
 

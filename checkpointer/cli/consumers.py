@@ -2,11 +2,11 @@
 
 import click
 
-from pyspark_checkpointer.cli import nouns
-from pyspark_checkpointer.cli.root import require_store
+from pyspark_checkpointer.cli import schemas
+from pyspark_checkpointer.cli.failures import FAILED
 from pyspark_checkpointer.cli.screen import complain, print_error, print_json, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
-from pyspark_checkpointer.cli.verb import FAILED, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.consumers.inspect import ConsumedPartition, ConsumersOverview, read_consumers
 from pyspark_checkpointer.display import age, moment
 
@@ -32,7 +32,7 @@ def command(store: Opened, owner: str | None) -> int:
     found = store.read(lambda session: read_consumers(session.store))
     if found == ConsumersOverview((), ()):
         # A root without consumers may be a store of checkpoints. If it is neither, say so: the path may be mistyped.
-        store.read(lambda session: require_store(session.store, store.options))
+        store.require()  # nothing is recorded: say whether there is a store at all
     partitions = [p for p in found.partitions if owner is None or _owner(p) == owner]
     if store.json:
         print_json([_document(partition) for partition in partitions])
@@ -69,7 +69,7 @@ def _line(partition: ConsumedPartition, store: Opened) -> tuple[str | None, ...]
     )
 
 
-def _document(partition: ConsumedPartition) -> nouns.Consumer:
+def _document(partition: ConsumedPartition) -> schemas.Consumer:
     """Return a partition as JSON."""
     row, position = partition.row, partition.position
     interface, *group = partition.group
@@ -87,6 +87,6 @@ def _document(partition: ConsumedPartition) -> nouns.Consumer:
     }
 
 
-def _damage(message: str) -> nouns.Error:
+def _damage(message: str) -> schemas.Error:
     """Return the message about a damaged object as a JSON error."""
     return {"error": {"type": "CorruptionError", "message": message, "retryable": False, "status": FAILED}}

@@ -1,4 +1,4 @@
-"""`checkpointer diff`."""
+"""Implement `checkpointer diff`: what differs between two checkpoints, or between the keys of one operator."""
 
 import asyncio
 from dataclasses import asdict
@@ -10,10 +10,11 @@ from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.cli import keys, nouns
+from pyspark_checkpointer.cli import keys, schemas
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
-from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, ranges, size
 
 _KEYS = (Column("CHANGE"), Column("KEY"))
@@ -41,13 +42,13 @@ def command(
 ) -> None:
     """Show what differs between two checkpoints.
 
-    From one CHECKPOINT to another, the committed one unless a second is given: operators and their partitions,
+    It compares one CHECKPOINT with another, the committed one unless a second is given: operators and their partitions,
     positions, properties, the watermark, and the bytes of objects that only one of the two has. With OPERATOR, a map or
-    a table, the keys that were inserted, updated or deleted. A difference is no finding: the exit status is 0.
+    a table, it prints the keys that were inserted, updated or deleted. The exit status is 0 with differences too.
     """
     old, new = store.read(lambda session: _read_both(session, before, after))
     if operator is not None:
-        session = store.ck.session
+        session = store.session
         before_reader, after_reader = (CheckpointReader(session, side.manifest, None) for side in (old, new))
         _show_keys(keys.compare(before_reader, after_reader, operator, limit), store.json)
         return
@@ -63,7 +64,8 @@ def command(
     print_line(f"{size(difference.bytes_added)} of objects added, {size(difference.bytes_removed)} removed")
 
 
-def _show_keys(found: nouns.KeyDifference, as_json: bool) -> None:
+def _show_keys(found: schemas.KeyDifference, as_json: bool) -> None:
+    """Print the keys that differ."""
     if as_json:
         print_json(found)
         return
@@ -80,17 +82,19 @@ async def _read_both(session: Session, before: CheckpointSelector, after: Checkp
 
 
 def _rows(difference: Difference) -> list[tuple[str, str, str, str]]:
+    """Return the rows of the table: operators, positions, properties, the watermark."""
     rows: list[tuple[str, str, str, str]] = [
-        ("operator", o.name, o.change, _partitions(o)) for o in difference.operators
+        ("operator", operator.name, operator.change, _partitions(operator)) for operator in difference.operators
     ]
-    rows += [("position", v.name, v.change, _values(v)) for v in difference.positions]
-    rows += [("property", v.name, v.change, _values(v)) for v in difference.properties]
-    if mark := difference.watermark:
-        rows.append(("watermark", "", mark.change, _values(mark)))
+    rows += [("position", value.name, value.change, _values(value)) for value in difference.positions]
+    rows += [("property", value.name, value.change, _values(value)) for value in difference.properties]
+    if watermark := difference.watermark:
+        rows.append(("watermark", "", watermark.change, _values(watermark)))
     return rows
 
 
 def _partitions(operator: OperatorDifference) -> str:
+    """Return how the definition and the partitions of an operator changed, as text."""
     parts = [f"another {aspect}" for aspect in operator.redefined]
     for what in ("added", "removed", "changed"):
         if numbers := getattr(operator, what):
@@ -99,5 +103,6 @@ def _partitions(operator: OperatorDifference) -> str:
 
 
 def _values(value: ValueDifference) -> str:
+    """Return the value that was added or removed, or the change from one to the other."""
     sides = [to_text(side) for side in (value.before, value.after)]
     return {"added": sides[1], "removed": sides[0], "changed": " → ".join(sides)}[value.change]

@@ -1,4 +1,4 @@
-"""Make the nouns of `nouns.py` from what the core returns, alike in every verb."""
+"""Make the values that `--json` prints, as `schemas` describes them, from what the core returns."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -14,17 +14,17 @@ from pyspark_checkpointer.admin.retention.plan import Total
 from pyspark_checkpointer.admin.savepoints import Savepoint
 from pyspark_checkpointer.checkpoint.listing import Listed
 from pyspark_checkpointer.checkpoint.verify import Finding, Verification
-from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.display import moment
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Cost, Job, Operator
 
 if TYPE_CHECKING:
-    from pyspark_checkpointer.table.export import Exported  # it takes pyarrow, which not all have
+    from pyspark_checkpointer.table.export import Exported  # needs pyarrow, of the extra `spark`
 
 
 def id_or_none(checkpoint: CheckpointId | None) -> str | None:
-    """Return the text of an id."""
+    """Return the text of an id, or None."""
     return None if checkpoint is None else str(checkpoint)
 
 
@@ -33,8 +33,8 @@ def ids(checkpoints: Iterable[CheckpointId]) -> list[str]:
     return list(map(str, checkpoints))
 
 
-def checkpoint(listed: Listed) -> nouns.Checkpoint:
-    """What a list says of a checkpoint."""
+def checkpoint(listed: Listed) -> schemas.Checkpoint:
+    """Describe a checkpoint, without what it holds."""
     manifest, sizes = listed.manifest, checkpoint_sizes.checkpoint_bytes(listed.manifest)
     return {
         "id": str(manifest.id),
@@ -51,8 +51,8 @@ def checkpoint(listed: Listed) -> nouns.Checkpoint:
     }
 
 
-def operator(name: str, found: Operator) -> nouns.Operator:
-    """Return one operator of a checkpoint, and what it holds."""
+def operator(name: str, found: Operator) -> schemas.Operator:
+    """Describe an operator of a checkpoint."""
     return operator_of(
         name, found.codec, found.partitioner, found.partitions, checkpoint_sizes.operator_size(found), found.schema
     )
@@ -60,8 +60,8 @@ def operator(name: str, found: Operator) -> nouns.Operator:
 
 def operator_of(
     name: str, codec: str, partitioner: str, declared: int, size: OperatorSize, schema: object
-) -> nouns.Operator:
-    """Return the same, of its parts."""
+) -> schemas.Operator:
+    """Describe an operator whose sizes are known."""
     return {
         "name": name,
         "codec": codec,
@@ -78,8 +78,8 @@ def operator_of(
     }
 
 
-def exported(made: "Exported") -> nouns.Exported:
-    """Tell what was written as Parquet."""
+def exported(made: "Exported") -> schemas.Exported:
+    """Describe what was written as Parquet."""
     return {
         "id": str(made.id),
         "epoch": made.epoch,
@@ -92,15 +92,15 @@ def exported(made: "Exported") -> nouns.Exported:
     }
 
 
-def spread(found: Spread | None) -> nouns.Spread | None:
-    """Return the smallest, the middle and the largest."""
+def spread(found: Spread | None) -> schemas.Spread | None:
+    """Describe the distribution of some numbers, or None."""
     if found is None:
         return None
     return {"minimum": found.minimum, "median": found.median, "maximum": found.maximum}
 
 
-def partition(found: PartitionSize) -> nouns.Partition:
-    """Return one of the biggest partitions."""
+def partition(found: PartitionSize) -> schemas.Partition:
+    """Describe a partition by its sizes."""
     return {
         "operator": found.operator,
         "partition": found.partition,
@@ -110,8 +110,8 @@ def partition(found: PartitionSize) -> nouns.Partition:
     }
 
 
-def artifact(found: Artifact) -> nouns.Artifact:
-    """Return one artifact of a chain."""
+def artifact(found: Artifact) -> schemas.Artifact:
+    """Describe an artifact of a chain."""
     return {
         "kind": found.kind,
         "path": found.path,
@@ -125,8 +125,8 @@ def artifact(found: Artifact) -> nouns.Artifact:
     }
 
 
-def job(found: Job | None) -> nouns.Job | None:
-    """Return what Spark called the batch."""
+def job(found: Job | None) -> schemas.Job | None:
+    """Describe the Spark batch that wrote a checkpoint, if there was one."""
     if found is None:
         return None
     spark = found.spark
@@ -146,8 +146,8 @@ def job(found: Job | None) -> nouns.Job | None:
     }
 
 
-def cost(found: Cost | None) -> nouns.Cost | None:
-    """What a checkpoint cost."""
+def cost(found: Cost | None) -> schemas.Cost | None:
+    """Describe what a checkpoint cost, if its manifest says so."""
     if found is None:
         return None
     return {
@@ -159,20 +159,20 @@ def cost(found: Cost | None) -> nouns.Cost | None:
     }
 
 
-def savepoint(found: Savepoint) -> nouns.Savepoint:
-    """A name, and what it keeps."""
+def savepoint(found: Savepoint) -> schemas.Savepoint:
+    """Describe a savepoint."""
     return {"name": found.name, "id": str(found.id), "created": time(found.created)}
 
 
 def time(at: datetime) -> str:
-    """Return a time that is known."""
+    """Return the text of a time."""
     text = moment(at)
     assert text is not None
     return text
 
 
-def finding(found: Finding) -> nouns.Finding:
-    """Return one finding of a verification."""
+def finding(found: Finding) -> schemas.Finding:
+    """Describe a finding of a verification."""
     return {
         "path": found.path,
         "problem": found.problem,
@@ -182,8 +182,8 @@ def finding(found: Finding) -> nouns.Finding:
     }
 
 
-def verification(found: Verification) -> nouns.Verification:
-    """Return all findings, and what they rest on."""
+def verification(found: Verification) -> schemas.Verification:
+    """Describe a verification: all findings, and how much was compared."""
     return {
         "checkpoints": found.checkpoints,
         "objects": found.objects,
@@ -194,13 +194,13 @@ def verification(found: Verification) -> nouns.Verification:
     }
 
 
-def amount(total: Total) -> nouns.Amount:
-    """So many objects, and bytes."""
+def amount(total: Total) -> schemas.Amount:
+    """Describe a number of objects and their bytes."""
     return {"objects": total.objects, "bytes": total.bytes}
 
 
-def plan_row(row: PlanRow) -> nouns.PlanRow:
-    """Return one object of a plan."""
+def plan_row(row: PlanRow) -> schemas.PlanRow:
+    """Describe an object of a cleanup plan."""
     return {
         "path": row.path,
         "bytes": row.size,
@@ -212,8 +212,8 @@ def plan_row(row: PlanRow) -> nouns.PlanRow:
     }
 
 
-def candidate(found: Candidate) -> nouns.Candidate:
-    """Return what a store could be repaired to."""
+def candidate(found: Candidate) -> schemas.Candidate:
+    """Describe a manifest that a store could be repaired to."""
     return asdict(found) | {  # type: ignore[return-value]  # the fields that are not named here are as they are
         "id": str(found.id),
         "created": moment(found.created),
@@ -224,13 +224,13 @@ def candidate(found: Candidate) -> nouns.Candidate:
     }
 
 
-def commit(new: CheckpointId, root: str, content_of: CheckpointId) -> nouns.Commit:
-    """A commit with the content of another checkpoint."""
+def commit(new: CheckpointId, root: str, content_of: CheckpointId) -> schemas.Commit:
+    """Describe a commit with the content of another checkpoint."""
     return {"id": str(new), "root": root, "content_of": str(content_of)}
 
 
-def repair_plan(plan: RepairPlan) -> nouns.RepairPlan:
-    """What a repair would keep and miss."""
+def repair_plan(plan: RepairPlan) -> schemas.RepairPlan:
+    """Describe what a repair would keep, and what it would lose."""
     return {
         "content_of": str(plan.id),
         "epoch": plan.epoch,
@@ -240,7 +240,8 @@ def repair_plan(plan: RepairPlan) -> nouns.RepairPlan:
     }
 
 
-def _loss(found: Loss) -> nouns.Loss:
+def _loss(found: Loss) -> schemas.Loss:
+    """Describe a damaged partition."""
     return {
         "operator": found.operator,
         "partition": found.partition,
@@ -250,18 +251,19 @@ def _loss(found: Loss) -> nouns.Loss:
     }
 
 
-def _older(found: OlderState) -> nouns.OlderState:
+def _older(found: OlderState) -> schemas.OlderState:
+    """Describe an older state of a damaged partition."""
     return {"id": id_or_none(found.id), "epoch": found.epoch, "records": found.records}
 
 
 def repaired(
     new: CheckpointId, root: str, content_of: CheckpointId, plan: RepairPlan, older_partitions: bool
-) -> nouns.Repair:
-    """A commit that a repair made. A plan is true where nothing is missing."""
+) -> schemas.Repair:
+    """Describe a commit that a repair made, and what it lost."""
     return {
         "id": str(new),
         "root": root,
         "content_of": str(content_of),
-        "lost": None if plan else repair_plan(plan),
+        "lost": None if plan else repair_plan(plan),  # a plan is true where nothing is lost
         "older_partitions": older_partitions,
     }

@@ -1,4 +1,4 @@
-"""`checkpointer export`."""
+"""Implement `checkpointer export`: copy a checkpoint to another root, or write it as Parquet."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ import click
 
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions, options_for, target_options
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress
-from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, Options, into_target, options_for, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count
 from pyspark_checkpointer.manifests.model import CheckpointId
 
@@ -28,26 +29,26 @@ from pyspark_checkpointer.manifests.model import CheckpointId
     type=click.Choice(["store", "parquet"]),
     default="store",
     show_default=True,
-    help="`parquet`: tables and maps as plain files, for DuckDB, Polars, pandas, Spark.",
+    help="Write a store, or tables and maps as plain files, for DuckDB, Polars, pandas, Spark.",
 )
 @click.option(
-    "--operator", "operators", metavar="NAME", multiple=True, help="Only this one, as Parquet. May be repeated."
+    "--operator", "operators", metavar="NAME", multiple=True, help="Write only this one, as Parquet. May be repeated."
 )
-@into_target
+@target_options
 def command(
     store: Opened,
     checkpoint: CheckpointSelector,
     target: str,
     form: str,
     operators: tuple[str, ...],
-    target_storage_options: Options,
+    target_storage_options: StorageOptions,
     target_fencing: Any,
 ) -> None:
     """Copy a checkpoint with all it needs to an empty root.
 
-    Or, as Parquet, its tables and maps to plain files. Every object is verified on the way. In TARGET the copy is the
-    first checkpoint of a history of its own; restoring there gives the same state. Nothing is written to ROOT, and a
-    running job goes on undisturbed. Nothing that is in TARGET is overwritten.
+    With --format parquet it writes tables and maps as plain files. Every object is verified on the way. In TARGET the
+    copy is the first checkpoint of a history of its own; restoring there gives the same state. Nothing is written to
+    ROOT, and a running job is not disturbed. Nothing that is in TARGET is overwritten.
     """
     if operators and form != "parquet":
         raise click.UsageError("--operator goes with --format parquet: a copy has all of them")
@@ -56,8 +57,8 @@ def command(
     if form == "parquet":
         _parquet(store, wanted, target, options, operators, target_fencing)
         return
-    with progress("copying", "bytes") as told:
-        copied = store.ck.export(wanted, target, options, fencing=target_fencing, progress=told)
+    with progress("copying", "bytes") as on_progress:
+        copied = store.ck.export(wanted, target, options, fencing=target_fencing, progress=on_progress)
     if store.json:
         print_json(documents.commit(copied, target, wanted))
     else:
@@ -65,11 +66,11 @@ def command(
 
 
 def _parquet(
-    store: Opened, wanted: CheckpointId, target: str, options: Options, operators: tuple[str, ...], fencing: Any
+    store: Opened, wanted: CheckpointId, target: str, options: StorageOptions, operators: tuple[str, ...], fencing: Any
 ) -> None:
-    with progress("writing", "items") as told:
+    with progress("writing", "items") as on_progress:
         made = store.ck.export_parquet(
-            wanted, target, options, operators=operators or None, fencing=fencing, progress=told
+            wanted, target, options, operators=operators or None, fencing=fencing, progress=on_progress
         )
     if store.json:
         print_json(documents.exported(made))

@@ -1,4 +1,4 @@
-"""Find the keys of one operator that are not the same in two checkpoints."""
+"""Compare the keys of one operator in two checkpoints."""
 
 import json
 from collections.abc import Callable
@@ -7,23 +7,28 @@ from typing import Any
 
 from pyspark_checkpointer.admin.diff import compare_keys, partitions_to_compare
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
-from pyspark_checkpointer.cli import nouns
-from pyspark_checkpointer.cli.records import records
+from pyspark_checkpointer.cli import schemas
+from pyspark_checkpointer.cli.records import records, require_arrow
 from pyspark_checkpointer.cli.screen import to_text
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Json, Operator
 
 Contents = dict[str, bytes]
-"""Keys as JSON, and a digest of what each has."""
+"""A digest of the value or row of each key. Keys are JSON texts."""
 
 
-def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit: int) -> nouns.KeyDifference:
-    """Compare what an operator holds, in memory one partition after the other where keys stay in theirs."""
+def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit: int) -> schemas.KeyDifference:
+    """Count the keys that were inserted, updated or deleted, and name the first `limit` of them.
+
+    One partition at a time is in memory, if both checkpoints spread the keys over partitions alike.
+    """
     old, new = _operator(before, name), _operator(after, name)
     if old is None and new is None:
-        after.operator(name)  # raises, and names those there are
+        after.operator(name)  # raises, with the names of all operators
+    if any(side is not None and kind_of(side) == "table" for side in (old, new)):
+        require_arrow(after.session.store.url)
     counts = {"inserted": 0, "updated": 0, "deleted": 0}
-    keys: list[nouns.KeyChange] = []
+    keys: list[schemas.KeyChange] = []
     for numbers in partitions_to_compare(old, new):
         sides = [_contents(*side, name, numbers) for side in ((before, old), (after, new))]
         for text, change in compare_keys(*sides):
@@ -43,6 +48,7 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
 
 
 def _operator(snapshot: CheckpointReader, name: str) -> Operator | None:
+    """Return an operator whose keys can be read; None if the checkpoint does not have it."""
     found = snapshot.manifest.operators.get(name) if snapshot.manifest else None
     if found is not None and kind_of(found) is None:
         raise IllegalArgumentError(
@@ -53,6 +59,7 @@ def _operator(snapshot: CheckpointReader, name: str) -> Operator | None:
 
 
 def _contents(snapshot: CheckpointReader, operator: Operator | None, name: str, partitions: list[int]) -> Contents:
+    """Read the contents of some partitions."""
     if operator is None:
         return {}
     key_of = _table_key(name, operator) if kind_of(operator) == "table" else lambda record: record["key"]
@@ -60,15 +67,16 @@ def _contents(snapshot: CheckpointReader, operator: Operator | None, name: str, 
     return {to_text(key_of(record)): _digest(record) for record in records(snapshot, name, held)}
 
 
-def _table_key(name: str, operator: Operator) -> Callable[[nouns.Record], Json]:
+def _table_key(name: str, operator: Operator) -> Callable[[schemas.Record], Json]:
+    """Return a function that takes the key columns from a row."""
     from pyspark_checkpointer.table.version import TableVersion  # pyarrow, only for tables
 
     columns = TableVersion.of(name, operator).schema.key
     return lambda record: {column: record["row"][column] for column in columns}
 
 
-def _digest(record: nouns.Record) -> bytes:
-    """Return a column that is not there is as good as a null."""
+def _digest(record: schemas.Record) -> bytes:
+    """Return a digest of a value or row. A missing column counts as null, since a schema may have grown."""
     row = record.get("row")
     told: Any = record["value"] if row is None else {name: value for name, value in row.items() if value is not None}
     return blake2b(to_text(told).encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""`checkpointer list`."""
+"""Implement `checkpointer list`: the checkpoints of a store."""
 
 import click
 
@@ -24,14 +24,14 @@ _COLUMNS = (
 
 
 @verb("list", "list /data/orders", "list s3://bucket/jobs/orders --json | jq -r '.[-1].id'")
-@click.option("--sizes", is_flag=True, help="Also read the chains of operators with very many partitions.")
+@click.option("--sizes", is_flag=True, help="Read the chains of operators with very many partitions too.")
 def command(store: Opened, sizes: bool) -> None:
     """List the checkpoints, the newest last.
 
-    SIZE is that of all objects which a checkpoint is made of, OWN that of those it wrote itself; `?` where an operator
-    has so many partitions that only --sizes would tell. STATE is `committed` for the one that a restart goes on from,
-    `prepared` for one that awaits its commit, `history` for those before, and `kept` for those that only a savepoint
-    or retention keeps.
+    SIZE is the size of all objects of a checkpoint, OWN of those that it wrote itself. They are `?` if an operator has
+    so many partitions that only --sizes reads them. STATE is `committed` for the checkpoint that a restart continues
+    from, `prepared` for one that awaits its commit, `history` for those before, and `kept` for those that only a
+    savepoint or retention keeps.
     """
     overview = store.read(lambda session: read_overview(session, chains=sizes))
     found = list(map(documents.checkpoint, overview.checkpoints))

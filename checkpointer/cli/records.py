@@ -4,7 +4,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
-from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.manifests.msgpack_values import unpack
 from pyspark_checkpointer.manifests.tagged_json import to_json
 from pyspark_checkpointer.runtime import run_sync
@@ -12,12 +12,12 @@ from pyspark_checkpointer.storage.connection import require
 
 
 def require_arrow(root: str) -> None:
-    """Refuse a table where nothing is installed that reads it, and say what to install."""
+    """Raise `IllegalArgumentError`, with what to install, if pyarrow is missing."""
     require("pyarrow", "spark", root)
 
 
-def records(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
-    """Every record of some partitions, verified."""
+def records(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[schemas.Record]:
+    """Yield every record of some partitions, verified."""
     kind = kind_of(reader.operator(name))
     if kind == "table":
         require_arrow(reader.session.store.url)
@@ -25,7 +25,7 @@ def records(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> I
     return (_entries if kind == "map" else _artifacts)(reader, name, partitions)
 
 
-def _rows(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
+def _rows(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[schemas.Record]:
     from pyspark_checkpointer.table.opening import partition_reader  # pyarrow, only for tables
 
     read = partition_reader(reader, name, partitions)
@@ -35,13 +35,13 @@ def _rows(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Ite
                 yield {"partition": partition, "row": {column: to_json(value) for column, value in row.items()}}
 
 
-def _entries(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
+def _entries(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[schemas.Record]:
     for partition in partitions:
         for key, value in run_sync(reader.entries(name, partition)).items():
             yield {"partition": partition, "key": to_json(key), "value": to_json(unpack(value))}
 
 
-def _artifacts(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[nouns.Record]:
+def _artifacts(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[schemas.Record]:
     for partition in partitions:
         chain = reader.operator(name).chains[partition]
         for artifact, data in zip(chain, run_sync(reader.partition(name, partition)), strict=True):

@@ -1,4 +1,4 @@
-"""`checkpointer repair`."""
+"""Implement `checkpointer repair`: a root whose `_latest` is lost, or of which no checkpoint is whole."""
 
 import click
 
@@ -7,10 +7,10 @@ from pyspark_checkpointer.admin.losses import RepairPlan
 from pyspark_checkpointer.admin.repair_candidates import Candidate
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.cli import documents
-from pyspark_checkpointer.cli.root import require_store
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress
 from pyspark_checkpointer.cli.table import Column
-from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, Options, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, moment, size
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.storage import options_near
@@ -39,13 +39,13 @@ _COLUMNS = (
     "at=…: nothing proves which one was the committed one then.",
 )
 @click.option("--to", type=CHECKPOINT, metavar="CHECKPOINT", help="Commit a copy of this candidate.")
-@click.option("--accept-loss", is_flag=True, help="Of a damaged one, commit what is whole.")
+@click.option("--accept-loss", is_flag=True, help="Commit what is whole of a damaged candidate.")
 @click.option(
     "--older-partitions",
     is_flag=True,
     help="Take damaged partitions back to an older state, where there is one: a mix of batches.",
 )
-@click.option("--spark-checkpoint", metavar="PATH", help="The query's checkpointLocation.")
+@click.option("--spark-checkpoint", metavar="PATH", help="Take further evidence from the query's checkpointLocation.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 def command(
     store: Opened,
@@ -57,15 +57,15 @@ def command(
 ) -> int:
     """Repair a store whose `_latest` is lost or damaged.
 
-    Or one of which no checkpoint is whole. Nothing proves which commit was the last. Without --to this lists the
-    candidates, the best first, each with the evidence that it was committed and with what is missing of it, and changes
-    nothing. With --to a copy of that one is committed, above everything in the store; savepoints are kept as far as
-    they can be read. Where the history can be read and something in it is whole it is refused: `rollback` goes back to
-    an older checkpoint.
+    It repairs a store without any whole checkpoint too. Nothing proves which commit was the last. Without --to it lists
+    the candidates, the best first, each with the evidence that it was committed and with what is missing of it, and
+    changes nothing. With --to a copy of that candidate is committed, above everything in the store; savepoints are kept
+    as far as they can be read. If the history can be read and something in it is whole, the repair is refused:
+    `rollback` goes back to an older checkpoint.
 
-    Every object of the one that is chosen is read and compared. Where some are damaged this says what would be missing,
-    partition by partition, and changes nothing. With --accept-loss the partitions that are whole are committed and the
-    others left out; with --older-partitions too, those are taken back to the newest older state of them that is whole.
+    Every object of the chosen candidate is read and compared. If some are damaged, the verb prints what would be
+    missing, partition by partition, and changes nothing. With --accept-loss the whole partitions are committed and the
+    others left out; with --older-partitions too, those are taken back to their newest older state that is whole.
     """
     if to is None and (accept_loss or older_partitions):
         raise click.UsageError("--accept-loss and --older-partitions go with --to")
@@ -84,11 +84,11 @@ def command(
     return 0
 
 
-def _candidates(store: Opened, spark_checkpoint: str | None = None, options: Options = None) -> list[Candidate]:
-    """Return all candidates; where there is none, there has to be a store all the same."""
+def _candidates(store: Opened, spark_checkpoint: str | None = None, options: StorageOptions = None) -> list[Candidate]:
+    """Return all candidates. Raise if there is no store at all."""
     found = store.ck.repair_candidates(spark_checkpoint, options)
     if not found:
-        store.read(lambda session: require_store(session.store, store.options))
+        store.require()
     return found
 
 
@@ -97,8 +97,9 @@ def _choose(store: Opened, to: CheckpointSelector) -> CheckpointId:
 
 
 def _repair(store: Opened, chosen: CheckpointId, accept_loss: bool, older_partitions: bool, yes: bool) -> int:
-    with progress("verifying", "bytes") as told:
-        plan = store.ck.repair_plan(chosen, progress=told)
+    """Commit a copy of the chosen candidate, and return the exit status. A plan is true where nothing is missing."""
+    with progress("verifying", "bytes") as on_progress:
+        plan = store.ck.repair_plan(chosen, progress=on_progress)
     if not plan and not accept_loss:
         if store.json:
             print_json(documents.repair_plan(plan))
@@ -110,8 +111,8 @@ def _repair(store: Opened, chosen: CheckpointId, accept_loss: bool, older_partit
         _print_plan(plan)
     loss = "" if plan else f", with the loss of {count(len(plan.losses), 'partition')}"
     store.confirm(f"Repair {store.ck.root} to {chosen}{loss}? Nothing older is kept but savepoints", yes)
-    with progress("verifying", "bytes") as told:
-        new = store.ck.repair(chosen, accept_loss=accept_loss, older_partitions=older_partitions, progress=told)
+    with progress("verifying", "bytes") as on_progress:
+        new = store.ck.repair(chosen, accept_loss=accept_loss, older_partitions=older_partitions, progress=on_progress)
     if store.json:
         print_json(documents.repaired(new, store.ck.root, chosen, plan, older_partitions))
         return 0
@@ -122,7 +123,7 @@ def _repair(store: Opened, chosen: CheckpointId, accept_loss: bool, older_partit
 
 
 def _print_plan(plan: RepairPlan) -> None:
-    """Say what would be missing, each partition on lines of its own."""
+    """Print what would be missing, each partition on lines of its own."""
     print_line(f"{plan.id}, epoch {plan.epoch}: {count(plan.kept, 'partition')} whole. Missing would be:")
     for loss in plan.losses:
         print_line(f"  {loss}")

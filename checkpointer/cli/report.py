@@ -1,4 +1,4 @@
-"""`checkpointer report`."""
+"""Implement `checkpointer report`: one page about a store."""
 
 import os
 import shutil
@@ -11,9 +11,10 @@ import click
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.cli import report_document
 from pyspark_checkpointer.cli.cleanup import rules
-from pyspark_checkpointer.cli.root import require_store
+from pyspark_checkpointer.cli.failures import Mistyped
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress
-from pyspark_checkpointer.cli.verb import Mistyped, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
+from pyspark_checkpointer.storage.connection import require
 from pyspark_checkpointer.storage.local import files
 
 
@@ -25,31 +26,33 @@ from pyspark_checkpointer.storage.local import files
     lost=True,
     note="Exit status: 0 where all is well, 1 where something is damaged or missing. The page is written either way.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Where to write the page; `-` for stdout.")
+@click.option("-o", "--output", metavar="FILE", help="Write the page to this file; `-` for stdout.")
 @click.option(
     "--verify",
     "share",
     type=float,
     metavar="SHARE",
-    help="The chance of each object to be read and compared, from 0 (only what names objects) to 1. Without it, all "
+    help="Read and compare each object with this chance, from 0 (only what names objects) to 1. Without it, all "
     "objects up to about 1 GiB or 10,000 objects, and a sample of a larger store.",
 )
 @rules
 def command(store: Opened, output: str | None, share: float | None, **policy: Any) -> int:
     """Make one page about a store, for a bad day.
 
-    Whether anything is wrong and what it hurts; size, time and blocked time of each checkpoint; chains, skew and the
-    biggest partitions; what cleanup would free, by the given rules. The page is one file that needs nothing else. What
-    cannot be read is on it as a finding. Only reads.
+    The page says whether anything is wrong and what it hurts; size, time and blocked time of each checkpoint; chains,
+    skew and the biggest partitions; what cleanup would free, by the given rules. It is one file that needs nothing
+    else. What cannot be read is on it as a finding. The verb only reads.
     """
     from pyspark_checkpointer.cli.report_page import page
     from pyspark_checkpointer.cli.report_page.gather import make_report
 
     target = _target(output, store.json)
-    with progress("verifying", "bytes") as told:
-        report = make_report(store.ck, policy=RetentionPolicy(**policy), share=share, progress=told)
+    if output is not None:
+        require("jinja2", "report", "the page of a report")
+    with progress("verifying", "bytes") as on_progress:
+        report = make_report(store.ck, policy=RetentionPolicy(**policy), share=share, progress=on_progress)
     if report.is_empty:
-        store.read(lambda session: require_store(session.store, store.options))
+        store.require()
     if output is not None:
         data = page.render(report).encode("utf-8", "xmlcharrefreplace")
         if target is None:
@@ -64,7 +67,7 @@ def command(store: Opened, output: str | None, share: float | None, **policy: An
 
 
 def _target(output: str | None, as_json: bool) -> Path | None:
-    """Return the file to write, None for stdout. Refused before anything is read where it cannot be written."""
+    """Return the file to write, or None for stdout. Raise before anything is read if it cannot be written."""
     if output is None and not as_json:
         raise click.UsageError("Say where to write the page: -o report.html", click.get_current_context())
     if output == "-" and as_json:
@@ -82,8 +85,8 @@ def _target(output: str | None, as_json: bool) -> Path | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """All of it or nothing: who opens the page meanwhile sees the old one. A new page is its owner's alone."""
-    if path.exists() and not path.is_file():  # a device or a pipe
+    """Replace the page at once, so that nobody sees half of it. Only its owner may read a new page."""
+    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
         try:
             path.write_bytes(data)
         except BrokenPipeError:
@@ -94,7 +97,7 @@ def _write(path: Path, data: bytes) -> None:
     try:
         partial = files.write_temporary(str(path), data)
         try:
-            if path.exists():  # whoever was let in to the old one
+            if path.exists():  # whoever could read the old page can read the new one
                 shutil.copymode(path, partial)
             os.replace(partial, path)
         except OSError:

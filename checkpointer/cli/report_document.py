@@ -1,12 +1,12 @@
-"""Make JSON of a report."""
+"""Make the values that `checkpointer report --json` prints."""
 
-from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.report_page.model import CheckpointRow, Committed, OperatorRow, Position, Report
 from pyspark_checkpointer.display import moment
 
 
-def report(found: Report) -> nouns.Report:
-    """Return all that a report says, with its verdict."""
+def report(found: Report) -> schemas.Report:
+    """Describe a report."""
     return {
         "verdict": found.verdict,
         "root": found.root,
@@ -35,7 +35,7 @@ def report(found: Report) -> nouns.Report:
     }
 
 
-def _pointer(found: Position) -> nouns.Pointer:
+def _pointer(found: Position) -> schemas.Pointer:
     return {
         "writer": {"number": found.writer.epoch, "instance": found.writer.instance},
         "committed": documents.id_or_none(found.committed),
@@ -45,7 +45,7 @@ def _pointer(found: Position) -> nouns.Pointer:
     }
 
 
-def _committed(found: Committed) -> nouns.Left:
+def _committed(found: Committed) -> schemas.Committed:
     return {
         "job": documents.job(found.job),
         "watermark": found.watermark,
@@ -54,7 +54,7 @@ def _committed(found: Committed) -> nouns.Left:
     }
 
 
-def _checkpoint(row: CheckpointRow) -> nouns.Checkpoint:
+def _checkpoint(row: CheckpointRow) -> schemas.Checkpoint:
     return {
         "id": str(row.id),
         "sequence": row.id.sequence,
@@ -71,7 +71,7 @@ def _checkpoint(row: CheckpointRow) -> nouns.Checkpoint:
     }
 
 
-def _operator(row: OperatorRow) -> nouns.Operator:
+def _operator(row: OperatorRow) -> schemas.Operator:
     known = documents.operator_of(row.name, row.codec, row.partitioner, row.declared_partitions, row.size, row.schema)
     return known | {
         "chain_counts": [{"chain_length": length, "partitions": count} for length, count in row.lengths],

@@ -1,4 +1,4 @@
-"""`checkpointer rewind` and `checkpointer fork`: a whole streaming query, its state and Spark's progress."""
+"""Implement `checkpointer rewind` and `checkpointer fork`, which handle state and Spark's progress together."""
 
 from dataclasses import asdict
 from typing import Any
@@ -9,14 +9,14 @@ from pyspark_checkpointer.admin.streaming import rewind as query
 from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOptions
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.cli import documents
-from pyspark_checkpointer.cli import verb as shared
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions, options_for, target_options
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, progress
-from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, into_target, options_for, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import Json
 
 SPARK_CHECKPOINT = click.option(
-    "--spark-checkpoint", metavar="PATH", help="The query's checkpointLocation, if it is not where it was."
+    "--spark-checkpoint", metavar="PATH", help="Use this checkpointLocation of the query, if it was moved."
 )
 
 
@@ -32,11 +32,11 @@ SPARK_CHECKPOINT = click.option(
 @click.argument("checkpoint", type=CHECKPOINT, required=False)
 @click.option("--undo", is_flag=True, help="Put back what the last rewind took away.")
 @SPARK_CHECKPOINT
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @click.option(
     "--stopped",
     is_flag=True,
-    help="The query does not run, where that cannot be seen from here; one that is seen running is refused.",
+    help="Assert that the query does not run, if that cannot be seen from here; one seen running is refused.",
 )
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 def rewind(
@@ -50,11 +50,11 @@ def rewind(
 ) -> int:
     """Take a whole streaming query back to CHECKPOINT.
 
-    Every object of CHECKPOINT is read and compared first; where one is damaged, nothing is changed. Then its state is
+    Every object of CHECKPOINT is read and compared first; if one is damaged, nothing is changed. Then its state is
     committed anew, on top of the history. Spark's own checkpoint is cut, so that the next start reads again what came
-    after. What is cut is kept beside it, what is left as a savepoint, and --undo puts both back. If a rewind was
-    interrupted, the same command finishes it. A dry run also says whether the rewind itself would be refused, and then
-    ends with status 1.
+    after. The cut files are kept beside it, the state before the rewind as a savepoint, and --undo puts both back. If a
+    rewind was interrupted, the same command finishes it. A dry run also says whether the rewind itself would be
+    refused, and then ends with status 1.
     """
     if undo == (checkpoint is not None):
         raise click.UsageError("give a CHECKPOINT, or --undo")
@@ -65,24 +65,26 @@ def rewind(
             return store.read(lambda session: query.undo(session, where, options))
         return store.read(lambda session: query.rewind(session, to, where, options))
 
-    with progress("verifying", "bytes") as told:
-        planned = run(checkpoint, RewindOptions(stopped, dry_run=True, verify=dry_run, progress=told))
+    with progress("verifying", "bytes") as on_progress:
+        planned = run(checkpoint, RewindOptions(stopped, dry_run=True, verify=dry_run, progress=on_progress))
     if dry_run or not planned.changes:
         _show(store, planned)
         return 0 if planned.refused is None else 1
     if planned.refused is not None:
-        raise InvalidStateError(planned.refused)  # as the rewind itself would, before anybody is asked
+        raise InvalidStateError(planned.refused)  # the rewind itself would raise it, but only after the question
     question = f"Rewind query {planned.query_id} of {store.ck.root} from batch {planned.left_batch} to {planned.batch}?"
     store.confirm(question, yes)
-    with progress("verifying", "bytes") as told:
+    with progress("verifying", "bytes") as on_progress:
         done = run(
-            None if checkpoint is None else CheckpointSelector.parse(planned.to), RewindOptions(stopped, progress=told)
+            None if checkpoint is None else CheckpointSelector.parse(planned.to),
+            RewindOptions(stopped, progress=on_progress),
         )
     _show(store, done)
     return 0
 
 
 def _show(store: Opened, done: Rewind) -> None:
+    """Print what a rewind changed, or would change."""
     if store.json:
         print_json(_document(done))
         return
@@ -111,6 +113,7 @@ def _show(store: Opened, done: Rewind) -> None:
 
 
 def _document(done: Rewind) -> dict[str, Json]:
+    """Return a rewind as `schemas.Rewind` describes it."""
     ids = {key: documents.id_or_none(getattr(done, key)) for key in ("left", "to", "new")}
     return asdict(done) | ids | {"cut": list(done.cut), "written": list(done.written)}
 
@@ -124,25 +127,25 @@ def _document(done: Rewind) -> dict[str, Json]:
 @click.argument("target")
 @click.argument("target_spark_checkpoint")
 @SPARK_CHECKPOINT
-@into_target
+@target_options
 def fork(
     store: Opened,
     checkpoint: CheckpointSelector,
     target: str,
     target_spark_checkpoint: str,
     spark_checkpoint: str | None,
-    target_storage_options: shared.Options,
+    target_storage_options: StorageOptions,
     target_fencing: Any,
 ) -> None:
     """Make a second streaming query of CHECKPOINT.
 
     It has the same state and progress, and a query id of its own. TARGET becomes its root, TARGET_SPARK_CHECKPOINT its
-    checkpointLocation; both are empty before. Every object is verified on the way. The first query goes on undisturbed.
-    Both read the same sources. If a fork was interrupted, the same command finishes it.
+    checkpointLocation; both must be empty. Every object is verified on the way. The first query is not disturbed. Both
+    read the same sources. If a fork was interrupted, the same command finishes it.
     """
     wanted = store.read(lambda session: find(session, checkpoint))
     options = options_for(target, target_storage_options, "target_storage_options")
-    with progress("copying", "bytes") as told:
+    with progress("copying", "bytes") as on_progress:
         made = store.ck.fork(
             wanted,
             target,
@@ -150,7 +153,7 @@ def fork(
             options,
             spark_checkpoint=spark_checkpoint,
             fencing=target_fencing,
-            progress=told,
+            progress=on_progress,
         )
     if store.json:
         print_json(asdict(made) | {"id": str(made.id), "content_of": str(wanted)})

@@ -1,11 +1,12 @@
-"""`checkpointer rollback` and `checkpointer delete`: what changes the history of a store."""
+"""Implement `checkpointer rollback` and `checkpointer delete`, which change the history of a store."""
 
 import click
 
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.arguments import CHECKPOINT
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress
-from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 
 
 @verb(
@@ -20,17 +21,17 @@ from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, verb
 def rollback(store: Opened, checkpoint: CheckpointSelector, yes: bool) -> None:
     """Go back to an older checkpoint.
 
-    Every object of CHECKPOINT is read and compared first; where one is damaged, nothing is changed. Then its content is
-    committed anew, on top of the history, which is kept. This takes the store over: a job that is running is fenced,
-    and stops with FencedError at its next commit. Start it again afterwards. A checkpoint that is prepared is dropped.
+    Every object of CHECKPOINT is read and compared first; if one is damaged, nothing is changed. Then its content is
+    committed anew, on top of the history, which is kept. This takes the store over: a running job is fenced, and stops
+    with FencedError at its next commit. Start it again afterwards. A prepared checkpoint is dropped.
     """
     target = store.read(lambda session: find(session, checkpoint))
     store.confirm(
         f"Roll {store.ck.root} back to {target}? A running job is fenced and stops; what is prepared is dropped",
         yes,
     )
-    with progress("verifying", "bytes") as told:
-        new = store.ck.rollback(target, progress=told)
+    with progress("verifying", "bytes") as on_progress:
+        new = store.ck.rollback(target, progress=on_progress)
     if store.json:
         print_json(documents.commit(new, store.ck.root, target))
     else:
@@ -49,8 +50,8 @@ def rollback(store: Opened, checkpoint: CheckpointSelector, yes: bool) -> None:
 def delete(store: Opened, checkpoint: CheckpointSelector, yes: bool) -> None:
     """Delete a checkpoint for ever.
 
-    CHECKPOINT goes, with every object that no other one needs. The committed one cannot be deleted, nor the prepared
-    one, nor one that a savepoint keeps. A running job goes on undisturbed.
+    CHECKPOINT is deleted, with every object that no other checkpoint needs. The committed checkpoint cannot be deleted,
+    nor the prepared one, nor one that a savepoint keeps. A running job is not disturbed.
     """
     target = store.read(lambda session: find(session, checkpoint))
     store.confirm(f"Delete {target} of {store.ck.root} for ever?", yes)

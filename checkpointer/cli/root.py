@@ -1,4 +1,4 @@
-"""A root where no store is: saying so, and where one is that may have been meant."""
+"""Refuse a root without a store, and suggest the root that may have been meant."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -13,27 +13,31 @@ from pyspark_checkpointer.storage import ObjectNotFoundError, Store, open_store,
 from pyspark_checkpointer.storage.registry import Reach
 
 _LOST = "manifests are there, but `_latest`, which names the committed one, was lost: see `checkpointer repair`"
-_ABOVE = 3
-_MOST = 5
-_LOOKED_AT = 2000
+_MAX_PARENTS = 3
+"""Levels above the root that are searched for a store."""
+
+_MAX_SUGGESTIONS = 5
+
+_MAX_ENTRIES = 2000
+"""Entries of a folder, on each of two levels, that are searched for a store."""
 
 
 async def require_store(store: Store, options: Mapping[str, Any] | None) -> None:
-    """Raise where the root has no `_latest`. What else is wrong with it is the verb's business.
+    """Raise if the root has no `_latest`. Other damage is for the verb to report.
 
     Raises:
-        StoreNotFoundError: Nothing is there.
-        CorruptionError: Manifests are there, so `_latest` was lost.
+        StoreNotFoundError: The root has no manifests either.
+        CorruptionError: The root has manifests, so `_latest` was lost.
     """
     try:
         found = await _has_pointer(store)
     except CorruptionError:
-        return
+        return  # `_latest` is there, and damaged: `verify` and `report` say so
     if not found:
-        there, meant = await _around(store, options)
-        hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
-        error = CorruptionError if there == _LOST else StoreNotFoundError
-        raise error(f"no store at {store.url}: {there}{hint}")
+        state, suggestions = await _look_around(store, options)
+        hint = f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""
+        error = CorruptionError if state == _LOST else StoreNotFoundError
+        raise error(f"no store at {store.url}: {state}{hint}")
 
 
 async def _has_pointer(store: Store) -> bool:
@@ -44,11 +48,12 @@ async def _has_pointer(store: Store) -> bool:
     return True
 
 
-async def _around(store: Store, options: Mapping[str, Any] | None) -> tuple[str, list[str]]:
+async def _look_around(store: Store, options: Mapping[str, Any] | None) -> tuple[str, list[str]]:
+    """Return what is at a root without `_latest`, and stores near it: first those that it lies in."""
     if parse(store.url).kind.reach is Reach.MACHINE:
         folder = Path(store.url)
-        found = [*islice((p for p in folder.parents[:_ABOVE] if _is_root(p)), _MOST)]
-        return _describe(folder), [str(path) for path in found or sorted(islice(_near(folder), _MOST))]
+        found = [parent for parent in folder.parents[:_MAX_PARENTS] if _is_root(parent)]
+        return _describe(folder), [str(path) for path in found or sorted(islice(_near(folder), _MAX_SUGGESTIONS))]
     if (await store.list_page(object_paths.MANIFESTS)).entries:
         return _LOST, []
     above = await _above(store.url, options)
@@ -56,6 +61,7 @@ async def _around(store: Store, options: Mapping[str, Any] | None) -> tuple[str,
 
 
 def _describe(folder: Path) -> str:
+    """Say what is at a folder without `_latest`."""
     with suppress(OSError):
         if not folder.exists():
             return "there is no such folder"
@@ -67,13 +73,13 @@ def _describe(folder: Path) -> str:
 
 
 def _near(folder: Path) -> Iterator[Path]:
-    """Stores below the folder; where the folder is not there, beside it under a similar name."""
+    """Yield stores below the folder. If the folder does not exist, yield those beside it with a similar name."""
     with suppress(OSError):
         if not folder.exists():
-            names = get_close_matches(folder.name, (p.name for p in folder.parent.iterdir()), n=_MOST)
+            names = get_close_matches(folder.name, (path.name for path in folder.parent.iterdir()), n=_MAX_SUGGESTIONS)
             yield from (folder.parent / name for name in names if _is_root(folder.parent / name))
             return
-        below = [path for pattern in ("*", "*/*") for path in islice(folder.glob(pattern), _LOOKED_AT)]
+        below = [path for pattern in ("*", "*/*") for path in islice(folder.glob(pattern), _MAX_ENTRIES)]
         yield from (path for path in below if _is_root(path))
 
 
@@ -85,13 +91,13 @@ def _is_root(folder: Path) -> bool:
 
 
 async def _above(url: str, options: Mapping[str, Any] | None) -> str | None:
-    """Return the nearest store that the root lies in."""
-    for _ in range(_ABOVE):
+    """Return the nearest store that the root lies in, on a store that is not of this machine."""
+    for _ in range(_MAX_PARENTS):
         url = url.rpartition("/")[0]
         if url.endswith(":/"):
             return None
         store = open_store(url, options, fencing="none")
-        with suppress(CheckpointError):  # who may not look there is not helped by hearing of it
+        with suppress(CheckpointError):  # a missing permission there is not what the user asked about
             if await _has_pointer(store):
                 return url
         await store.close()

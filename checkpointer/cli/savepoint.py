@@ -1,12 +1,13 @@
-"""`checkpointer savepoint`: list, create, delete."""
+"""Implement `checkpointer savepoint`: list, create, delete."""
 
 import click
 
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.cli import documents
+from pyspark_checkpointer.cli.arguments import CHECKPOINT
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table
 from pyspark_checkpointer.cli.table import Column
-from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import age, moment
 
 _COLUMNS = (Column("NAME"), Column("ID"), Column("CREATED"), Column("AGE", right=True))
@@ -29,8 +30,8 @@ def command(
 ) -> None:
     """List savepoints, make one, or delete one.
 
-    With NAME the committed checkpoint, or another CHECKPOINT, is kept under that name. Retention never touches a
-    savepoint. A name is used once. A running job goes on undisturbed.
+    With NAME the committed checkpoint, or another CHECKPOINT, is kept under that name. Retention never deletes a
+    savepoint. A name is used once. A running job is not disturbed.
     """
     if deleted is not None:
         if name is not None:

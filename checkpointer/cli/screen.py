@@ -1,4 +1,4 @@
-"""Showing things: JSON for scripts; tables, trees and progress on a terminal; plain columns anywhere else."""
+"""Print results: JSON for scripts; tables, trees and progress on a terminal; plain columns anywhere else."""
 
 import json
 import os
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.tree import Tree
 
-_UNSEEN = re.compile(
+_UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e0fff]"
 )
-"""Characters that a terminal acts on, or does not show. In JSON they stand in texts only, where they can be escaped."""
+"""Characters that a terminal acts on, or does not show. In JSON only strings have them, as escapes."""
 
-_NOTHING = "-"
-"""How a cell without a value is shown."""
+_EMPTY_CELL = "-"
+"""The text of a cell without a value."""
 
-_UNCUT = 10_000
-"""A width that the lines of a tree stay within: rich would cut them, and a terminal breaks what is longer itself."""
+_TREE_WIDTH = 10_000
+"""More than any line of a tree: rich would cut a longer line, and a terminal breaks it by itself."""
 
 _STYLES = {
     "committed": "green",
@@ -46,27 +46,29 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A line of a tree, and what is below it."""
+    """A line of a tree, and the nodes below it."""
 
     label: str
     children: "tuple[Node, ...]" = ()
 
 
 def is_terminal(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that understands control sequences."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def may_colour(stream: TextIO) -> bool:
+    """Return whether colours may be printed to a stream. See https://no-color.org."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
 def visible(text: str) -> str:
-    """Text that cannot move the cursor, change colours, or hide."""
-    return _UNSEEN.sub(_escape, text)
+    """Return a text that cannot move the cursor, change colours, or hide anything."""
+    return _UNPRINTABLE.sub(_escape, text)
 
 
 def _escape(found: re.Match[str]) -> str:
-    """As JSON writes it: in units of UTF-16."""
+    """Return a character as JSON escapes it, in units of UTF-16."""
     units = found[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
@@ -78,22 +80,24 @@ def to_text(value: object, *, indent: int | None = None) -> str:
 
 
 def print_json(value: object) -> None:
+    """Print a JSON value, indented."""
     print(to_text(value, indent=2))
 
 
 def print_line(text: str = "") -> None:
+    """Print a line without control characters."""
     print(visible(text))
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
-    """Names and values, one on a line."""
+    """Print names and values, one pair on a line."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
         print_line(f"{name.ljust(width)}  {_cell(value)}")
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
-    """Rows under their titles; None is shown as `-`."""
+    """Print rows under their titles; None is shown as `-`."""
     cells = [[_cell(value) for value in row] for row in rows]
     if is_terminal(sys.stdout):
         _print_on_terminal(columns, cells)
@@ -109,15 +113,16 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> 
 
 
 def _print_on_terminal(columns: Sequence[Column], cells: list[list[str]]) -> None:
+    """Print a table that fits the width of the terminal, in colour. See `arrange`."""
     from rich.cells import cell_len
     from rich.text import Text
 
     console = _console(sys.stdout)
-    shown = arrange(columns, cells, console.width, cell_len)
+    arrangement = arrange(columns, cells, console.width, cell_len)
 
     def line(texts: Mapping[int, str], style: Callable[[str], str]) -> Text:
         made = Text()
-        for n, width in shown.widths.items():
+        for n, width in arrangement.widths.items():
             text = texts.get(n, "")
             space = " " * (width - cell_len(text))
             made.append(space if columns[n].right else "").append(text, style(text))
@@ -126,39 +131,40 @@ def _print_on_terminal(columns: Sequence[Column], cells: list[list[str]]) -> Non
         return made
 
     def put(text: Text) -> None:
-        console.print(text, soft_wrap=True)  # the terminal breaks what is longer
+        console.print(text, soft_wrap=True)  # the terminal breaks longer lines itself, and copies them whole
 
-    if shown.widths:
-        put(line({n: columns[n].title for n in shown.widths}, lambda _: "bold"))
-        put(Text("─" * (sum(shown.widths.values()) + len(GAP) * (len(shown.widths) - 1)), style="dim"))
-    first = min(shown.widths, default=0)
+    if arrangement.widths:
+        put(line({n: columns[n].title for n in arrangement.widths}, lambda _: "bold"))
+        put(Text("─" * (sum(arrangement.widths.values()) + len(GAP) * (len(arrangement.widths) - 1)), style="dim"))
+    first = min(arrangement.widths, default=0)
     for row in cells:
         alone = {
             n: Text.assemble(GAP, (columns[n].title, "bold"), GAP, (row[n], _STYLES.get(row[n], "")))
-            for n in shown.alone
-            if row[n] != _NOTHING
+            for n in arrangement.alone
+            if row[n] != _EMPTY_CELL
         }
         for n in alone:
-            if n < first:  # what the row is about
+            if n < first:  # these cells say what the row is about
                 put(alone[n])
-        for texts in row_lines(row, shown.widths, cell_len):
+        for texts in row_lines(row, arrangement.widths, cell_len):
             put(line(texts, lambda text: _STYLES.get(text, "")))
         for n in alone:
             if n >= first:
                 put(alone[n])
-        if shown.alone:
+        if arrangement.alone:
             put(Text())
-    if shown.left_out:
-        titles = ", ".join(columns[n].title for n in shown.left_out)
+    if arrangement.left_out:
+        titles = ", ".join(columns[n].title for n in arrangement.left_out)
         put(Text(f"a wider terminal also shows {titles}", style="dim"))
 
 
 def print_tree(root: Node) -> None:
+    """Print a tree: with lines on a terminal, indented anywhere else."""
     if not is_terminal(sys.stdout):
         for depth, label in _flat(root, 0):
             print_line("  " * depth + label)
         return
-    _console(sys.stdout, _UNCUT).print(_rich_tree(root))
+    _console(sys.stdout, _TREE_WIDTH).print(_rich_tree(root))
 
 
 def _flat(node: Node, depth: int) -> Iterator[tuple[int, str]]:
@@ -177,7 +183,7 @@ def _rich_tree(node: Node) -> "Tree":
 
 
 def _cell(value: object) -> str:
-    return _NOTHING if value is None or value == "" else visible(str(value))
+    return _EMPTY_CELL if value is None or value == "" else visible(str(value))
 
 
 def _console(stream: TextIO, width: int | None = None) -> "Console":
@@ -188,19 +194,19 @@ def _console(stream: TextIO, width: int | None = None) -> "Console":
 
 
 def complain(who: str, message: str) -> None:
-    """One sentence on stderr."""
+    """Print one sentence to stderr, after the name of the command that says it."""
     mark = f"\x1b[1;31m{who}:\x1b[0m" if may_colour(sys.stderr) else f"{who}:"
     print(mark, visible(" ".join(message.split())), file=sys.stderr)
 
 
 def print_error(value: object) -> None:
-    """A JSON value on stderr, on one line: stdout has results only, whole ones."""
+    """Print a JSON value to stderr, on one line. Only results go to stdout."""
     print(to_text(value), file=sys.stderr)
 
 
 @contextmanager
 def progress(doing: str, unit: Literal["bytes", "items"]) -> Iterator[Progress | None]:
-    """A bar with rate and time left on stderr, where a terminal shows it; else None, and nobody needs to be told."""
+    """Show a progress bar on stderr while the block runs, and yield its callback. Without a terminal, yield None."""
     if not is_terminal(sys.stderr):
         yield None
         return

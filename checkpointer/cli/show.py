@@ -1,14 +1,15 @@
-"""`checkpointer show`."""
+"""Implement `checkpointer show`: everything about one checkpoint."""
 
 import click
 
 from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
-from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli import documents, schemas
+from pyspark_checkpointer.cli.arguments import CHECKPOINT
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
-from pyspark_checkpointer.cli.verb import CHECKPOINT, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import age, size, spread
 
 _OPERATORS = (
@@ -37,8 +38,8 @@ def command(store: Opened, checkpoint: CheckpointSelector) -> None:
     """Show everything about one checkpoint.
 
     CHECKPOINT is the committed one unless another is given. CHAIN is how many objects a partition's state is made of,
-    one snapshot and then deltas: the fewest, the median, the most. SNAPSHOTS and DELTAS are stored bytes. RECORDS
-    counts those of deltas too.
+    one snapshot and then deltas: minimum, median, maximum. SNAPSHOTS and DELTAS are stored bytes. RECORDS counts those
+    of deltas too.
     """
     listed = store.read(lambda session: read_listed(session, checkpoint))
     document = _document(listed)
@@ -57,7 +58,7 @@ def command(store: Opened, checkpoint: CheckpointSelector) -> None:
         )
 
 
-def _document(listed: Listed) -> nouns.Checkpoint:
+def _document(listed: Listed) -> schemas.Checkpoint:
     manifest = listed.manifest
     return {
         **documents.checkpoint(listed),
@@ -70,8 +71,8 @@ def _document(listed: Listed) -> nouns.Checkpoint:
     }
 
 
-def _facts(document: nouns.Checkpoint, age_of: str | None) -> dict[str, object]:
-    """Return what stands above the tables, in their order."""
+def _facts(document: schemas.Checkpoint, age_of: str | None) -> dict[str, object]:
+    """Return the names and values that are printed above the tables, in their order."""
     job = document["job"]
     facts: dict[str, object] = {name: document.get(name) for name in ("id", "parent", "epoch", "state")}
     facts["created"] = document["created"] and f"{document['created']}, {age_of}"
@@ -87,7 +88,7 @@ def _facts(document: nouns.Checkpoint, age_of: str | None) -> dict[str, object]:
     return facts
 
 
-def _row(operator: nouns.Operator) -> tuple[object, ...]:
+def _row(operator: schemas.Operator) -> tuple[object, ...]:
     return (
         operator["name"],
         operator["codec"],

@@ -1,9 +1,9 @@
-"""`checkpointer stats`."""
+"""Implement `checkpointer stats`: what a whole store holds."""
 
 from dataclasses import asdict
 
 from pyspark_checkpointer.admin.stats import StoreStats, read_stats
-from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table, progress
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import Opened, verb
@@ -24,12 +24,11 @@ _CURRENT = (
 def command(store: Opened) -> None:
     """Show what the whole store holds.
 
-    Each object is counted once. What live checkpoints name, by operator and kind; the chains of the committed one
-    (fewest, median, most objects of a partition); and how much a commit writes. What cleanup would remove is not
-    counted.
+    It counts what live checkpoints name, by operator and kind, each object once; the chains of the committed checkpoint
+    (minimum, median and maximum length); and how much a commit writes. What cleanup would remove is not counted.
     """
-    with progress("counting", "items") as told:
-        stats = store.read(lambda session: read_stats(session, told))
+    with progress("counting", "items") as on_progress:
+        stats = store.read(lambda session: read_stats(session, on_progress))
     if store.json:
         print_json(_document(stats))
         return
@@ -53,7 +52,7 @@ def command(store: Opened) -> None:
     print_table(_CURRENT, [_row(documents.operator(name, now)) for name, now in stats.current.items()])
 
 
-def _row(now: nouns.Operator) -> tuple[object, ...]:
+def _row(now: schemas.Operator) -> tuple[object, ...]:
     return (
         now["name"],
         now["partitions"],
@@ -64,7 +63,7 @@ def _row(now: nouns.Operator) -> tuple[object, ...]:
     )
 
 
-def _document(stats: StoreStats) -> nouns.Stats:
+def _document(stats: StoreStats) -> schemas.Stats:
     return {
         "checkpoints": stats.checkpoints,
         "savepoints": stats.savepoints,

@@ -1,4 +1,4 @@
-"""Decide how a table fits a terminal. Nothing that tells rows apart is ever cut.
+"""Fit a table into the width of a terminal. Nothing that tells rows apart is ever cut.
 
 A column whose cells do not fit is not made narrower: its cells get lines of their own, next to their row. There the
 terminal breaks a long line itself, and a path or name that is copied from the screen comes out whole.
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 GAP = "  "
 
-READABLE = 24
-"""Cells of the terminal that prose gets at least, where it is not shorter."""
+MIN_PROSE_WIDTH = 24
+"""Cells of the terminal that a column of prose gets at least, unless its texts are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table.
 
-    `prose` may be broken over lines at its spaces; every other cell stands whole on one line. `extra` columns say what
-    can be told from others or looked up elsewhere: a narrow terminal goes without them.
+    `prose` may be broken over lines at its spaces; every other cell stays whole on one line. `extra` columns repeat
+    what other columns or verbs show: a narrow terminal leaves them out.
     """
 
     title: str
@@ -29,19 +29,19 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Where each column goes, by its number."""
+    """The place of each column, by its number."""
 
     widths: dict[int, int]
-    """Those that stand side by side, each with its width."""
+    """The columns that stand side by side, each with its width."""
     alone: tuple[int, ...]
-    """Those whose cells stand on lines of their own: before the row where they begin it, else after it."""
+    """The columns whose cells get lines of their own: before the row if they begin it, else after it."""
     left_out: tuple[int, ...]
 
 
 def arrange(
     columns: Sequence[Column], cells: Sequence[Sequence[str]], room: int, measure: Callable[[str], int]
 ) -> Arrangement:
-    """Fit columns into `room`.
+    """Return an arrangement of columns that fits into `room` cells.
 
     The widest columns get lines of their own until the others fit side by side. Then `extra` columns join them, in
     order, while there is room; what room is left goes to prose.
@@ -67,13 +67,15 @@ def arrange(
 
 
 def _least(column: Column, natural: int, texts: Sequence[str], measure: Callable[[str], int]) -> int:
+    """Return the smallest width of a column: prose can be broken, but not within a word."""
     if not column.prose:
         return natural
     longest = max((measure(word) for text in texts for word in text.split(" ")), default=0)
-    return max(longest, measure(column.title), min(natural, READABLE))
+    return max(longest, measure(column.title), min(natural, MIN_PROSE_WIDTH))
 
 
 def _total(beside: Sequence[int], widths: Sequence[int]) -> int:
+    """Return the width of columns side by side, with the gaps between them."""
     return sum(widths[n] + len(GAP) for n in beside) - len(GAP)
 
 

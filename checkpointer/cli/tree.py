@@ -1,4 +1,4 @@
-"""`checkpointer tree`."""
+"""Implement `checkpointer tree`: operators, partitions and artifacts of one checkpoint."""
 
 import click
 
@@ -6,40 +6,42 @@ from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import find_operator
-from pyspark_checkpointer.cli import documents, nouns
+from pyspark_checkpointer.cli import documents, schemas
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.screen import Node, print_json, print_tree
-from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
 from pyspark_checkpointer.manifests.model import Operator
 
-_PARTITIONS = 20
+_MAX_PARTITIONS = 20
+"""Partitions of an operator that are shown without --all."""
 
 
 @verb("tree", "tree /data/orders", "tree /data/orders epoch=42 --operator totals --all")
 @click.argument("checkpoint", type=CHECKPOINT, default=LATEST)
-@click.option("--operator", type=OPERATOR, metavar="NAME", help="Only this operator.")
+@click.option("--operator", type=OPERATOR, metavar="NAME", help="Show only this operator.")
 @click.option(
-    "--all", "everything", is_flag=True, help=f"All partitions, not the first {_PARTITIONS} of each operator."
+    "--all", "everything", is_flag=True, help=f"Show all partitions, not the first {_MAX_PARTITIONS} of each operator."
 )
 def command(store: Opened, checkpoint: CheckpointSelector, operator: str | None, everything: bool) -> None:
     """Show what a checkpoint is made of.
 
-    The operators of CHECKPOINT, the committed one unless another is given; their partitions; and every artifact with
-    its kind, its size, its records, the beginning of its digest, and the checkpoint that wrote it; and where it stands
-    in its object, if that holds others too.
+    It shows the operators of CHECKPOINT, the committed one unless another is given; their partitions; and every
+    artifact with its kind, its size, its records, the beginning of its digest, and the checkpoint that wrote it. If
+    several artifacts share an object, it shows the offset of each.
     """
     listed = store.read(lambda session: read_listed(session, checkpoint))
-    document = _document(listed, operator, None if everything else _PARTITIONS)
+    document = _document(listed, operator, None if everything else _MAX_PARTITIONS)
     if store.json:
         print_json(document)
     else:
         print_tree(_tree(document))
 
 
-def _document(listed: Listed, only: str | None, most: int | None) -> nouns.Checkpoint:
+def _document(listed: Listed, only: str | None, most: int | None) -> schemas.Checkpoint:
     manifest = listed.manifest
     if only is not None:
-        find_operator(manifest.operators, only)  # raises where it is not there
+        find_operator(manifest.operators, only)  # raises if the checkpoint does not have it
     return {
         **documents.checkpoint(listed),
         "contents": [
@@ -50,10 +52,10 @@ def _document(listed: Listed, only: str | None, most: int | None) -> nouns.Check
     }
 
 
-def _operator(name: str, operator: Operator, most: int | None) -> nouns.Operator:
+def _operator(name: str, operator: Operator, most: int | None) -> schemas.Operator:
     sizes = checkpoint_sizes.partition_bytes(operator)
     shown = sorted(operator.chains)[:most]
-    partitions: list[nouns.Partition] = [
+    partitions: list[schemas.Partition] = [
         {
             "operator": name,
             "partition": number,
@@ -71,13 +73,13 @@ def _operator(name: str, operator: Operator, most: int | None) -> nouns.Operator
     }
 
 
-def _tree(document: nouns.Checkpoint) -> Node:
+def _tree(document: schemas.Checkpoint) -> Node:
     epoch = "" if document["epoch"] is None else f" · epoch {document['epoch']}"
     label = f"{document['id']}{epoch} · {document['state']} · {document['created']}"
     return Node(label, tuple(map(_operator_node, document["contents"])))
 
 
-def _operator_node(operator: nouns.Operator) -> Node:
+def _operator_node(operator: schemas.Operator) -> Node:
     partitions = operator["contents"]
     children = [
         Node(f"partition {p['partition']} · {size(p['bytes'])}", tuple(map(_artifact_node, p["artifacts"])))
@@ -90,7 +92,7 @@ def _operator_node(operator: nouns.Operator) -> Node:
     return Node(f"{operator['name']} · {operator['codec']} · {held} · {stored}", tuple(children))
 
 
-def _artifact_node(artifact: nouns.Artifact) -> Node:
+def _artifact_node(artifact: schemas.Artifact) -> Node:
     parts = [
         artifact["kind"],
         size(artifact["bytes"]),

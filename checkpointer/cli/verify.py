@@ -1,14 +1,14 @@
-"""`checkpointer verify`."""
+"""Implement `checkpointer verify`: find what is damaged or missing."""
 
 import click
 
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.checkpoint.verify import Verification
 from pyspark_checkpointer.cli import documents
-from pyspark_checkpointer.cli.root import require_store
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.screen import complain, print_json, print_line, print_table, progress
 from pyspark_checkpointer.cli.table import Column
-from pyspark_checkpointer.cli.verb import CHECKPOINT, OPERATOR, Opened, verb
+from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
 
 _COLUMNS = (Column("FINDING"), Column("PROBLEM", prose=True), Column("HURTS", prose=True))
@@ -23,20 +23,20 @@ _COLUMNS = (Column("FINDING"), Column("PROBLEM", prose=True), Column("HURTS", pr
     note="Exit status: 0 where all is well, 1 where something is damaged or missing.",
 )
 @click.argument("checkpoint", type=CHECKPOINT, required=False)
-@click.option("--operator", type=OPERATOR, metavar="NAME", help="Only this operator.")
-@click.option("--share", type=float, default=1.0, help="The chance of each object to be read, from 0 to 1.")
+@click.option("--operator", type=OPERATOR, metavar="NAME", help="Verify only this operator.")
+@click.option("--share", type=float, default=1.0, help="Read each object with this chance, from 0 to 1.")
 def command(store: Opened, checkpoint: CheckpointSelector | None, operator: str | None, share: float) -> int:
     """Find what is damaged or missing.
 
-    Every stored byte is compared with what `_latest` and the manifests say of it: for all checkpoints, or for one. Only
-    reads, and may run beside the job. Each finding says what was expected, what was found, and which checkpoints it
-    hurts. With CHECKPOINT, damage that does not hurt that one is a warning, and the exit status is not its.
+    Every stored byte is compared with what `_latest` and the manifests say of it, for all checkpoints or for one. The
+    verb only reads, and may run beside the job. Each finding says what was expected, what was found, and which
+    checkpoints it hurts. With CHECKPOINT, damage that does not hurt that one is only a warning.
     """
     wanted = None if checkpoint is None else store.read(lambda session: find(session, checkpoint))
-    with progress("verifying", "bytes") as told:
-        found = store.ck.verify(wanted, operator=operator, share=share, progress=told)
+    with progress("verifying", "bytes") as on_progress:
+        found = store.ck.verify(wanted, operator=operator, share=share, progress=on_progress)
     if not found.checkpoints and not found.findings:
-        store.read(lambda session: require_store(session.store, store.options))
+        store.require()  # nothing was found to verify: say why
     if store.json:
         print_json(documents.verification(found))
     else:

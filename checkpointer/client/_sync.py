@@ -5,19 +5,8 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from pyspark_checkpointer.admin import export, repair, repair_candidates, rollback, savepoints
-from pyspark_checkpointer.admin.losses import RepairPlan
-from pyspark_checkpointer.admin.repair_candidates import Candidate
-from pyspark_checkpointer.admin.retention import garbage_collect
-from pyspark_checkpointer.admin.retention.delete import delete_checkpoint
-from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
-from pyspark_checkpointer.admin.retention.plan import Plan
-from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.admin import savepoints
 from pyspark_checkpointer.admin.savepoints import Savepoint
-from pyspark_checkpointer.admin.streaming import fork, rewind
-from pyspark_checkpointer.admin.streaming.fork import Fork
-from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOptions
-from pyspark_checkpointer.admin.update_latest import update_latest
 from pyspark_checkpointer.checkpoint import low_level, restore
 from pyspark_checkpointer.checkpoint.migration import Transform
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
@@ -33,11 +22,20 @@ from pyspark_checkpointer.storage import Fencing, open_files, options_near
 from pyspark_checkpointer.storage.connection import require
 
 if TYPE_CHECKING:
+    from pyspark_checkpointer.admin.losses import RepairPlan
+    from pyspark_checkpointer.admin.repair_candidates import Candidate
+    from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
+    from pyspark_checkpointer.admin.retention.plan import Plan
+    from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+    from pyspark_checkpointer.admin.streaming.fork import Fork
+    from pyspark_checkpointer.admin.streaming.rewind_result import Rewind
     from pyspark_checkpointer.table.export import Exported
 
 
 class Checkpointer(SyncFace):
     """State snapshots of one job under one root. See `Client.__init__` for the arguments."""
+
+    # A program that saves and restores never imports what only looks after a store: those verbs import it themselves.
 
     # ---- what people use ----------------------------------------------------------------------------------------
 
@@ -102,23 +100,29 @@ class Checkpointer(SyncFace):
         """Take a savepoint's name away."""
         self._run(savepoints.delete_savepoint(self.session, name))
 
-    def plan(self, policy: RetentionPolicy | None = None) -> Plan:
+    def plan(self, policy: "RetentionPolicy | None" = None) -> "Plan":
         """Return what cleanup would do: every object of the store, with its size, who names it, and what becomes of it.
 
         Without a policy nothing is retired. Only reads.
         """
-        return self._run(garbage_collect.plan_retire_and_sweep(self.session, policy))
+        from pyspark_checkpointer.admin.retention.garbage_collect import plan_retire_and_sweep
 
-    def apply(self, plan: Plan, *, progress: Progress | None = None) -> Cleaned:
+        return self._run(plan_retire_and_sweep(self.session, policy))
+
+    def apply(self, plan: "Plan", *, progress: Progress | None = None) -> "Cleaned":
         """Do what a plan says; or raise `StalePlanError`, having done nothing, where that came to be needed since."""
-        return self._run(garbage_collect.apply_plan(self.session, plan, progress))
+        from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan
 
-    def clean(self, policy: RetentionPolicy | None = None, *, progress: Progress | None = None) -> Cleaned:
+        return self._run(apply_plan(self.session, plan, progress))
+
+    def clean(self, policy: "RetentionPolicy | None" = None, *, progress: Progress | None = None) -> "Cleaned":
         """Retire what the policy does not keep, and delete what nothing needs: `plan` and `apply` in one.
 
         Safe beside a running job, readers, and other cleanups; fences nobody. Without a policy it only deletes garbage.
         """
-        return self._run(garbage_collect.retire_and_sweep(self.session, policy, progress))
+        from pyspark_checkpointer.admin.retention.garbage_collect import retire_and_sweep
+
+        return self._run(retire_and_sweep(self.session, policy, progress))
 
     def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
         """Commit an older checkpoint's content on top of the history. Returns the new id. `to` is as in `restore`.
@@ -126,6 +130,8 @@ class Checkpointer(SyncFace):
         Every object of that checkpoint is read and compared first, one request for each. Where one is damaged,
         `CorruptionError` names it and nothing is changed. `progress` is told bytes.
         """
+        from pyspark_checkpointer.admin import rollback
+
         return self._run(rollback.rollback(self.session, CheckpointSelector.parse(to), progress=progress))
 
     def export(
@@ -147,6 +153,8 @@ class Checkpointer(SyncFace):
             fencing: Of `to_root`, whatever it is here.
             progress: Called after each object, from another thread, with the bytes copied so far and in all.
         """
+        from pyspark_checkpointer.admin import export
+
         target = self._connect(to_root, to_storage_options, fencing)
         wanted = as_selector(what)
         return self._run(export.export(self.session, wanted, target, progress))
@@ -190,7 +198,7 @@ class Checkpointer(SyncFace):
         stopped: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Rewind:
+    ) -> "Rewind":
         """Take a stopped streaming query back: its state, by a new commit, and Spark's progress with it.
 
         Its next start goes on with the batch after the one of `to`, from the offsets that it ended at. What is taken
@@ -212,6 +220,9 @@ class Checkpointer(SyncFace):
                 knows its offsets any more.
             CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
         """
+        from pyspark_checkpointer.admin.streaming import rewind
+        from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
+
         wanted, where = CheckpointSelector.parse(to), self._where(spark_checkpoint, spark_storage_options)
         return self._run(rewind.rewind(self.session, wanted, where, RewindOptions(stopped, dry_run, progress=progress)))
 
@@ -223,12 +234,15 @@ class Checkpointer(SyncFace):
         stopped: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Rewind:
+    ) -> "Rewind":
         """Undo the last rewind of a query: a rewind to what it left, with the files of Spark's as they were.
 
         What was done since is left in turn, and kept as a savepoint. Where the last rewind was an undo, that is
         finished; if there is nothing to finish, nothing is done. See `rewind`.
         """
+        from pyspark_checkpointer.admin.streaming import rewind
+        from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
+
         where = self._where(spark_checkpoint, spark_storage_options)
         return self._run(rewind.undo(self.session, where, RewindOptions(stopped, dry_run, progress=progress)))
 
@@ -243,7 +257,7 @@ class Checkpointer(SyncFace):
         spark_storage_options: Mapping[str, Any] | None = None,
         fencing: Fencing = "required",
         progress: Progress | None = None,
-    ) -> Fork:
+    ) -> "Fork":
         """Make a second streaming query with the same state and progress, and a query id of its own.
 
         The first one may run, and goes on as it is. Both read the same sources. After a failure the same call finishes
@@ -260,6 +274,8 @@ class Checkpointer(SyncFace):
             fencing: Of `to_root`, whatever it is here.
             progress: Called after each object of the state, from another thread, with the bytes copied and in all.
         """
+        from pyspark_checkpointer.admin.streaming import fork
+
         wanted, where = CheckpointSelector.parse(what), self._where(spark_checkpoint, spark_storage_options)
         target = self._connect(to_root, to_storage_options, fencing)
         options = options_near(to_spark_checkpoint, target.store.url, to_storage_options)
@@ -270,21 +286,25 @@ class Checkpointer(SyncFace):
         self,
         spark_checkpoint: str | os.PathLike[str] | None = None,
         spark_storage_options: Mapping[str, Any] | None = None,
-    ) -> list[Candidate]:
+    ) -> "list[Candidate]":
         """Return what a root without a readable `_latest` could be repaired to, with the evidence, best first.
 
         Args:
             spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
             spark_storage_options: Those of `spark_checkpoint`.
         """
+        from pyspark_checkpointer.admin import repair_candidates
+
         return self._run(repair_candidates.candidates(self.session, fixed(spark_checkpoint), spark_storage_options))
 
-    def repair_plan(self, to: CheckpointId | str, *, progress: Progress | None = None) -> RepairPlan:
+    def repair_plan(self, to: CheckpointId | str, *, progress: Progress | None = None) -> "RepairPlan":
         """Say what `repair` would keep of one of `repair_candidates()`, and what would be missing. Only reads.
 
         It names each partition that is damaged, how many records it held, and what older state of it there is.
         `to` is as in `repair`. `progress` is told bytes.
         """
+        from pyspark_checkpointer.admin import repair
+
         return self._run(repair.plan_repair(self.session, CheckpointSelector.parse(to), progress))
 
     def repair(
@@ -307,6 +327,8 @@ class Checkpointer(SyncFace):
                 checkpoint is then a mix of batches: these partitions lack what the batches since then did.
             progress: Told bytes while objects are compared.
         """
+        from pyspark_checkpointer.admin import repair
+
         return self._run(
             repair.repair(
                 self.session,
@@ -373,6 +395,8 @@ class Checkpointer(SyncFace):
 
         Asks for each object that was written under this id: all that a manifest names must be there before.
         """
+        from pyspark_checkpointer.admin.update_latest import update_latest
+
         return self._run(update_latest(self.session, as_id(id)))
 
     def read_latest(self) -> CheckpointId | None:
@@ -401,4 +425,6 @@ class Checkpointer(SyncFace):
 
     def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
         """Delete a checkpoint, as in `restore`, and every object that nothing else names."""
+        from pyspark_checkpointer.admin.retention.delete import delete_checkpoint
+
         self._run(delete_checkpoint(self.session, CheckpointSelector.parse(id)))

@@ -4,9 +4,8 @@ import logging
 import os
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation
 from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
 from pyspark_checkpointer.checkpoint.migration import Migration, Transform
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
@@ -16,6 +15,9 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import CheckpointId, Operator
 from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage import Fencing, absolute, open_store
+
+if TYPE_CHECKING:
+    from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation
 
 T = TypeVar("T")
 
@@ -104,8 +106,11 @@ class Client:
 
     def _where(
         self, location: str | os.PathLike[str] | None, options: Mapping[str, Any] | None
-    ) -> SparkCheckpointLocation:
-        """Spark's checkpoint of the query that writes this root."""
+    ) -> "SparkCheckpointLocation":
+        """Return Spark's checkpoint of the query that writes this root."""
+        # Imported here: only rewind and fork need it.
+        from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation
+
         return SparkCheckpointLocation(fixed(location), options, self._config.storage_options, self._config.fencing)
 
     @property

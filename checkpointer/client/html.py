@@ -1,4 +1,4 @@
-"""A checkpointer and a manifest as notebooks show them."""
+"""Show checkpoints in a notebook: those of a root, the operators of one, and the partitions of an operator."""
 
 import asyncio
 
@@ -6,20 +6,21 @@ from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.admin.checkpoint_sizes import checkpoint_bytes
 from pyspark_checkpointer.checkpoint.listing import read_overview
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.display import age, moment, note, size, table
-from pyspark_checkpointer.manifests.model import Manifest
+from pyspark_checkpointer.display import age, count, moment, note, size, table
+from pyspark_checkpointer.manifests.model import Manifest, Operator
 from pyspark_checkpointer.runtime import run_sync
 
 SECONDS = 10
-"""How long a notebook waits for a store that may not answer at all."""
+"""Seconds that a notebook waits for a store that may not answer at all."""
 
-_MOST = 20
+_MAX_ROWS = 20
+"""Checkpoints or partitions that a table has."""
 
 _TITLES = ("id", "epoch", "created", "age", "state", "size", "operators", "savepoints")
 
 
 def checkpoints_html(session: Session, name: str) -> str:
-    """The newest checkpoints of a root under `name`. Never raises: what is wrong is shown instead."""
+    """Return the newest checkpoints of a root under `name`. Never raises: an error is shown in their place."""
     try:
         checkpoints = run_sync(asyncio.wait_for(read_overview(session), SECONDS)).checkpoints
     except TimeoutError:
@@ -40,14 +41,14 @@ def checkpoints_html(session: Session, name: str) -> str:
             len(listed.manifest.operators),
             ", ".join(listed.savepoints),
         )
-        for listed in reversed(checkpoints[-_MOST:])
+        for listed in reversed(checkpoints[-_MAX_ROWS:])
     ]
-    more = f": the newest {_MOST} of {len(checkpoints)} checkpoints" if len(checkpoints) > _MOST else ""
+    more = f": the newest {_MAX_ROWS} of {len(checkpoints)} checkpoints" if len(checkpoints) > _MAX_ROWS else ""
     return table(f"{name}{more}", _TITLES, rows)
 
 
 def manifest_html(manifest: Manifest) -> str:
-    """The operators of a checkpoint. Sizes of those with very many partitions are known once their chains are."""
+    """Return the operators of a checkpoint. `?` stands for sizes whose chains were not loaded."""
     rows = []
     for name, operator in sorted(manifest.operators.items()):
         held: tuple[object, ...] = (None, None, "?", "?")
@@ -59,3 +60,15 @@ def manifest_html(manifest: Manifest) -> str:
     made = "" if manifest.created is None else f", {moment(manifest.created)}"
     titles = ("operator", "codec", "partitions", "longest chain", "records", "snapshots", "deltas")
     return table(f"Checkpoint {manifest.id}{epoch}{made}", titles, rows)
+
+
+def operator_html(name: str, operator: Operator) -> str:
+    """Return the first partitions of an operator, and what each is made of."""
+    sizes = checkpoint_sizes.partition_bytes(operator)
+    rows = [
+        (number, size(sizes[number]), len(chain), sum(artifact.records for artifact in chain))
+        for number, chain in sorted(operator.chains.items())[:_MAX_ROWS]
+    ]
+    more = f", the first {_MAX_ROWS}" if len(sizes) > _MAX_ROWS else ""
+    caption = f"{name}, {operator.codec}, {count(len(sizes), 'partition')}{more}"
+    return table(caption, ("partition", "size", "chain", "records"), rows)

@@ -1,17 +1,17 @@
-"""Commits and restores as OpenTelemetry metrics: `Checkpointer(root, metrics=opentelemetry_metrics())`.
+"""Record commits and restores as OpenTelemetry metrics: `Checkpointer(root, metrics=opentelemetry_metrics())`.
 
     checkpointer.commit.duration          s           from begin to the acknowledged swap
-    checkpointer.commit.blocked_duration  s           how long the caller was held up
+    checkpointer.commit.blocked_duration  s           how long the caller was blocked
     checkpointer.commit.bytes             By          written, by operator
     checkpointer.commit.objects           {object}    written, by operator
     checkpointer.commit.requests          {request}   sent, by kind
-    checkpointer.restore.duration         s           of `restore()`
+    checkpointer.restore.duration         s           duration of `restore()`
     checkpointer.restore.bytes            By          read by `restore()`
     checkpointer.restore.requests         {request}   sent by `restore()`, by kind
 
-Durations are histograms, whose counts are how many there were; the others are counters. Attributes:
-`checkpointer.root`, `checkpointer.operator`, `checkpointer.request.kind`, and on durations of what failed
-`error.type`. What each figure counts is said in `pyspark_checkpointer.checkpoint.metrics`.
+Durations are histograms, and their counts are the numbers of commits and restores. The others are counters. Attributes:
+`checkpointer.root`, `checkpointer.operator`, `checkpointer.request.kind`, and `error.type` on the duration of what
+failed. `pyspark_checkpointer.checkpoint.metrics` says what each metric counts.
 """
 
 from dataclasses import asdict
@@ -23,20 +23,20 @@ from pyspark_checkpointer.storage.connection import require
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, MeterProvider
 
-ROOT = "checkpointer.root"
-OPERATOR = "checkpointer.operator"
-KIND = "checkpointer.request.kind"
-ERROR = "error.type"
+ROOT_ATTRIBUTE = "checkpointer.root"
+OPERATOR_ATTRIBUTE = "checkpointer.operator"
+KIND_ATTRIBUTE = "checkpointer.request.kind"
+ERROR_ATTRIBUTE = "error.type"
 
 
 def opentelemetry_metrics(meter_provider: "MeterProvider | None" = None) -> MetricsCallback:
-    """A callback that records to `meter_provider`, or to the global one of the process.
+    """Return a callback that records to `meter_provider`, or to the global one of the process.
 
     Raises:
         IllegalArgumentError: The package opentelemetry-api is not installed.
     """
     require("opentelemetry", "otel", "opentelemetry_metrics()")
-    from opentelemetry import metrics  # only for those who ask for it
+    from opentelemetry import metrics  # of the extra `otel`, only for those who ask for it
 
     meter = metrics.get_meter("checkpointer", meter_provider=meter_provider)
     commit_time = meter.create_histogram("checkpointer.commit.duration", "s", "From begin to the acknowledged swap")
@@ -49,14 +49,14 @@ def opentelemetry_metrics(meter_provider: "MeterProvider | None" = None) -> Metr
     restore_requests = meter.create_counter("checkpointer.restore.requests", "{request}", "Requests of restore()")
 
     def record(metrics: Metrics) -> None:
-        root = {ROOT: metrics.root}
-        outcome = root if metrics.error is None else root | {ERROR: metrics.error}
+        root = {ROOT_ATTRIBUTE: metrics.root}
+        outcome = root if metrics.error is None else root | {ERROR_ATTRIBUTE: metrics.error}
         if isinstance(metrics, CommitMetrics):
             commit_time.record(metrics.total_seconds, outcome)
             blocked.record(metrics.blocked_seconds, outcome)
             for name, operator in metrics.operators.items():
-                written.add(operator.bytes, root | {OPERATOR: name})
-                objects.add(operator.objects, root | {OPERATOR: name})
+                written.add(operator.bytes, root | {OPERATOR_ATTRIBUTE: name})
+                objects.add(operator.objects, root | {OPERATOR_ATTRIBUTE: name})
             _add(commit_requests, metrics.requests, root)
         else:
             restore_time.record(metrics.total_seconds, outcome)
@@ -69,4 +69,4 @@ def opentelemetry_metrics(meter_provider: "MeterProvider | None" = None) -> Metr
 def _add(counter: "Counter", requests: Requests, root: dict[str, str]) -> None:
     for kind, number in asdict(requests).items():
         if number:
-            counter.add(number, root | {KIND: kind})
+            counter.add(number, root | {KIND_ATTRIBUTE: kind})

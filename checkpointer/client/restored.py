@@ -3,16 +3,11 @@
 from copy import deepcopy
 from datetime import datetime
 
-from pyspark_checkpointer.admin.checkpoint_sizes import partition_bytes
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.verify import Finding
-from pyspark_checkpointer.client.html import manifest_html
-from pyspark_checkpointer.display import count, cut, note, size, some, table
+from pyspark_checkpointer.display import count, cut, note, some
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Job, Json, Manifest
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
-
-_MOST = 20
-"""Partitions that a notebook shows."""
 
 
 class RestoredView(NotPicklable):
@@ -84,6 +79,8 @@ class RestoredView(NotPicklable):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the operators, and what is to be known first."""
+        from pyspark_checkpointer.client.html import manifest_html  # only in notebooks
+
         shown = note("Nothing is committed.") if self.manifest is None else manifest_html(self.manifest)
         return shown + (note(self._more.removeprefix("; ")) if self._more else "")
 
@@ -116,11 +113,6 @@ class OperatorView(NotPicklable):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the first partitions and what they are made of."""
-        sizes = partition_bytes(self._operator)
-        rows = [
-            (number, size(sizes[number]), len(self.chain(number)), sum(a.records for a in self.chain(number)))
-            for number in self.partitions[:_MOST]
-        ]
-        more = f", the first {_MOST}" if len(sizes) > _MOST else ""
-        caption = f"{self.name}, {self._operator.codec}, {count(len(sizes), 'partition')}{more}"
-        return table(caption, ("partition", "size", "chain", "records"), rows)
+        from pyspark_checkpointer.client.html import operator_html  # only in notebooks
+
+        return operator_html(self.name, self._operator)

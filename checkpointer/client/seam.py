@@ -10,7 +10,6 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.client.base import Client
-from pyspark_checkpointer.client.html import checkpoints_html
 from pyspark_checkpointer.display import note
 from pyspark_checkpointer.runtime import bridge, run_sync
 
@@ -60,6 +59,8 @@ class SyncFace(Client):
 
     def _repr_html_(self) -> str:
         """Show the newest checkpoints in a notebook, or why they cannot be read. Leaves what was restored alone."""
+        from pyspark_checkpointer.client.html import checkpoints_html  # only in notebooks
+
         return checkpoints_html(self.session, repr(self))
 
 

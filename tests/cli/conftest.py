@@ -1,4 +1,4 @@
-"""Running the command in this process, over stores of each kind, and over the golden one."""
+"""Run the command in this process, over stores of each kind, and over the golden store."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "store"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run ended, and what it printed."""
+    """The status of a run, and what it printed."""
 
     status: int
     out: str
@@ -34,7 +34,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command with some arguments, where no terminal is attached."""
+    """Return a function that runs the command with some arguments, without a terminal."""
 
     def call(*args: object) -> Result:
         with pytest.raises(SystemExit) as ended:
@@ -49,12 +49,12 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def golden(tmp_path: Path) -> Path:
-    """Checkpoints 1 and 2 (kept), 4 (committed) and 5 (prepared), of every codec, with segments."""
+    """Return a root with checkpoints 1 and 2 (kept), 4 (committed) and 5 (prepared), of every codec, with segments."""
     return Path(shutil.copytree(GOLDEN, tmp_path / "golden"))
 
 
 def write_history(ck: Checkpointer) -> None:
-    """Checkpoints 1 to 3 of epochs 10 to 12: a keyed state, bytes, positions; 2 is savepoint "good"."""
+    """Write checkpoints 1 to 3 of epochs 10 to 12: a keyed state, bytes, positions; 2 is savepoint "good"."""
     seen = KeyedState({"a": 1}, partitions=2)
     for number in range(1, 4):
         seen["n"] = number
@@ -68,7 +68,7 @@ def write_history(ck: Checkpointer) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A local root with that history."""
+    """Return a local root with the history of `write_history`."""
     with Checkpointer(tmp_path / "root") as ck:
         write_history(ck)
     return tmp_path / "root"

@@ -1,4 +1,4 @@
-"""One call of every verb, in every form that prints something else, over stores with long names."""
+"""Call every verb, in every form that prints another schema, over stores with long names."""
 
 import itertools
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ LONG_PATH = "/".join(["checkpoints", "q" * 60, "r" * 60, "s" * 60])
 
 @dataclass(frozen=True)
 class Call:
-    """A verb with its arguments; `form` is its name in `nouns.PRINTED`."""
+    """A verb with its arguments; `form` is its name in `schemas.PRINTED`."""
 
     form: str
     args: tuple[str, ...]
@@ -36,7 +36,7 @@ class Call:
 
 
 def write(root: Path) -> None:
-    """Three checkpoints: a map, bytes and a table whose names are long, a savepoint, positions, properties."""
+    """Write three checkpoints: a map, bytes and a table with long names, a savepoint, positions, properties."""
     with Checkpointer(root) as ck:
         seen = KeyedState({"k" * 90: 1, 7: "x" * 300}, partitions=1)
         for number in range(3):
@@ -53,7 +53,7 @@ def write(root: Path) -> None:
 
 
 def put_table(ck: Checkpointer, draft: CheckpointWriter, number: int) -> None:
-    """A table of two rows and one more each time, as Spark's tasks would write it."""
+    """Write a table as Spark's tasks would: two rows, and one more each time."""
     fields = [
         {"name": "user", "type": "string", "nullable": False, "metadata": {}},
         {"name": "n", "type": "long", "nullable": True, "metadata": {}},
@@ -72,7 +72,7 @@ def put_table(ck: Checkpointer, draft: CheckpointWriter, number: int) -> None:
 
 
 def calls(folder: Path) -> Iterator[Call]:
-    """Every verb. What changes a store gets one of its own."""
+    """Yield a call of every verb. A verb that changes a store gets a store of its own."""
     counter = itertools.count()
 
     def store() -> str:

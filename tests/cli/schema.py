@@ -1,11 +1,11 @@
-"""The nouns of `--json` as a check of values, and as a page: `python -m tests.cli.schema > docs/json.md`."""
+"""Check values against the schemas of `--json`, and print their page: `python -m tests.cli.schema > docs/json.md`."""
 
 import inspect
 import re
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from pyspark_checkpointer.cli import nouns
+from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.manifests.model import CheckpointId
 
 INTRODUCTION = """# JSON
@@ -13,7 +13,7 @@ INTRODUCTION = """# JSON
 With `--json` a verb prints one JSON array, or one object where there is one thing, to stdout, and nothing else. An
 array stays one where it has one member or none. `cat` without `--json` prints one record on each line.
 
-* The same noun has the same fields in every verb, with the same types and units.
+* Values of one schema have the same fields in every verb, with the same types and units.
 * An *id* is `0000000042-1a2b3c4d`. A *time* is in UTC, `2026-01-31T03:00:00Z`. Sizes are bytes, and their names say so;
   so do names of seconds.
 * What is not known, or not there, is `null`. A field is left out only where it says so below.
@@ -55,19 +55,19 @@ esac
 """
 
 
-def noun(kind: Any) -> str:
-    """The name of a noun in words."""
+def name_of(kind: Any) -> str:
+    """Return the name of a schema in words."""
     return re.sub("(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
 
 
 def link(kind: Any) -> str:
-    return f"[{noun(kind)}](#{noun(kind).replace(' ', '-')})"
+    return f"[{name_of(kind)}](#{name_of(kind).replace(' ', '-')})"
 
 
 def words(kind: Any) -> str:
-    """A type for people."""
+    """Return a type as people read it."""
     origin, args = get_origin(kind), get_args(kind)
-    if kind == nouns.Id or kind == nouns.Time:
+    if kind == schemas.Id or kind == schemas.Time:
         return str(args[1])
     if origin is Annotated or origin is NotRequired:
         return words(args[0])
@@ -85,30 +85,38 @@ def words(kind: Any) -> str:
 
 
 def fields(kind: Any) -> dict[str, tuple[Any, str]]:
-    """The type and the meaning of each field of a noun."""
+    """Return the type and the meaning of each field of a schema."""
     found = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         kind, *told = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if told[:1] in (["id"], ["time"]):
-            kind = nouns.Id if told.pop(0) == "id" else nouns.Time
+            kind = schemas.Id if told.pop(0) == "id" else schemas.Time
         found[name] = (kind, *told) if told else (kind, "")
     return found
 
 
-def all_nouns() -> list[Any]:
-    made = [kind for _, kind in inspect.getmembers(nouns, is_typeddict)]
-    order = inspect.getsource(nouns)
-    return sorted(made, key=lambda kind: order.index(f"class {kind.__name__}("))
+MODULES = ("values", "checkpoint", "difference", "damage", "contents", "cleanup", "commits", "report", "errors")
+"""The modules of the schemas, in the order of the page."""
+
+
+def all_schemas() -> list[Any]:
+    """Return the schemas in the order in which they are written down."""
+
+    def place(kind: Any) -> tuple[int, int]:
+        _, line = inspect.getsourcelines(kind)
+        return MODULES.index(kind.__module__.rpartition(".")[2]), line
+
+    return sorted((kind for _, kind in inspect.getmembers(schemas, is_typeddict)), key=place)
 
 
 def page() -> str:
     lines = [INTRODUCTION.rstrip("\n")]
-    lines += [f"| `{form}` | {words(kind)} |" for form, kind in nouns.PRINTED]
-    lines += ["", "## The nouns"]
-    for kind in all_nouns():
+    lines += [f"| `{form}` | {words(kind)} |" for form, kind in schemas.PRINTED]
+    lines += ["", "## Schemas"]
+    for kind in all_schemas():
         lines += [
             "",
-            f"### {noun(kind)}",
+            f"### {name_of(kind)}",
             "",
             inspect.cleandoc(kind.__doc__),
             "",
@@ -121,13 +129,13 @@ def page() -> str:
 
 
 def faults(value: Any, kind: Any, where: str = "it") -> list[str]:
-    """Why a value is not what the noun says."""
+    """Return why a value is not what the schema says."""
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return []
-    if kind == nouns.Id:
+    if kind == schemas.Id:
         return [] if isinstance(value, str) and str(CheckpointId.parse(value)) == value else [f"{where}: no id"]
-    if kind == nouns.Time:
+    if kind == schemas.Time:
         good = isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", value)
         return [] if good else [f"{where}: no time: {value!r}"]
     if origin is Annotated or origin is NotRequired:
@@ -155,7 +163,7 @@ def _object(value: Any, kind: Any, where: str) -> list[str]:
     if not isinstance(value, dict):
         return [f"{where}: no object"]
     known = fields(kind)
-    found = [f"{where}.{name}: not in the schema of {noun(kind)}" for name in value if name not in known]
+    found = [f"{where}.{name}: not in the schema of {name_of(kind)}" for name in value if name not in known]
     for name, (hint, _) in known.items():
         if name in value:
             found += faults(value[name], hint, f"{where}.{name}")

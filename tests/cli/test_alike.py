@@ -1,4 +1,4 @@
-"""All verbs answer alike where what was named is not there, and name a checkpoint in the same ways."""
+"""All verbs fail alike if something does not exist, and take the same names of checkpoints."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ REST: dict[str, tuple[str, ...]] = {
     "delete": ("epoch=1", "--yes"),
     "export": ("latest", "TARGET"),
 }
-"""What a verb needs besides a root."""
+"""The arguments that a verb needs besides a root."""
 
 OPERATOR: dict[str, tuple[str, ...]] = {
     "diff": ("0000000001", "latest", "nosuch"),
@@ -29,11 +29,11 @@ OPERATOR: dict[str, tuple[str, ...]] = {
     "verify": ("--operator", "nosuch"),
     "export": ("latest", "TARGET", "--format", "parquet", "--operator", "nosuch"),
 }
-"""How an operator is given to each verb that takes one."""
+"""The arguments that name an operator, for each verb that takes one."""
 
 
 def ended(done: Result, status: int, kind: str) -> str:
-    """What an error said, once its status and its type were as expected."""
+    """Return the message of an error, after checking its status and its type."""
     assert (done.status, done.out) == (status, ""), done
     error: dict[str, Any] = json.loads(done.err)["error"]
     assert (error["type"], error["status"]) == (kind, status), error

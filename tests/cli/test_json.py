@@ -1,4 +1,4 @@
-"""`--json`: each verb prints what `docs/json.md` says, whatever it is called with, and errors as JSON too."""
+"""`--json`: each verb prints what `docs/json.md` says, with any arguments, and errors as JSON too."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.cli import lists, nouns, screen, verb
+from pyspark_checkpointer.cli import lists, schemas, screen, verb
 from pyspark_checkpointer.errors import (
     ConflictError,
     DependencyError,
@@ -30,7 +30,7 @@ def test_the_page_is_made_of_the_schema() -> None:
 
 
 def test_every_verb_prints_what_the_schema_says(tmp_path: Path, golden: Path, run: Run) -> None:
-    printed = dict(nouns.PRINTED)
+    printed = dict(schemas.PRINTED)
     seen: set[str] = set()
     for call in calls(tmp_path):
         done = run(call.form.split()[0], *call.args, "--json")
@@ -54,7 +54,7 @@ def test_every_verb_prints_what_the_schema_says(tmp_path: Path, golden: Path, ru
         assert schema.faults(run("cat", golden, operator, "--json").json, printed["cat"]) == []
 
 
-def test_the_same_noun_is_the_same_everywhere(golden: Path, run: Run) -> None:
+def test_values_of_one_schema_are_the_same_everywhere(golden: Path, run: Run) -> None:
     listed = run("list", golden, "--json", "--sizes").json[1]
     shown, tree = (run(verb, golden, "0000000002", "--json").json for verb in ("show", "tree"))
     reported = next(c for c in run("report", golden, "--json").json["checkpoints"] if c["id"] == listed["id"])
@@ -76,13 +76,13 @@ def test_the_same_noun_is_the_same_everywhere(golden: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("value", "kind", "fault"),
     [
-        ({"minimum": 1, "median": 2}, nouns.Spread, "maximum: is missing"),
-        ({"minimum": 1, "median": 2, "maximum": 3, "mean": 2}, nouns.Spread, "mean: not in the schema"),
-        ({"minimum": 1, "median": 2.5, "maximum": 3}, nouns.Spread, "median: expected"),
-        ({"minimum": True, "median": 2, "maximum": 3}, nouns.Spread, "minimum: expected"),
-        ({"deleted": None}, nouns.Deleted, "deleted: expected"),
-        ([{"name": "a", "id": "0000000001-00000000", "created": "now"}], list[nouns.Savepoint], "no time"),
-        ({}, list[nouns.Savepoint], "no list"),
+        ({"minimum": 1, "median": 2}, schemas.Spread, "maximum: is missing"),
+        ({"minimum": 1, "median": 2, "maximum": 3, "mean": 2}, schemas.Spread, "mean: not in the schema"),
+        ({"minimum": 1, "median": 2.5, "maximum": 3}, schemas.Spread, "median: expected"),
+        ({"minimum": True, "median": 2, "maximum": 3}, schemas.Spread, "minimum: expected"),
+        ({"deleted": None}, schemas.Deleted, "deleted: expected"),
+        ([{"name": "a", "id": "0000000001-00000000", "created": "now"}], list[schemas.Savepoint], "no time"),
+        ({}, list[schemas.Savepoint], "no list"),
     ],
 )
 def test_the_check_finds_what_is_wrong(value: Any, kind: Any, fault: str) -> None:
@@ -93,12 +93,12 @@ def test_the_check_finds_what_is_wrong(value: Any, kind: Any, fault: str) -> Non
 
 
 def failure(run: Run, *args: object) -> tuple[int, dict[str, Any]]:
-    """What stands on stderr, and nothing on stdout."""
+    """Return the error on stderr, after checking that stdout is empty."""
     done = run(*args)
     assert done.out == ""
     assert done.err.count("\n") == 1
     found = json.loads(done.err)
-    assert schema.faults(found, nouns.Error) == []
+    assert schema.faults(found, schemas.Error) == []
     assert found["error"]["status"] == done.status
     return done.status, found["error"]
 
@@ -167,7 +167,7 @@ def test_what_a_survey_could_not_read_is_json_too(root: Path, run: Run) -> None:
     (root / "progress/eventhub/a/b/c/ownership.json").write_text("torn")
     done = run("consumers", root, "--json")
     assert (done.status, json.loads(done.out)) == (1, [])
-    assert schema.faults(json.loads(done.err), nouns.Error) == []
+    assert schema.faults(json.loads(done.err), schemas.Error) == []
 
 
 def test_an_error_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,7 +233,7 @@ def test_run_bare_it_shows_its_help(run: Run) -> None:
 
 
 def completed(run: Run, monkeypatch: pytest.MonkeyPatch, *words: object) -> list[str]:
-    """What bash is told to offer for the last of some words."""
+    """Return what bash offers to complete the last of some words."""
     monkeypatch.setenv("COMP_WORDS", " ".join(["checkpointer", *map(str, words)]))
     monkeypatch.setenv("COMP_CWORD", str(len(words)))
     monkeypatch.setenv("_CHECKPOINTER_COMPLETE", "bash_complete")

@@ -14,7 +14,7 @@ from tests.world import line, put
 
 @pytest.fixture
 def long(tmp_path: Path) -> Path:
-    """Ten checkpoints, the third of them savepoint "third", and what an aborted attempt left."""
+    """Return a root with ten checkpoints, the third of them savepoint "third", and the rest of an aborted attempt."""
     with Checkpointer(tmp_path / "long") as ck:
         ids = line(ck, 9)
         ck.savepoint("third", ids[2])

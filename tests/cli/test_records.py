@@ -1,4 +1,4 @@
-"""What an operator holds: as a Parquet file, and key by key beside what it held before."""
+"""The records of an operator: as a Parquet file, and key by key compared with an older checkpoint."""
 
 import importlib.util
 import json
@@ -20,7 +20,7 @@ from tests.cli.every import write
 
 
 def save(root: Path, partitions: int = 4, **maps: dict[Any, Any]) -> None:
-    """One more checkpoint, of nothing but these maps."""
+    """Commit one more checkpoint, of these maps alone."""
     with Checkpointer(root) as ck, ck.begin() as cp:
         for name, content in maps.items():
             cp.save(name, KeyedState(content, partitions=partitions))

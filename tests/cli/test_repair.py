@@ -18,7 +18,7 @@ from tests.world import line
 
 @pytest.fixture
 def lost(root: Path) -> Path:
-    """The history of 1 to 3 (epochs 10 to 12), of which 2 is savepoint "good", without `_latest`."""
+    """Return a root with checkpoints 1 to 3 (epochs 10 to 12), of which 2 is savepoint "good", without `_latest`."""
     (root / "_latest").unlink()
     return root
 
@@ -77,7 +77,7 @@ def test_an_old_copy_of_the_pointer_names_no_latest(root: Path, run: Run) -> Non
 
 
 def flip_digest_of_pointer(root: Path) -> None:
-    """Damage `_latest` where it says nothing of the committed checkpoint."""
+    """Damage `_latest` in a place that does not name the committed checkpoint."""
     data = (root / "_latest").read_bytes()
     (root / "_latest").unlink()
     (root / "_latest").write_bytes(data[:-4])

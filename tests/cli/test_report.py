@@ -1,7 +1,9 @@
 """`checkpointer report`: where the page goes, and what the status says."""
 
+import json
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,28 @@ def test_a_page_or_json_or_both(root: Path, run: Run, tmp_path: Path) -> None:
     assert [row["epoch"] for row in found["checkpoints"]] == [10, 11, 12]
     assert run("report", root, "--json", "-o", file, "--keep-last", 1).json["cleanup"]["retired"]
     assert [path.name for path in tmp_path.iterdir() if "report" in path.name] == ["report.html"]
+
+
+def test_without_jinja2_a_page_is_refused_before_anything_is_read_and_json_is_not(
+    root: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    file = tmp_path / "report.html"
+    done = run("report", root, "-o", file)
+    assert (done.status, done.out) == (2, "")
+    assert done.err == (
+        "checkpointer: the page of a report: needs the package jinja2: pip install 'spark-state-checkpointer[report]'\n"
+    )
+    done = run("report", root, "-o", file, "--json")
+    assert (done.status, done.out) == (2, "")
+    assert json.loads(done.err)["error"] == {
+        "type": "IllegalArgumentError",
+        "message": "the page of a report: needs the package jinja2: pip install 'spark-state-checkpointer[report]'",
+        "retryable": False,
+        "status": 2,
+    }
+    assert not file.exists()
+    assert run("report", root, "--json").json["verdict"] == "Nothing is wrong"
 
 
 def test_a_page_to_stdout(root: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

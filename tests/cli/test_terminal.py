@@ -1,4 +1,4 @@
-"""The command as a process: on a terminal of some width, into a pipe, interrupted, and asked for a yes."""
+"""The command as a process: on a terminal, into a pipe, interrupted, and with a question to answer."""
 
 import fcntl
 import os
@@ -50,7 +50,7 @@ class Terminal:
             assert self._read(), f"ended without {text!r}: {self._seen}"
 
     def interrupt(self) -> None:
-        """Ctrl-C, until it is heard: one that comes just before Python begins to read from the terminal is lost."""
+        """Press Ctrl-C until the process ends: one just before Python reads from the terminal is lost."""
         time.sleep(0.2)
         self.type("\x03")
         while True:
@@ -63,7 +63,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def end(self) -> tuple[int, str]:
-        """The status, and all that was on the screen."""
+        """Return the status, and everything that was on the screen."""
         while self._read():
             pass
         os.close(self._master)

@@ -1,4 +1,4 @@
-"""What each verb says, over every kind of store, and what it does to one."""
+"""What each verb prints, over every kind of store, and what it changes."""
 
 import json
 import shlex
@@ -45,7 +45,7 @@ def test_every_verb_works_on_every_store(any_root: Root, run: Run, monkeypatch: 
 
 
 class Files(LocalFileSystem):
-    """A file system that this library has no store of its own for."""
+    """A file system without a store of its own in this library."""
 
     protocol = "cli-test"
 

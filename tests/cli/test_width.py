@@ -1,4 +1,4 @@
-"""Whatever the width of the terminal: each name, id, path and sentence of the result stands on the screen, whole."""
+"""On a terminal of any width, each name, id, path and sentence of a result is on the screen, whole."""
 
 import sys
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ TELLING = {
     "content_of", "before", "after", "key", "deleted", "query_id", "spark_checkpoint", "state", "action", "kind",
     "codec", "file",
 }  # fmt: skip
-"""Fields whose values tell one thing from another."""
+"""Fields whose values identify something."""
 
 
 def telling(value: Any, field: str = "") -> Iterator[str]:
-    """Each word of each such value."""
+    """Yield each word of each such value."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from telling(inner, name)
@@ -36,7 +36,7 @@ def telling(value: Any, field: str = "") -> Iterator[str]:
 
 @pytest.fixture(params=[80, 100, 200, None], ids=lambda columns: str(columns or "pipe"))
 def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
-    """A terminal of some width, or a pipe."""
+    """Stand in for a terminal of some width, or for a pipe."""
     found: int | None = request.param
     if found is not None:
 
@@ -56,17 +56,17 @@ COUNTED = {
     "plan": ("id", "root"),
     "tree": ("path", "schema"),
 }
-"""Of which a verb shows only how many there are, or the beginning."""
+"""Fields of which a verb shows only the number, or the beginning."""
 
 
 def missing(call: Call, document: Any, shown: str) -> set[str]:
-    """The words that are not on the screen."""
+    """Return the words that are not on the screen."""
     left_out = {word for name in COUNTED.get(call.form, ()) for word in telling({name: _of(document, name)})}
     return {word for word in telling(document) if word not in shown} - left_out
 
 
 def _of(value: Any, field: str) -> list[Any]:
-    """The values of a field, wherever it stands."""
+    """Return the values of a field, on all levels of a JSON value."""
     if isinstance(value, dict):
         return [found for name, inner in value.items() for found in ([inner] if name == field else _of(inner, field))]
     return [found for inner in value for found in _of(inner, field)] if isinstance(value, list) else []
@@ -86,7 +86,7 @@ CHANGING = {
 
 
 def test_nothing_that_tells_rows_apart_is_ever_hidden(tmp_path: Path, run: Run, columns: int | None) -> None:
-    """What a verb prints as JSON is on the screen too: for those that change something, as far as arguments say it."""
+    """All that a verb prints as JSON is on the screen; of a verb that changes something, all but its own arguments."""
     seen = set()
     for call in calls(tmp_path):
         verb = call.form.split()[0]

@@ -1,1 +1,1 @@
-"""One page about a store for a bad day: `make_report` gathers a value, `page.render` makes HTML of it."""
+"""Make one page about a store: `gather.make_report` reads the store, `page.render` makes HTML of the result."""

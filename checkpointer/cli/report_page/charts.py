@@ -1,4 +1,4 @@
-"""Bars, as numbers: what a template needs to draw them. Heights and widths are percent of the picture."""
+"""Compute bar charts for a template to draw. Heights and widths are percent of the picture."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from statistics import fmean
 from pyspark_checkpointer.cli.report_page.model import CheckpointRow
 from pyspark_checkpointer.display import duration, size
 
-MOST_BARS = 60
-"""More checkpoints than this share bars."""
+MAX_BARS = 60
+"""Bars of a chart. Several checkpoints share a bar if there are more."""
 
 _GAP = 0.2
-"""Of a bar's place, what is left free."""
+"""The share of a bar's place that stays empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One colour of a bar. `style` is the name of its class on the page."""
+    """One colour of a bar. `style` is its CSS class."""
 
     style: str
     y: float
@@ -25,6 +25,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
+    """One bar, with its parts from the bottom upwards."""
+
     x: float
     width: float
     label: str
@@ -33,12 +35,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`top` is what the full height stands for, `first` and `last` what the outermost bars do."""
+    """One bar chart. `top` labels the full height, `middle` half of it, `first` and `last` the outermost bars."""
 
     title: str
     description: str
     legend: tuple[tuple[str, str], ...]
-    """Styles, and what they stand for."""
+    """Pairs: a CSS class, and what its parts show."""
     bars: tuple[Bar, ...]
     top: str
     middle: str
@@ -48,10 +50,12 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
+    """The values of one bar, and the names of the first and the last of what it stands for."""
+
     first: str
     last: str
     values: tuple[int, ...]
-    """From the bottom of the bar upwards."""
+    """One for each part, from the bottom of the bar upwards."""
 
     @property
     def name(self) -> str:
@@ -59,7 +63,7 @@ class _Column:
 
 
 def bytes_chart(checkpoints: Sequence[CheckpointRow]) -> Chart | None:
-    """Return what each checkpoint wrote: full state, deltas, and what is neither or was not told apart."""
+    """Return the bytes that each checkpoint wrote: snapshots, deltas, and what is neither or is not known."""
 
     def split(row: CheckpointRow) -> tuple[int, int, int] | None:
         if row.own_bytes is None:
@@ -67,38 +71,42 @@ def bytes_chart(checkpoints: Sequence[CheckpointRow]) -> Chart | None:
         full, delta = row.snapshot_bytes or 0, row.delta_bytes or 0
         return full, delta, max(row.own_bytes - full - delta, 0)
 
-    told = [(str(row.id.sequence), values) for row in checkpoints if (values := split(row)) is not None]
-    columns = _columns(told, lambda values: round(fmean(values)))
+    named_values = [(str(row.id.sequence), values) for row in checkpoints if (values := split(row)) is not None]
+    columns = _columns(named_values, lambda values: round(fmean(values)))
     legend = (("full", "snapshots"), ("delta", "deltas"), ("other", "partition lists, or not told apart"))
     return _chart("Bytes written by each checkpoint", columns, legend, size, "the average")
 
 
 def time_chart(checkpoints: Sequence[CheckpointRow]) -> Chart | None:
-    """Return how long each checkpoint took, and how much of that the caller was held up."""
+    """Return how long each checkpoint took, and how long the caller was blocked."""
 
     def split(row: CheckpointRow) -> tuple[int, int] | None:
         if row.cost is None:
             return None
         return row.cost.blocked_us, max(row.cost.elapsed_us - row.cost.blocked_us, 0)
 
-    told = [(str(row.id.sequence), values) for row in checkpoints if (values := split(row)) is not None]
+    named_values = [(str(row.id.sequence), values) for row in checkpoints if (values := split(row)) is not None]
     legend = (("blocked", "the job was held up"), ("other", "the job itself went on"))
-    return _chart("Time of each checkpoint", _columns(told, max), legend, duration, "the longest")
+    return _chart("Time of each checkpoint", _columns(named_values, max), legend, duration, "the longest")
 
 
-def lengths_chart(lengths: Sequence[tuple[int, int]], most: int = 12) -> Chart | None:
-    """Return how many partitions have a chain of each length; neighbours share a bar where there are many lengths."""
-    told = [(str(length), (partitions,)) for length, partitions in lengths]
+def lengths_chart(lengths: Sequence[tuple[int, int]], limit: int = 12) -> Chart | None:
+    """Return how many partitions have a chain of each length. Neighbours share a bar if there are many lengths."""
+    named_values = [(str(length), (partitions,)) for length, partitions in lengths]
     legend = (("full", "partitions"),)
-    return _chart("Partitions by length of chain", _columns(told, sum, most), legend, lambda n: f"{n:,}", "the sum")
+    return _chart(
+        "Partitions by length of chain", _columns(named_values, sum, limit), legend, lambda n: f"{n:,}", "the sum"
+    )
 
 
 def _columns(
-    told: Sequence[tuple[str, tuple[int, ...]]], combine: Callable[[Iterable[int]], int], most: int = MOST_BARS
+    named_values: Sequence[tuple[str, tuple[int, ...]]],
+    combine: Callable[[Iterable[int]], int],
+    limit: int = MAX_BARS,
 ) -> list[_Column]:
-    """Return one for each name with its values; or for several names together, with their values combined."""
-    together = -(-len(told) // most)
-    groups = [told[start : start + together] for start in range(0, len(told), together or 1)]
+    """Return a column for each name with its values, or for several names with their values combined."""
+    per_bar = -(-len(named_values) // limit)
+    groups = [named_values[start : start + per_bar] for start in range(0, len(named_values), per_bar or 1)]
     return [
         _Column(some[0][0], some[-1][0], tuple(map(combine, zip(*(values for _, values in some), strict=True))))
         for some in groups
@@ -112,7 +120,7 @@ def _chart(
     unit: Callable[[int], str],
     combined: str,
 ) -> Chart | None:
-    """None where there is nothing to draw."""
+    """Return a chart, or None if all values are 0."""
     largest = max(columns, key=lambda column: sum(column.values), default=None)
     if largest is None or not any(largest.values):
         return None
@@ -141,11 +149,12 @@ def _chart(
 
 
 def _label(column: _Column, legend: tuple[tuple[str, str], ...], unit: Callable[[int], str]) -> str:
-    told = [f"{unit(value)} {what}" for (_, what), value in zip(legend, column.values, strict=True) if value]
-    return f"{column.name}: {', '.join(told) or 'nothing'}"
+    shares = [f"{unit(value)} {what}" for (_, what), value in zip(legend, column.values, strict=True) if value]
+    return f"{column.name}: {', '.join(shares) or 'nothing'}"
 
 
 def _stack(column: _Column, legend: tuple[tuple[str, str], ...], highest: int) -> tuple[Part, ...]:
+    """Return the parts of a bar, one upon the other; y counts from the top of the picture."""
     parts, below = [], 0
     for (style, _), value in zip(legend, column.values, strict=True):
         below += value

@@ -1,7 +1,7 @@
-"""Gathering a report. It is made for a bad day: damage is among the findings, and everything else is still told.
+"""Read a store and gather what the report says of it. Damage becomes a finding, and the rest is still reported.
 
-One version of `_latest` is read from top to bottom; each manifest and each segment once. Only what could take very
-long is limited, and the report says so.
+One version of `_latest` is read, and each manifest and each segment once. Only what could take very long is limited,
+and the report says so.
 """
 
 from collections import Counter
@@ -33,11 +33,11 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.runtime.host import Progress
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
-MOST_PARTITIONS = 3_000_000
-"""Partitions whose chains are read from segments, those of the newest checkpoints first: some ten seconds' work."""
+MAX_PARTITIONS = 3_000_000
+"""Partitions whose chains are read from segments, those of the newest checkpoints first. It takes some ten seconds."""
 
-MOST_BYTES, MOST_OBJECTS = 1 << 30, 10_000
-"""What is read and compared unless a share is given: all of a smaller store, a sample of a larger one."""
+MAX_BYTES, MAX_OBJECTS = 1 << 30, 10_000
+"""What is read and compared unless a share is given: all objects of a smaller store, a sample of a larger one."""
 
 
 def make_report(
@@ -47,10 +47,14 @@ def make_report(
     share: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """What a root holds, what is wrong with it, and what a cleanup by `policy` would do. Only reads.
+    """Return what a root holds, what is wrong with it, and what a cleanup by `policy` would do. Only reads.
 
-    `share` of the objects is read and compared, from 0 to 1; without it, so many as are soon read. `progress` is told
-    the bytes of that.
+    Args:
+        client: A client of the root. What it has restored stays as it is.
+        policy: The rules of the cleanup; without it everything is kept.
+        share: The chance of each object to be read and compared, from 0 to 1; without it `MAX_BYTES` and `MAX_OBJECTS`
+            limit what is read.
+        progress: Called with the bytes compared so far, and in all.
     """
     if share is not None:
         check_share(share)
@@ -60,7 +64,7 @@ def make_report(
 async def gather(
     session: Session, policy: RetentionPolicy, share: float | None, progress: Progress | None = None
 ) -> Report:
-    """See `make_report`."""
+    """Return the report of a session. See `make_report`."""
     check = Check(session, None, 0.0, progress)
     head = Head()
     with check.noting(object_paths.LATEST):
@@ -90,7 +94,7 @@ async def gather(
         unread_operators=_unread(head, alone, current),
         biggest=checkpoint_sizes.biggest_partitions(current) if current else (),
         savepoints=_savepoints(check),
-        cleanup=_too_much() if too_much else await _cleanup(session, policy),
+        cleanup=_skipped_cleanup() if too_much else await _cleanup(session, policy),
         verification=verification,
         share=check.share,
         chains_left_out=left_out,
@@ -99,13 +103,13 @@ async def gather(
 
 
 async def _load_chains(check: Check, *, whole: bool) -> int:
-    """Load what stands in segments, the newest first, until it is too much. How many checkpoints were left out."""
+    """Load chains from segments, the newest checkpoints first, and return how many checkpoints were left out."""
     seen: set[tuple[str, ...]] = set()
     read = left_out = 0
     for ref, manifest in sorted(check.manifests.items(), key=lambda item: item[0].id, reverse=True):
         new = {key: op for op in manifest.operators.values() if (key := _segments(op)) and key not in seen}
         read += sum(segment.entries for operator in new.values() for segment in operator.segments)
-        if new and seen and read > MOST_PARTITIONS and not whole:
+        if new and seen and read > MAX_PARTITIONS and not whole:
             left_out += 1
             continue
         seen |= new.keys()
@@ -114,15 +118,16 @@ async def _load_chains(check: Check, *, whole: bool) -> int:
 
 
 def _segments(operator: Operator) -> tuple[str, ...]:
+    """Return the paths of an operator's segments. Checkpoints with the same segments have the same chains."""
     return tuple(segment.path for segment in operator.segments)
 
 
 def _share(check: Check) -> float:
-    """Return a share that is soon read."""
+    """Return the share of the objects that `MAX_BYTES` and `MAX_OBJECTS` allow to read."""
     sizes: dict[str, int] = {}
     for manifest in check.manifests.values():
         sizes |= checkpoint_sizes.object_sizes(manifest)
-    return min(1.0, MOST_BYTES / max(sum(sizes.values()), 1), MOST_OBJECTS / max(len(sizes), 1))
+    return min(1.0, MAX_BYTES / max(sum(sizes.values()), 1), MAX_OBJECTS / max(len(sizes), 1))
 
 
 def _committed(manifest: Manifest) -> Committed:
@@ -146,6 +151,7 @@ def _checkpoints(head: Head, check: Check, alone: dict[Ref, Manifest]) -> tuple[
         _row(ref, manifest, check.manifests[ref], state_of(head, ref), names.get(ref.id, ()), ref.id in hurt)
         for ref, manifest in alone.items()
     ]
+    # What `_latest` or the catalog names has a row, even if its manifest cannot be read.
     rows += [
         CheckpointRow(
             unread, None, None, state_of(head, ref), names.get(unread, ()), None, None, None, None, None, True
@@ -156,7 +162,7 @@ def _checkpoints(head: Head, check: Check, alone: dict[Ref, Manifest]) -> tuple[
 
 
 def _named(head: Head, check: Check) -> list[Ref]:
-    """Return what `_latest` and the catalog name, whether its manifest can be read or not."""
+    """Return what `_latest` and the catalog name, whether the manifest can be read or not."""
     named = [ref for ref in (head.committed, head.prepared) if ref is not None]
     return [*named, *(entry.ref for entry in (check.catalog.entries if check.catalog else ()))]
 
@@ -164,7 +170,7 @@ def _named(head: Head, check: Check) -> list[Ref]:
 def _row(
     ref: Ref, alone: Manifest, loaded: Manifest, state: State, savepoints: tuple[str, ...], damaged: bool
 ) -> CheckpointRow:
-    whole = len(loaded.operators) == len(alone.operators)  # those with a damaged segment are not loaded
+    whole = len(loaded.operators) == len(alone.operators)  # operators with a damaged segment are not loaded
     total = checkpoint_sizes.checkpoint_bytes(loaded) if whole else None
     written = checkpoint_sizes.written_bytes(loaded) if whole else None
     cost_bytes = None if alone.cost is None else alone.cost.bytes
@@ -184,7 +190,7 @@ def _row(
 
 
 def _operators(manifest: Manifest) -> tuple[OperatorRow, ...]:
-    """Return the largest first."""
+    """Return the operators of a manifest, the largest first."""
     rows = [
         OperatorRow(
             name,
@@ -202,6 +208,7 @@ def _operators(manifest: Manifest) -> tuple[OperatorRow, ...]:
 
 
 def _unread(head: Head, alone: dict[Ref, Manifest], current: Manifest | None) -> tuple[str, ...]:
+    """Return the operators of the committed checkpoint whose segments cannot be read."""
     if head.committed is None or current is None:
         return ()
     return tuple(sorted(alone[head.committed].operators.keys() - current.operators.keys()))
@@ -212,28 +219,31 @@ def _savepoints(check: Check) -> tuple[SavepointRow, ...]:
     return tuple(SavepointRow(entry.name, entry.ref.id, entry.created) for entry in entries if entry.name is not None)
 
 
-def _too_much() -> Cleanup:
+def _skipped_cleanup() -> Cleanup:
+    """Return a cleanup without rows: a plan reads all chains, of which some were left out for their number."""
     return Cleanup((), (), "Not looked at, because there are very many partitions: `checkpointer plan` does it.")
 
 
 async def _cleanup(session: Session, policy: RetentionPolicy) -> Cleanup:
+    """Return what a cleanup would do, or a note that says why no plan can be made."""
     try:
         plan = await plan_retire_and_sweep(session, policy)
     except (CorruptionError, ObjectNotFoundError) as error:
         return Cleanup((), (), f"Nothing can be cleaned while something live cannot be read: {error}")
-    except CheckpointError as error:  # somebody who may read, and not list everything
+    except CheckpointError as error:  # for example, the user may read objects but not list them
         return Cleanup((), (), f"Could not be looked at: {error}")
     rows = [CleanupRow(*key, total.objects, total.bytes) for key, total in sorted(plan.totals.items())]
     return Cleanup(tuple(rows), tuple(ref.id for ref in plan.retired), plan.note)
 
 
 def _needs_repair(found: Verification, current: Manifest | None) -> bool:
-    """Whether `_latest` or the committed manifest is not to be trusted, so that a rollback has nothing to stand on."""
+    """Return whether `_latest` or the committed manifest is damaged, so that a rollback is not possible."""
     return bool(found.findings) and (current is None or any(f.path == object_paths.LATEST for f in found.findings))
 
 
 async def _candidates(session: Session) -> tuple[Candidate, ...]:
+    """Return what the store could be repaired to."""
     try:
         return tuple(await candidates(session, None, None))
     except CheckpointError:
-        return ()  # the findings say why; of a newer format, for one
+        return ()  # the findings say why, for example that the format is newer

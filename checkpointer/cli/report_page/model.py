@@ -1,4 +1,4 @@
-"""What a report says: values only. Bytes are stored bytes, times are microseconds."""
+"""The values of a report. Bytes are stored bytes, durations are microseconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Job, Json, 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """One live checkpoint, or the prepared one. None stands for what could not be read, or was too much to read."""
+    """One live checkpoint, or the prepared one. None is a value that could not be read, or was too much to read."""
 
     id: CheckpointId
     epoch: int | None
@@ -23,11 +23,11 @@ class CheckpointRow:
     state: State
     savepoints: tuple[str, ...]
     bytes: int | None
-    """All objects that it is made of, without its manifest."""
+    """Bytes of all objects that it is made of, without its manifest."""
     own_bytes: int | None
-    """Those of them that it wrote itself."""
+    """Bytes of those objects that it wrote itself."""
     snapshot_bytes: int | None
-    """Of its own bytes: snapshots, the full state of a partition."""
+    """Of its own bytes, those of snapshots: the full state of a partition."""
     delta_bytes: int | None
     cost: Cost | None
     damaged: bool
@@ -45,19 +45,19 @@ class OperatorRow:
     schema: Json
     size: OperatorSize
     lengths: tuple[tuple[int, int], ...]
-    """Lengths of chains, and how many partitions have one of that length."""
+    """Pairs: a length of chains, and the number of partitions with such a chain."""
     partition_bytes: Spread | None
 
     @property
     def skew(self) -> float | None:
-        """How many times the median the largest partition stores."""
+        """The size of the largest partition, divided by the median."""
         spread = self.partition_bytes
         return spread.maximum / spread.median if spread is not None and spread.median else None
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupRow:
-    """Objects that cleanup treats alike."""
+    """The number and bytes of objects that cleanup treats alike."""
 
     action: Action
     reason: str
@@ -67,18 +67,21 @@ class CleanupRow:
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """What cleanup would do. Without rows there is a `note` that says why."""
+    """What cleanup would do. Without rows `note` says why."""
 
     rows: tuple[CleanupRow, ...]
     retired: tuple[CheckpointId, ...]
     note: str | None
 
     def bytes(self, action: Action) -> int:
+        """Return the bytes of all objects with this action."""
         return sum(row.bytes for row in self.rows if row.action == action)
 
 
 @dataclass(frozen=True, slots=True)
 class SavepointRow:
+    """One savepoint."""
+
     name: str
     id: CheckpointId
     created: datetime
@@ -107,18 +110,18 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A store at one moment, as far as it could be read. What could not be is among the findings."""
+    """A store at one moment, as far as it could be read. What could not be read is among the findings."""
 
     root: str
     made: datetime
     pointer: Position | None
-    """None where `_latest` is missing, or says nothing."""
+    """None if `_latest` is missing or cannot be read."""
     committed: Committed | None
     checkpoints: tuple[CheckpointRow, ...]
-    """The oldest first."""
+    """Ordered by id, the oldest first."""
     operators: tuple[OperatorRow, ...]
     unread_operators: tuple[str, ...]
-    """Those of the committed checkpoint whose partition lists are damaged."""
+    """Operators of the committed checkpoint whose segments are damaged."""
     biggest: tuple[PartitionSize, ...]
     savepoints: tuple[SavepointRow, ...]
     cleanup: Cleanup
@@ -126,18 +129,18 @@ class Report:
     share: float
     """The chance that each object had of being read and compared."""
     chains_left_out: int
-    """Checkpoints of which only the manifest was read, because there are very many partitions."""
+    """The number of checkpoints of which only the manifest was read, since there are very many partitions."""
     candidates: tuple[Candidate, ...]
-    """What the root could be repaired to, where `_latest` or the committed manifest cannot be read."""
+    """What the root could be repaired to, if `_latest` or the committed manifest cannot be read."""
 
     @property
     def newest(self) -> CheckpointRow | None:
-        """The newest checkpoint that is not only prepared."""
+        """The newest committed checkpoint."""
         return next((row for row in reversed(self.checkpoints) if row.state != "prepared"), None)
 
     @property
     def intact(self) -> CheckpointRow | None:
-        """The newest committed one that nothing found hurts."""
+        """The newest committed checkpoint that no finding hurts."""
         return next((row for row in reversed(self.checkpoints) if row.state != "prepared" and not row.damaged), None)
 
     @property
@@ -159,5 +162,5 @@ class Report:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing here at all that belongs to a store."""
+        """Whether the root has nothing at all that belongs to a store."""
         return self.pointer is None and not self.verification.findings

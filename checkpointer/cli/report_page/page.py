@@ -1,21 +1,23 @@
-"""Make one HTML file of a report, which needs nothing else."""
+"""Render a report as one HTML file without any other files."""
 
 import json
 import shlex
 from functools import cache
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from typing import TYPE_CHECKING
 
 from pyspark_checkpointer import display
 from pyspark_checkpointer.cli.report_page import charts
 from pyspark_checkpointer.cli.report_page.model import Report
 from pyspark_checkpointer.manifests.model import Json
 
-MOST_ROWS = 50
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+MAX_ROWS = 50
 """Rows of a table that can be long."""
 
-MOST_TEXT = 200
-"""Characters of a value that somebody else chose."""
+MAX_TEXT = 200
+"""Characters of a value that comes from the job."""
 
 
 def render(report: Report) -> str:
@@ -23,7 +25,7 @@ def render(report: Report) -> str:
     page = _environment().get_template("page.html")
     return page.render(
         report=report,
-        most=MOST_ROWS,
+        most=MAX_ROWS,
         bytes_chart=charts.bytes_chart(report.checkpoints),
         time_chart=charts.time_chart(report.checkpoints),
         age=age_of_newest(report),
@@ -33,6 +35,7 @@ def render(report: Report) -> str:
 
 
 def age_of_newest(report: Report) -> str:
+    """Say how old the newest committed checkpoint is."""
     newest = report.newest
     if newest is None and report.verification.findings:
         return "which checkpoint is the newest cannot be told"
@@ -42,7 +45,7 @@ def age_of_newest(report: Report) -> str:
 
 
 def looked_at(report: Report) -> list[str]:
-    """Return what the verdict rests on, as sentences."""
+    """Return what was read and what was left out, as sentences."""
     seen = report.verification
     said = [
         f"Read and compared: {display.count(seen.objects, 'object')} with {display.size(seen.bytes)}, of "
@@ -62,7 +65,7 @@ def looked_at(report: Report) -> list[str]:
 
 
 def next_step(report: Report) -> tuple[str, str | None] | None:
-    """Return what to do about the findings: a sentence, and a command that it ends in."""
+    """Return what to do about the findings: a sentence, and the command that it ends with."""
     root, newest, intact = shlex.quote(report.root), report.newest, report.intact
     if not report.verification.findings:
         return None
@@ -83,7 +86,10 @@ def next_step(report: Report) -> tuple[str, str | None] | None:
 
 
 @cache
-def _environment() -> Environment:
+def _environment() -> "Environment":
+    """Return the templates, with the functions that they call."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # of the extra `report`, only for those who render
+
     environment = Environment(
         loader=PackageLoader("pyspark_checkpointer.cli", "report_page"),
         autoescape=True,
@@ -103,6 +109,6 @@ def _environment() -> Environment:
 
 
 def _cut(value: Json) -> str:
-    """Return a value of a user's as text of bounded length."""
+    """Return a value of the job as text of at most `MAX_TEXT` characters, and its length if it is longer."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}… ({len(text):,} characters)"
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text):,} characters)"

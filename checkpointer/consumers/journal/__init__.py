@@ -1,5 +1,13 @@
 """Positions of event logs in one YAML file: Winlogbeat's journal, made durable and fenced."""
 
+try:
+    import yaml  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "pyspark_checkpointer.consumers.journal needs PyYAML: pip install 'spark-state-checkpointer[journal]'",
+        name=error.name,
+    ) from error
+
 import logging
 import os
 import threading

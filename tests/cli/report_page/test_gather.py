@@ -186,7 +186,7 @@ def test_a_lost_pointer_is_a_finding_and_an_empty_root_is_none(root: Path, tmp_p
 
 
 def test_a_large_store_is_sampled_and_the_page_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "MOST_OBJECTS", 5)
+    monkeypatch.setattr(gather, "MAX_OBJECTS", 5)
     report = report_on(root)
     assert 0 < report.share < 1
     assert report.verification.skipped > 0
@@ -200,7 +200,7 @@ def test_a_large_store_is_sampled_and_the_page_says_so(root: Path, monkeypatch: 
 
 
 def test_very_many_partitions_are_left_out_and_the_page_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "MOST_PARTITIONS", 1)
+    monkeypatch.setattr(gather, "MAX_PARTITIONS", 1)
     report = report_on(root)
     *older, committed, prepared = report.checkpoints
     assert prepared.bytes is not None

@@ -41,7 +41,7 @@ def test_a_large_store_makes_a_page_of_bounded_size_that_says_what_it_leaves_out
     shown = page.render(large)
     assert len(shown) < 250_000
     for what in ("checkpoints", "operators", "savepoints", "findings"):
-        assert f"{page.MOST_ROWS} of 1,000 {what} shown" in shown
+        assert f"{page.MAX_ROWS} of 1,000 {what} shown" in shown
     assert "and 995 older ones" in shown
     assert "A bar is the average of several" in shown
     assert len(report_document.report(large)["checkpoints"]) == 1000
@@ -96,7 +96,7 @@ def test_many_values_share_bars_without_losing_the_peak(report: Report) -> None:
     ]
     chart = charts.time_chart(rows)
     assert chart is not None
-    assert len(chart.bars) <= charts.MOST_BARS
+    assert len(chart.bars) <= charts.MAX_BARS
     assert chart.top == "9 ms"
     assert chart.bars[-1].x + chart.bars[-1].width <= 100
     assert (chart.first, chart.last) == ("1 to 17", "987 to 1000")

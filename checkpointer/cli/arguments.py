@@ -1,0 +1,131 @@
+"""Define the arguments and options that several verbs take, and parse their texts."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.cli import completion
+from pyspark_checkpointer.cli.failures import ROOT_VARIABLE, Mistyped
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.storage.registry import Reach
+from pyspark_checkpointer.storage.url import parse
+
+StorageOptions = Mapping[str, Any] | None
+"""What s3fs, adlfs or another fsspec file system takes. May hold secrets."""
+
+CHECKPOINT_HELP = """CHECKPOINT is latest, an id or the beginning of one (0000000042, or 42-1a), epoch=41,
+savepoint=NAME or the bare name, at=2024-01-02T06:00Z (the newest made by then; UTC unless it says otherwise), or, where
+it is only looked at, prepared. A bare number is refused: it could be an epoch, or the sequence in an id."""
+
+
+class CheckpointType(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
+    """The type of an argument that names a checkpoint, in the grammar of `checkpoint.resolve`."""
+
+    name = "checkpoint"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> CheckpointSelector:
+        """Parse the text; `CHECKPOINT_HELP` describes its grammar."""
+        try:
+            return CheckpointSelector.parse(value)
+        except IllegalArgumentError as error:
+            raise Mistyped(str(error)) from None
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the names of savepoints, and the ids, that complete the text."""
+        return list(map(CompletionItem, completion.checkpoints(ctx, incomplete)))
+
+
+class OperatorType(click.types.StringParamType):
+    """The type of an argument that names an operator."""
+
+    name = "text"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the names of operators that complete the text."""
+        return list(map(CompletionItem, completion.operators(ctx, incomplete)))
+
+
+CHECKPOINT, OPERATOR = CheckpointType(), OperatorType()
+
+
+def fencing_option(name: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return an option that allows to write to a store without atomic swaps; `what` is its word in the help."""
+    return click.option(
+        name,
+        type=click.Choice(["required", "none"]),
+        default="required",
+        show_default=True,
+        help=f"Write, with `none`, to a {what} that cannot swap atomically.",
+    )
+
+
+def common_options(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:
+    """Add the root and the options that every verb has."""
+    if writes:
+        run = fencing_option("--fencing", "store")(run)
+    run = click.option("--debug", is_flag=True, help="Show the traceback of an error.")(run)
+    run = click.option(
+        "--storage-options",
+        metavar="JSON|@FILE",
+        envvar="CHECKPOINTER_STORAGE_OPTIONS",
+        show_envvar=True,
+        callback=parse_options,
+        help="Pass this to s3fs, adlfs or another fsspec file system.",
+    )(run)
+    run = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")(run)
+    return click.argument("root", envvar=ROOT_VARIABLE, callback=read_root)(run)
+
+
+def target_options(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a verb that copies to another root."""
+    run = fencing_option("--target-fencing", "TARGET")(run)
+    return click.option(
+        "--target-storage-options",
+        metavar="JSON|@FILE",
+        callback=parse_options,
+        envvar="CHECKPOINTER_TARGET_STORAGE_OPTIONS",
+        show_envvar=True,
+        help="Pass this to the file system that is written to, like --storage-options.",
+    )(run)
+
+
+def read_root(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Return the root as it was typed; `-` stands for the one in the environment."""
+    if value != "-":
+        return value
+    known = os.environ.get(ROOT_VARIABLE)
+    if not known:
+        raise click.UsageError(f"`-` stands for the root in {ROOT_VARIABLE}, which is not set", context)
+    return known
+
+
+def parse_options(context: click.Context, parameter: click.Parameter, value: str | None) -> StorageOptions:
+    """Return storage options from JSON, or from a file of JSON. Errors never repeat the text: it may hold secrets."""
+    if not value:
+        return None
+    if value.startswith("@"):
+        try:
+            value = Path(value[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "is no text"
+            raise click.BadParameter(f"{value[1:]}: {why}", context, parameter) from None
+    try:
+        options = json.loads(value)
+    except ValueError as error:
+        raise click.BadParameter(f"expected a JSON object, or @FILE: {error}", context, parameter) from None
+    if not isinstance(options, dict):
+        raise click.BadParameter("expected a JSON object, or @FILE", context, parameter)
+    return options
+
+
+def options_for(root: str, options: StorageOptions, name: str = "storage_options") -> StorageOptions:
+    """Return the storage options of a root. A folder takes none: those of the environment are for other roots."""
+    source = click.get_current_context().get_parameter_source(name)
+    return None if source is ParameterSource.ENVIRONMENT and parse(root).kind.reach is Reach.MACHINE else options

@@ -1,0 +1,122 @@
+"""What `--json` prints: one schema for each kind of thing, the same in every verb. `docs/json.md` is made of them.
+
+Times are texts in UTC. A field that is counted in bytes, seconds or other units has the unit in its name. A value that
+is not known, or that does not exist, is null; a field is left out only where its schema says so.
+"""
+
+from pyspark_checkpointer.cli.schemas.checkpoint import (
+    Artifact,
+    ChainCount,
+    Checkpoint,
+    Cost,
+    Job,
+    Operator,
+    Partition,
+    Savepoint,
+    SparkProgress,
+)
+from pyspark_checkpointer.cli.schemas.cleanup import Cleaned, Deleted, Plan, PlannedCheckpoint, PlanRow, Total
+from pyspark_checkpointer.cli.schemas.commits import Commit, Fork, Rewind
+from pyspark_checkpointer.cli.schemas.contents import Consumer, Exported, ExportedOperator, File, Held, Record, Stats
+from pyspark_checkpointer.cli.schemas.damage import (
+    Candidate,
+    Finding,
+    Loss,
+    OlderState,
+    Repair,
+    RepairPlan,
+    Verification,
+)
+from pyspark_checkpointer.cli.schemas.difference import (
+    Difference,
+    KeyChange,
+    KeyDifference,
+    OperatorDifference,
+    ValueDifference,
+)
+from pyspark_checkpointer.cli.schemas.errors import Error, Failure
+from pyspark_checkpointer.cli.schemas.report import Cleanup, Committed, Pointer, Report, Retired, Writer
+from pyspark_checkpointer.cli.schemas.values import Amount, Id, Spread, Time
+
+PRINTED: tuple[tuple[str, object], ...] = (
+    ("list", list[Checkpoint]),
+    ("show", Checkpoint),
+    ("tree", Checkpoint),
+    ("diff", Difference),
+    ("diff OPERATOR", KeyDifference),
+    ("cat", list[Record]),
+    ("cat --output", File),
+    ("stats", Stats),
+    ("consumers", list[Consumer]),
+    ("verify", Verification),
+    ("report", Report),
+    ("savepoint", list[Savepoint]),
+    ("savepoint NAME", Savepoint),
+    ("savepoint --delete", Deleted),
+    ("rewind", Rewind),
+    ("fork", Fork),
+    ("rollback", Commit),
+    ("delete", Deleted),
+    ("plan", Plan),
+    ("plan --rows", list[PlanRow]),
+    ("clean", Cleaned),
+    ("export", Commit),
+    ("export --format parquet", Exported),
+    ("repair", list[Candidate]),
+    ("repair --to", Repair),
+    ("repair --to DAMAGED", RepairPlan),
+)
+"""What each verb prints. A verb that prints several schemas is named with the argument or option that decides."""
+
+__all__ = [
+    "PRINTED",
+    "Amount",
+    "Artifact",
+    "Candidate",
+    "ChainCount",
+    "Checkpoint",
+    "Cleaned",
+    "Cleanup",
+    "Commit",
+    "Committed",
+    "Consumer",
+    "Cost",
+    "Deleted",
+    "Difference",
+    "Error",
+    "Exported",
+    "ExportedOperator",
+    "Failure",
+    "File",
+    "Finding",
+    "Fork",
+    "Held",
+    "Id",
+    "Job",
+    "KeyChange",
+    "KeyDifference",
+    "Loss",
+    "OlderState",
+    "Operator",
+    "OperatorDifference",
+    "Partition",
+    "Plan",
+    "PlanRow",
+    "PlannedCheckpoint",
+    "Pointer",
+    "Record",
+    "Repair",
+    "RepairPlan",
+    "Report",
+    "Retired",
+    "Rewind",
+    "Savepoint",
+    "SparkProgress",
+    "Spread",
+    "Stats",
+    "Time",
+    "Total",
+    "ValueDifference",
+    "Verification",
+    "Writer",
+]

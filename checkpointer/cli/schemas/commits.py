@@ -1,0 +1,42 @@
+"""New commits: a copy, a rollback, a fork, a rewind."""
+
+from typing import Annotated, TypedDict
+
+from pyspark_checkpointer.cli.schemas.values import Id
+
+
+class Commit(TypedDict):
+    """A checkpoint that was committed with the content of another."""
+
+    id: Id
+    root: str
+    content_of: Id
+
+
+class Fork(TypedDict):
+    """A second query, and its first checkpoint."""
+
+    id: Id
+    root: str
+    content_of: Id
+    spark_checkpoint: Annotated[str, "its checkpointLocation"]
+    query_id: str
+    batch: Annotated[int, "the one that it ends with"]
+
+
+class Rewind(TypedDict):
+    """What a rewind changed, or would change."""
+
+    query_id: str
+    left: Annotated[Id, "what was committed before"]
+    left_batch: int
+    to: Annotated[Id, "whose content is the state now"]
+    batch: Annotated[int, "Spark goes on with the next one"]
+    spark_checkpoint: Annotated[str, "the query's checkpointLocation"]
+    cut: Annotated[list[str], "files that were taken out of it"]
+    written: Annotated[list[str], "files that were put there"]
+    kept_in: Annotated[str | None, "the folder of it that has what was cut"]
+    savepoint: Annotated[str | None, "the name that keeps what was left"]
+    changes: Annotated[bool, "whether anything was to be changed"]
+    new: Annotated[Id | None, "the new commit; null where nothing was done"]
+    refused: Annotated[str | None, "why the same call without --dry-run would be refused now; null where it would not"]

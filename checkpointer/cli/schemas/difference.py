@@ -1,0 +1,59 @@
+"""What differs between two checkpoints."""
+
+from typing import Annotated, Literal, TypedDict
+
+from pyspark_checkpointer.cli.schemas.values import Id
+from pyspark_checkpointer.manifests.model import Json
+
+
+class ValueDifference(TypedDict):
+    """A position, a property or the watermark that is not the same in two checkpoints."""
+
+    name: str
+    change: Literal["added", "removed", "changed"]
+    before: Json
+    after: Json
+
+
+class OperatorDifference(TypedDict):
+    """An operator that is not the same in two checkpoints."""
+
+    name: str
+    change: Literal["added", "removed", "changed"]
+    added: Annotated[list[int], "partitions"]
+    removed: Annotated[list[int], "partitions"]
+    changed: Annotated[list[int], "partitions"]
+    redefined: Annotated[list[str], "which of its partitions, partitioner, codec and schema"]
+
+
+class Difference(TypedDict):
+    """What is different between two checkpoints."""
+
+    before: Id
+    after: Id
+    operators: list[OperatorDifference]
+    positions: list[ValueDifference]
+    properties: list[ValueDifference]
+    watermark: ValueDifference | None
+    bytes_added: Annotated[int, "of objects that only `after` has"]
+    bytes_removed: Annotated[int, "of objects that only `before` has"]
+
+
+class KeyChange(TypedDict):
+    """A key whose value or row is not the same in two checkpoints."""
+
+    key: Annotated[Json, "of a table: its key columns, by name; written as `cat` writes it"]
+    change: Literal["inserted", "updated", "deleted"]
+
+
+class KeyDifference(TypedDict):
+    """The keys of one operator that are not the same in two checkpoints."""
+
+    before: Id
+    after: Id
+    operator: str
+    inserted: Annotated[int, "keys"]
+    updated: Annotated[int, "keys"]
+    deleted: Annotated[int, "keys"]
+    keys: Annotated[list[KeyChange], "the first of them, as many as `--limit` allows"]
+    left_out: Annotated[int, "keys that `keys` is without"]

@@ -1,0 +1,18 @@
+"""Why a verb failed."""
+
+from typing import Annotated, TypedDict
+
+
+class Error(TypedDict):
+    """Why a verb failed."""
+
+    error: "Failure"
+
+
+class Failure(TypedDict):
+    """The only field of an error."""
+
+    type: Annotated[str, "the name of the exception's class"]
+    message: str
+    retryable: Annotated[bool, "whether waiting can help"]
+    status: Annotated[int, "the exit status"]
