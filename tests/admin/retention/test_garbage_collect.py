@@ -12,6 +12,7 @@ from pyspark_checkpointer.errors import (
     ConflictError,
     CorruptionError,
     IllegalArgumentError,
+    InvalidStateError,
     StalePlanError,
     StoreRefusedError,
 )
@@ -89,7 +90,7 @@ def test_a_plan_is_for_one_store(world: World) -> None:
         other.apply(client.plan())
     plan = client.plan(LAST_TWO)
     world.delete("_latest")
-    with pytest.raises(StalePlanError, match="no _latest"):
+    with pytest.raises(InvalidStateError, match=r"has no _latest, though .* it was lost"):
         client.apply(plan)
     with pytest.raises(IllegalArgumentError):
         client.apply([])  # type: ignore[arg-type]
@@ -196,6 +197,18 @@ def test_where_something_live_cannot_be_read_nothing_is_deleted(world: World, wh
 def test_without_a_pointer_nothing_is_touched(world: World) -> None:
     client = world.actor()
     line(client, 3)
+    plan = client.plan(LAST_TWO)
+    world.delete("_latest")
+    before = world.objects()
+    for work in (lambda ck: ck.plan(LAST_TWO), lambda ck: ck.clean(LAST_TWO), lambda ck: ck.apply(plan)):
+        with pytest.raises(InvalidStateError, match=r"has no _latest, though .* it was lost"):
+            work(world.actor())
+    assert world.objects() == before
+
+
+def test_of_a_single_checkpoint_without_a_pointer_nothing_is_touched(world: World) -> None:
+    """It may be an attempt that came to no end, so nothing says that `_latest` was lost."""
+    line(world.actor(), 1)
     world.delete("_latest")
     before = world.objects()
     plan = world.actor().plan(LAST_TWO)
