@@ -22,9 +22,6 @@ PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 Step = tuple[Callable[..., Any], tuple[Any, ...]]
 """A change of one partition: the operation, and its arguments, of which the first is the number of the partition."""
 
-MAX_ATTEMPTS = 3
-"""Times that a step of a change is begun again after a signal handler raised in the middle of it."""
-
 MISSING: Any = object()
 """Stands for a value where there is none."""
 
@@ -91,22 +88,10 @@ class Content:
     def make_all(self, steps: Sequence[Step]) -> set[int]:
         """Make several changes as one. Return the partitions for which it is time for `drop_unheld`.
 
-        What a signal handler raises in the middle is raised once all of them are made.
+        Where a signal handler raises in the middle, whoever uses the state next makes all of them (`reentry.py`).
         """
-        raised: list[tuple[int, BaseException]] = []
-        number = 0
-        while number < len(steps):
-            try:
-                while number < len(steps):
-                    operation, arguments = steps[number]
-                    operation(self, *arguments)
-                    number += 1
-            except BaseException as error:
-                raised.append((number, error))
-                if [at for at, _ in raised].count(number) == MAX_ATTEMPTS:
-                    break  # no handler raises so often in one step: it cannot be made
-        if raised:
-            raise raised[0][1]
+        for operation, arguments in steps:
+            operation(self, *arguments)
         numbers = {arguments[0] for _, arguments in steps}
         return {number for number in numbers if self.parts[number].crowded}
 

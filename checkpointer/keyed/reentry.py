@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from types import FrameType
 from typing import Any, Generic, Protocol, Self, TypeVar
 from weakref import WeakSet
@@ -53,6 +53,12 @@ def _nothing(content: object) -> None:
     """
 
 
+class _Abandoned(tuple[Any, ...]):
+    """A change that ended with an exception: whoever comes next completes it, and its caller does not come back."""
+
+    __slots__ = ()
+
+
 _FAILED: Step = (_nothing, ())
 
 
@@ -62,7 +68,7 @@ class Version(Generic[C]):
     | running   | successor    | state                                                                 |
     |-----------|--------------|-----------------------------------------------------------------------|
     | {}        | {}           | nobody changes the content; it is in order                            |
-    | {0: step} | {}           | a change runs, was interrupted, or failed; it may have done a part    |
+    | {0: step} | {}           | a change runs, was interrupted, or raised; it may have done a part    |
     | any       | {0: version} | final: somebody took over, and `version` counts in place of this one  |
 
     Both are dicts because `setdefault(0, …)` is one step: it takes the place, or finds it taken.
@@ -87,7 +93,9 @@ class Version(Generic[C]):
 class Exclusive(Generic[C]):
     """Content that one change at a time can reach."""
 
-    def __init__(self, content: C) -> None:
+    def __init__(self, content: C, compound: Container[Any]) -> None:
+        """Take the content, and those of its operations that make several changes, which are whole or not there."""
+        self._compound = compound
         self.version: Version[C] = Version(content)
         """The last version, or one before it. It may be read without the lock while it has nothing running and no
         successor."""
@@ -135,7 +143,9 @@ class Exclusive(Generic[C]):
                         try:
                             result = operation(version.content, *args)
                         except BaseException:
-                            version.running[0] = _FAILED
+                            # Mostly a signal handler raised. A single change is not there then, once the copy is put
+                            # in order. Of several some may be there: whoever comes next completes them in the copy.
+                            version.running[0] = _Abandoned(step) if operation in self._compound else _FAILED
                             raise
                         version.running.clear()
                         if not version.successor:
@@ -201,11 +211,12 @@ class Exclusive(Generic[C]):
         """
         step = version.running[0]
         successor = Version(version.content.copied())
-        successor.completed = step
         try:
-            successor.result = step[0](successor.content, *step[1])
+            result = step[0](successor.content, *step[1])
+            if type(step) is not _Abandoned:  # else nobody would ever take it, and it may be large
+                successor.completed, successor.result = step, result
         except Exception as error:
-            successor.failure = error
+            successor.completed, successor.failure = step, error
             successor.running[0] = _FAILED
         # Whoever interrupted this may have taken over first. Then the version keeps that successor.
         version.successor.setdefault(0, successor)

@@ -6,7 +6,8 @@ save the live objects are packed again and compared. So `state[k]["n"] += 1` is 
 checkpoint that is being written holds bytes that no later change can reach.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections import OrderedDict
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from itertools import islice
 from typing import Any
 
@@ -34,8 +35,10 @@ MIN_LIVE_VALUES = 256
 UPDATE_BATCH = 256
 """Pairs of an update that are packed together."""
 
-_COLLECTED = frozenset({dict, list, tuple})
-"""Inputs that exist completely, so that `update` can set them in one change."""
+_PLAIN_ITEMS = (dict.items, OrderedDict.items)
+_PLAIN_ITERATION = (list.__iter__, tuple.__iter__)
+"""How inputs give their pairs that exist completely, subclasses such as `Counter` among them: `update` sets them in one
+change. Whatever gives its pairs in another way may look at those that were set before."""
 
 
 class KeyedState(NotPicklable, MutableMapping[Any, Any]):
@@ -43,7 +46,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     Like a dict, it may be used by several threads, and by whoever interrupts them, such as a signal handler: each
     operation, a save and an `update` from a dict or list among them, is whole or not there. Several together are not:
-    `state[k] += 1` reads, then sets; going through `items()` or `values()` reads key by key. `to_dict()` is one moment.
+    `state[k] += 1` reads, then sets; going through `items()` or `values()` reads key by key, and leaves out keys that
+    were removed meanwhile. `to_dict()` is one moment; `dict(state)` is not, and raises `KeyError` for such a key.
     What interrupts an operation must not wait for another thread that uses the state: that thread cannot go on before
     the operation does, and raises `InvalidStateError` after a minute.
 
@@ -67,9 +71,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                 f"partitions {partitions!r:.40}: expected an integer from 1 to {MOST_PARTITIONS}"
             )
         self._partitions = partitions
-        self._owner = Exclusive(
-            Content([MapPartition(max(MIN_LIVE_VALUES // partitions, 1)) for _ in range(partitions)])
-        )
+        parts = [MapPartition(max(MIN_LIVE_VALUES // partitions, 1)) for _ in range(partitions)]
+        self._owner = Exclusive(Content(parts), {Content.make_all})
         if type(initial) is tuple and not initial:
             return
         if isinstance(initial, Mapping) or not hasattr(initial, "keys"):
@@ -169,12 +172,22 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             raise KeyError("popitem(): the state is empty")
         return found[0]  # type: ignore[no-any-return]
 
+    def items(self) -> ItemsView[Any, Any]:
+        """Return the keys and values, read key by key."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Any]:
+        """Return the values, read key by key."""
+        return _Values(self)
+
     def update(self, other: Any = (), /, **more: Any) -> None:
         """Set pairs. Those of a dict, list or tuple are set in one change, and so are those that are given by name."""
         if self._owner.guard is not None:  # also where there is nothing to set
             self._owner.guard(Content.assign)
-        if type(other) in _COLLECTED:
-            self._set_whole(other.items() if type(other) is dict else other)
+        if isinstance(other, dict) and type(other).items in _PLAIN_ITEMS:
+            self._set_whole(other.items())
+        elif isinstance(other, list | tuple) and type(other).__iter__ in _PLAIN_ITERATION:
+            self._set_whole(other)
         else:
             super().update(other)  # one by one: what makes the pairs may look at those before
         self._set_whole(more.items())
@@ -329,3 +342,28 @@ def _refuse(refused: Mapping[Any, UnsupportedValueError]) -> None:
     """Raise `IllegalArgumentError` for the first of the values that cannot be packed, if there is one."""
     for key, error in refused.items():
         raise IllegalArgumentError(f"key {show(key)}: {error}")
+
+
+class _Items(ItemsView[Any, Any]):
+    """Keys and values of a state that may lose keys meanwhile."""
+
+    def __init__(self, state: KeyedState) -> None:
+        super().__init__(state)
+        self._state = state
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        for key in self._state:
+            value = self._state.get(key, MISSING)
+            if value is not MISSING:
+                yield key, value
+
+
+class _Values(ValuesView[Any]):
+    """Values of a state that may lose keys meanwhile."""
+
+    def __init__(self, state: KeyedState) -> None:
+        super().__init__(state)
+        self._state = state
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for _, value in self._state.items())

@@ -296,7 +296,7 @@ def test_a_thread_waits_for_a_long_change_that_nobody_interrupts(monkeypatch: py
 
 
 def test_a_child_forked_where_a_thread_waited_for_the_map_goes_on() -> None:
-    owner = reentry.Exclusive(content_module.Content([]))
+    owner = reentry.Exclusive(content_module.Content([]), ())
     held = threading.Event()
 
     def hold() -> None:

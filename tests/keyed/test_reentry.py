@@ -35,14 +35,14 @@ def leave_behind(owner: Exclusive[Numbers], operation: Callable[..., object], *a
 
 
 def test_a_change_left_behind_that_fails_does_not_stop_the_next_ones() -> None:
-    owner = Exclusive(Numbers([1]))
+    owner = Exclusive(Numbers([1]), ())
     leave_behind(owner, Numbers.fail, 7)
     assert owner.change(Numbers.add, 2) == [1, 2]
     assert owner.change(Numbers.add, 3) == [1, 2, 3]
 
 
 def test_the_owner_of_a_change_learns_why_another_could_not_complete_it() -> None:
-    owner = Exclusive(Numbers([1]))
+    owner = Exclusive(Numbers([1]), ())
     seen: list[object] = []
 
     def begun(numbers: Numbers) -> str:
@@ -59,7 +59,7 @@ def test_the_owner_of_a_change_learns_why_another_could_not_complete_it() -> Non
 
 
 def test_an_interrupt_of_who_completes_a_change_is_not_kept_for_its_owner() -> None:
-    owner = Exclusive(Numbers([1]))
+    owner = Exclusive(Numbers([1]), ())
     tries: list[None] = []
 
     def interrupted(numbers: Numbers) -> None:
@@ -76,7 +76,7 @@ def test_an_interrupt_of_who_completes_a_change_is_not_kept_for_its_owner() -> N
 
 def test_old_contents_are_freed_after_nested_take_overs() -> None:
     """Who was interrupted while it took over would go back to the version that it found."""
-    owner = Exclusive(Numbers([1]))
+    owner = Exclusive(Numbers([1]), ())
     leave_behind(owner, Numbers.add, 2)
 
     def handler() -> None:

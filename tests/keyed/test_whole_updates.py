@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,3 +134,86 @@ def test_the_last_value_of_a_key_in_one_update_counts_whatever_its_kind() -> Non
     state.update([("a", 1), ("a", [1]), ("b", [1]), ("b", 2), (1, "one"), (1.0, ["float"]), (True, "true")])
     assert state == {"a": [1], "b": 2, 1: "true"}
     assert [type(key) for key in state if key == 1] == [int]
+
+
+class Interrupt(BaseException):
+    """What a handler raises, such as KeyboardInterrupt."""
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [*states()], ids=lambda value: value if isinstance(value, str) else "")
+def test_interrupts_that_come_faster_than_a_partition_is_set_leave_no_half(
+    name: str, old: dict[Any, Any], new: dict[Any, Any]
+) -> None:
+    """A step that is begun again as a whole would never end: each interruption comes before it does."""
+    old, new = ({f"{key}-{more}": value for key, value in some.items() for more in range(8)} for some in (old, new))
+    state, interrupted, updating = KeyedState(old, partitions=1), 0, False
+
+    def interrupt(*_: object) -> None:
+        if updating:
+            raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for number in range(30):
+            wanted = new if number % 2 == 0 else old
+            signal.setitimer(signal.ITIMER_REAL, 0.002 + number % 5 * 0.002, 0.0015)
+            try:
+                try:
+                    updating = True
+                    state.update(wanted)
+                finally:
+                    updating = False
+            except Interrupt:
+                updating = False
+                interrupted += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            seen = state.to_dict()
+            assert seen in (old, new)
+            state.update(wanted)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
+
+
+@pytest.mark.parametrize("kind", [dict, Counter, OrderedDict, lambda pairs: defaultdict(int, pairs)])
+def test_an_update_from_a_kind_of_dict_is_one_change_too(kind: Any) -> None:
+    state, torn, done = KeyedState({"a": 0, "b": 0}), 0, threading.Event()
+
+    def write() -> None:
+        for number in range(3000):
+            state.update(kind({"a": number, "b": number}))
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not done.is_set():
+        seen = state.to_dict()
+        torn += seen["a"] != seen["b"]
+    writer.join()
+    assert torn == 0
+
+
+def test_a_list_that_gives_other_pairs_is_asked_for_them() -> None:
+    class Doubled(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return ((key, 2 * value) for key, value in super().__iter__())
+
+    state = KeyedState()
+    state.update(Doubled([("a", 1)]))
+    assert dict(state) == {"a": 2}
+
+
+def test_going_through_a_state_leaves_out_what_was_removed_meanwhile() -> None:
+    state = KeyedState({number: [number] for number in range(1000)})
+    for key, value in state.items():
+        assert value == [key]
+        state.pop(key + 1 if key % 2 == 0 else key, None)
+    state = KeyedState({number: number for number in range(1000)})
+    popping = threading.Thread(target=lambda: [state.pop(number) for number in range(1000)])
+    popping.start()
+    for _ in range(20):
+        assert all(key == value for key, value in state.items())
+        assert all(isinstance(value, int) for value in state.values())
+    popping.join()
+    assert (list(state.items()), list(state.values())) == ([], [])
