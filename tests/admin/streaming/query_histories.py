@@ -22,7 +22,7 @@ from pyspark_checkpointer.errors import CheckpointError, NotFoundError
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.testing import Faults, injected
 from pyspark_checkpointer.testing.faults import CrashError
-from tests.admin.streaming.spark_model import Query
+from tests.admin.streaming.spark_model import SPARK_REFUSES, Query
 
 COMMAND = re.compile(r"`(checkpointer [^`]+)`")
 
@@ -42,6 +42,8 @@ class History:
         self.query.create()
         self.read: dict[CheckpointId, int] = {}
         """Up to which record the state of a checkpoint has read."""
+        self.interrupted: Callable[[], object] | None = None
+        """The last rewind or undo that died."""
 
     def _place(self, name: str) -> Query:
         unique = uuid.uuid4().hex
@@ -191,13 +193,15 @@ class History:
             "batch": self.query.run,
         }
         name = self.rng.choice(["rewind", "rewind", "undo", "undo", "clean", "rollback", "batch", "batch"])
-        self.dying(name, works[name])
+        if self.dying(name, works[name]) and name in ("rewind", "undo"):
+            self.interrupted = works[name]
         if self.rng.random() < 0.3:
             self.attempt(f"{name} again", works[name])
 
     # ---- how it is done --------------------------------------------------------------------------------------------
 
-    def dying(self, name: str, work: Callable[[], object]) -> None:
+    def dying(self, name: str, work: Callable[[], object]) -> bool:
+        """Run work that is to die. Return whether it did: it may have come to its end, or have been refused, before."""
         faults = Faults()
         number, after = self.rng.randrange(1, 45), self.rng.random() < 0.5
         faults.crash(number, after=after)
@@ -207,6 +211,8 @@ class History:
         except CrashError:
             self.figures["crashes"] += 1
             self.tell(f"{name} died")
+            return True
+        return False
 
     def attempt(self, name: str, work: Callable[[], Any]) -> Any:
         """Return the result of the work; None where it was refused."""
@@ -229,6 +235,15 @@ class History:
         """Run the commands that refusals name, until the query goes on."""
         for _ in range(HELP):
             refusal = query.refusal
+            if refusal is not None and refusal.startswith(SPARK_REFUSES.partition("{")[0]):
+                assert query is self.query, "a copy is never half made"
+                assert self.interrupted is not None, f"{refusal}, and no rewind was interrupted"
+                self.attempt("what was interrupted, again", self.interrupted)
+                self.figures["interrupted rewinds without which Spark refuses"] += 1
+                if query.run() is not None:
+                    self.note(query)
+                    return
+                continue
             commands = COMMAND.findall(refusal or "")
             assert commands, f"a refusal without a command: {refusal}"
             if not any(self.type(typed) for typed in commands):  # in their order, until one works
