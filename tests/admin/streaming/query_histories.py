@@ -43,7 +43,7 @@ class History:
         self.read: dict[CheckpointId, int] = {}
         """Up to which record the state of a checkpoint has read."""
         self.interrupted: Callable[[], object] | None = None
-        """The last rewind or undo that died."""
+        """The last rewind or undo that died, until another came to its end or the query went on."""
 
     def _place(self, name: str) -> Query:
         unique = uuid.uuid4().hex
@@ -85,6 +85,7 @@ class History:
             if self.rng.random() < 0.5:
                 self.follow(query)
         elif query is self.query:
+            self.interrupted = None
             self.note(query)
 
     def note(self, query: Query) -> None:
@@ -106,15 +107,20 @@ class History:
         to = self.rng.choice(ids)
         done = self.attempt(f"rewind to {to}", lambda: Checkpointer(self.query.root).rewind(self.query.spark, to=to))
         if done is not None:
+            self.interrupted = None
             self.figures["rewinds"] += 1
             if to in self.read:
                 assert self.query.read == self.read[to], "the state that was asked for"
+            if done.savepoint is not None:
+                kept = {savepoint.name for savepoint in Checkpointer(self.query.root).savepoints()}
+                assert done.savepoint in kept, "what was left is kept"
             self.note(self.query)
             assert not Checkpointer(self.query.root).rewind(self.query.spark, to=to).changes, "done is done"
 
     def undo(self) -> None:
         done = self.attempt("undo", lambda: Checkpointer(self.query.root).undo_rewind(self.query.spark))
         if done is not None:
+            self.interrupted = None
             self.figures["undone"] += done.changes
             if done.to in self.read:
                 assert self.query.read == self.read[done.to], "the state that was left"
