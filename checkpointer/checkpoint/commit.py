@@ -4,6 +4,10 @@
                │          │            └────► (swap) prepared ─► see prepared.py
                └──────────┴─► aborted or failed: nothing is visible
 
+A commit writes in this order: what a save left in the queue; packs, if they are large; segments, the last packs and
+the manifest, in parallel. Then it waits for all of them and swaps `_latest`. Blobs of up to `upload.SMALL` bytes wait
+in a pack until then; larger ones are on their way since `save` was called.
+
 What is said to an open attempt, and written meanwhile, is in `save.py`; how the pointer moves in `session.py`.
 """
 
@@ -51,7 +55,8 @@ async def commit(writer: CheckpointWriter) -> None:
 async def _commit(writer: CheckpointWriter) -> None:
     session = writer.session
     async with session.lock:
-        base, (ref, manifest) = writer.base, await _write(writer)
+        base = writer.base
+        ref, manifest = await _write(writer)
 
         async def plan(head: Head, pointer: Pointer) -> Pointer:
             refuse_prepared(session, head.prepared)
@@ -60,6 +65,7 @@ async def _commit(writer: CheckpointWriter) -> None:
         try:
             head = await session.swap_pointer(base, ref, plan)
         except BaseException as error:
+            # Also where the outcome is unknown: the session has to restore then, and the maps with it.
             writer.settle(None)
             await _make_room(writer, error)
             raise
@@ -77,7 +83,8 @@ async def prepare(writer: CheckpointWriter) -> Prepared:
 async def _prepare(writer: CheckpointWriter) -> Prepared:
     session = writer.session
     async with session.lock:
-        base, (ref, manifest) = writer.base, await _write(writer)
+        base = writer.base
+        ref, manifest = await _write(writer)
         prepared = writer.prepared = Prepared(session, base, ref, manifest, writer.settle, writer.meter)
 
         async def plan(head: Head, pointer: Pointer) -> Pointer | None:
@@ -122,7 +129,7 @@ async def abort(writer: CheckpointWriter) -> None:
 
 async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
     """Write what is left, and the manifest. The attempt takes no more from here on."""
-    writer.check_open()
+    writer.check_open()  # again: another commit of this attempt may have held the lock
     writer.state = AttemptState.COMMITTING
     session, queue = writer.session, writer.queue
     try:
@@ -204,7 +211,8 @@ async def _write_migrated_tables(writer: CheckpointWriter) -> None:
 async def _make_room(writer: CheckpointWriter, failure: BaseException | None) -> None:
     """Delete what the attempt wrote where the store refused to take more, such as a full disk.
 
-    No cleanup may delete it before the next commit, for which there might never be room again.
+    No cleanup may delete it before the next commit, for which there might never be room again. A swap that was refused
+    was never made, so the manifest is not the committed one.
     """
     if isinstance(failure, StoreRefusedError):
         with suppress(CheckpointError):

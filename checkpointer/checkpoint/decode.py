@@ -43,7 +43,7 @@ def merge(chain: Chain, decoded: dict[Artifact, Records]) -> tuple[dict[object, 
             data.update(delta)
             continue
         for replaced in overlay(data, delta):
-            if replaced.value is not None:  # a writer deletes the one before it adds the other
+            if replaced.value is not None:  # a writer deletes the old key before it adds an equal one
                 raise now_equal(replaced.old, replaced.new)
     deleted = {key for delta in deltas if None in delta.values() for key, value in delta.items() if value is None}
     for key in deleted:

@@ -38,7 +38,7 @@ async def read_by_path(store: Store, host: Host, path: str) -> bytes:
 async def read_slices(store: Store, host: Host, artifacts: Sequence[Artifact]) -> list[Bytes]:
     """Return the stored bytes of several artifacts of one object, with one request, each verified."""
     first = artifacts[0]
-    if len(artifacts) == 1:
+    if len(artifacts) == 1:  # of several the whole object is read: one request costs more than the bytes of a pack
         return [await read_artifact(store, host, first)]
     whole = memoryview((await store.get(first.path, limit=first.size)).data)
     if len(whole) != first.size:
@@ -61,6 +61,6 @@ async def read_all(store: Store, host: Host, artifacts: Iterable[Artifact]) -> d
 def by_object(artifacts: Iterable[Artifact]) -> list[list[Artifact]]:
     """Return the artifacts, grouped by the object they stand in: one request for each group."""
     groups: dict[str, list[Artifact]] = {}
-    for artifact in dict.fromkeys(artifacts):
+    for artifact in dict.fromkeys(artifacts):  # a chain may name equal deltas of one attempt more than once
         groups.setdefault(artifact.path, []).append(artifact)
     return list(groups.values())

@@ -34,11 +34,13 @@ def size_of(batch: Iterable[ToEncode]) -> int:
 def in_batches(changes: Iterable[ToEncode]) -> Iterator[list[ToEncode]]:
     """Group changes, so that a map of many small partitions wakes few threads."""
     batch: list[ToEncode] = []
+    size = 0
     for one in changes:
         batch.append(one)
-        if size_of(batch) >= ENCODE_BATCH:
+        size += one.change.size
+        if size >= ENCODE_BATCH:
             yield batch
-            batch = []
+            batch, size = [], 0
     if batch:
         yield batch
 

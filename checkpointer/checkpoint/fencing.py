@@ -1,4 +1,4 @@
-"""Where a zombie is fenced: who owns the pointer, and what a writer is told that does not own it any more.
+"""Fencing: who owns the pointer, and what a writer is told that does not own it any more.
 
 Every commit of a writer goes through `Session.swap_pointer`, which asks `Owner.follows` on each version of the pointer
 that it meets. Whoever took over left another instance there, so the answer is no, and `Owner.explain` says who it was.
@@ -41,14 +41,16 @@ class Owner:
         return head.committed == base.head.committed and (head.writer == base.head.writer or self.owns(head))
 
     async def explain(
-        self, store: Store, base: Base, head: Head, attempt: Ref, now_restored: Base | None
+        self, store: Store, base: Base, head: Head, attempt: Ref, stands_on: Base | None
     ) -> CheckpointError:
         """Return the error of an attempt on `base` that does not follow from it on `head`.
 
-        `now_restored` is what the session stands on by now: another attempt of its own may have been committed.
+        `stands_on` is what the session stands on by now: another attempt of its own may have been committed.
         """
+        # A writer that never swapped has taken nothing over yet: it may restore and go on. One that owned the pointer
+        # was replaced, perhaps by its own restarted job: it must stop for good.
         url, now = store.url, head.committed.id if head.committed else None
-        if self.owns(head) and (now_restored is None or now_restored.parent != head.committed):
+        if self.owns(head) and (stands_on is None or stands_on.parent != head.committed):
             return ConflictError(
                 f"{url}: {now} was committed after all, by an attempt whose outcome was unknown: "
                 f"{attempt.id} was not committed; {GO_ON}"

@@ -94,8 +94,8 @@ async def find_head(store: Store) -> Head:
 async def newest_above(store: Store, head: Head) -> CheckpointId | None:
     """Return the newest manifest of a sequence that no attempt has on this version, or None.
 
-    One that is there proves that `_latest` was lost, or that an old copy of it was put back: attempts that came to no
-    end stand at the sequence after the committed one, 1 where there is none.
+    An attempt on this version has the sequence after the committed one, 1 if nothing is committed. So a manifest with a
+    higher one proves that `_latest` was lost, or that an old copy of it was put back.
     """
     above = await list_sizes(store, head.sequence + 2, NEWEST)
     return above[-1][0] if above else None
@@ -148,8 +148,8 @@ def _decode(blob: Blob | None) -> Head:
 async def cas_loop(store: Store, head: Head, step: Step) -> Head:
     """Swap what `step` plans on `head`; where somebody else moved first, let it plan on what is there now.
 
-    Returns the version on which the operation stands. Raises what `step` raises, or `OutcomeUnknownError`: also where,
-    after a swap whose answer was lost, what would tell cannot be read.
+    Returns the version on which the operation stands. Raises what `step` raises, or `OutcomeUnknownError` if a swap was
+    sent and its result cannot be read back.
     """
     sent: Pointer | None = None
     for _ in range(ROUNDS):
@@ -179,8 +179,9 @@ async def _swap(store: Store, head: Head, planned: Pointer) -> Head:
     data = encode_pointer(planned)
     try:
         blob = await decide(store, object_paths.LATEST, data, head.version, SWAP_LIMIT)
-        # Where it took effect there is nothing to decode; what was there before, repair cannot decode.
-        return Head(planned, blob.version) if blob is not None and blob.data == data else _decode(blob)
+        if blob is not None and blob.data == data:
+            return Head(planned, blob.version)
+        return _decode(blob)
     except UndecidedError as error:
         raise _unknown(store, planned) from error.__cause__
     except CorruptionError as error:  # of what was read back, which may be the planned one with a wrong bit

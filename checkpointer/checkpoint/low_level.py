@@ -1,4 +1,7 @@
-"""The verbs that write one object each, for callers who put a checkpoint together themselves."""
+"""The verbs that write one object each, for callers who put a checkpoint together themselves.
+
+Those that read one object, `load_manifest`, `load_artifact` and `read_latest`, are in `restore.py`.
+"""
 
 from dataclasses import replace
 

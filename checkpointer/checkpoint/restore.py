@@ -89,7 +89,7 @@ class CheckpointReader:
         return (await self.read(name, [partition]))[partition]
 
     async def read(self, name: str, partitions: Iterable[int] | None) -> dict[int, list[bytes]]:
-        """Return the same of several partitions, or of all; an object that they share is fetched once."""
+        """Return the verified bytes of several partitions, or of all. An object that they share is fetched once."""
         known = self.operator(name).chains
         chains: dict[int, Chain] = {}
         for partition in known if partitions is None else partitions:
@@ -107,9 +107,9 @@ class CheckpointReader:
     async def keyed(self, name: str, partitions: int | None) -> KeyedState:
         """Return the map that was saved under this name, in its own number of partitions or in `partitions`."""
         operator = self.operator(name)
-        if operator.codec == codecs.PARQUET.name:
+        if kind_of(operator) == "table":
             raise IllegalArgumentError(f"operator {name!r}: is a table, not a map: restored.table({name!r}) reads it")
-        if operator.partitioner != codecs.MSGPACK.partitioner:
+        if kind_of(operator) != "map":
             raise IllegalArgumentError(
                 f"operator {name!r}: was not saved from a KeyedState: use operator().partition()"
             )
@@ -235,12 +235,12 @@ def _go_on(session: Session, base: Base, manifest: Manifest | None) -> tuple[Bas
     """Return the committed checkpoint, with the manifest of the prepared one if there is one."""
     ref = base.head.prepared
     if ref is None or manifest is None:
-        return base, shown(session, base)
+        return base, parent_reader(session, base)
     return base, CheckpointReader(session, base.manifest, Prepared(session, base, ref, manifest))
 
 
-def shown(session: Session, base: Base) -> CheckpointReader | None:
-    """Return what a session stands on, as an attempt on top of it starts: None where there is nothing yet."""
+def parent_reader(session: Session, base: Base) -> CheckpointReader | None:
+    """Return a reader of what the next attempt goes on top of; None before the first checkpoint."""
     return None if base.manifest is None else CheckpointReader(session, base.manifest, None, migrated=base.migrated)
 
 

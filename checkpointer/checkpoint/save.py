@@ -39,7 +39,7 @@ from pyspark_checkpointer.manifests.model import (
 
 
 class AttemptState(Enum):
-    """The states of an attempt. The value completes the sentence "this attempt …"."""
+    """The states of an attempt until its swap. The value completes the sentence "this attempt …"."""
 
     OPEN = "is open"
     COMMITTING = "is being committed"
@@ -122,11 +122,12 @@ class CheckpointWriter:
             change.plans[partition] = ChainPlan((), [slot])
         else:
             plan = change.below_delta(operator, partition)
+            # One place fewer than in `add`: what is folded becomes an object of its own beside the new one.
             older = split_for_fold(plan, artifact.size, self.session.max_chain - 2)
             folded = ChainSlot(operator, partition, codecs.RAW.name, count=len(older))
             plan.added += [folded, slot] if older else [slot]
-            change.grow(partition)
-            if older:  # only now: whoever waits may find a commit that has begun
+            if older:
+                change.grow(partition)  # before the first wait: a commit may begin meanwhile
                 await self.queue.submit(self._write_folded(folded, older, None), _size(older))
         change.grow(partition)
         if place not in self._proven_places:
@@ -217,7 +218,10 @@ class CheckpointWriter:
         self._require_operator(operator, partition)
 
     def drop(self, operator: str, partition: int | None = None) -> None:
-        """Leave an operator, or one partition of it, out of this checkpoint and those after it."""
+        """Leave an operator, or one partition of it, out of this checkpoint and those after it.
+
+        What was written of it for this attempt stays in the store, named by nobody, until a cleanup.
+        """
         self.check_open()
         self._require_operator(operator, partition)
         if partition is None:

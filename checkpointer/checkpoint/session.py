@@ -52,7 +52,7 @@ class Session:
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether no fork came between: a child process has a copy of the session, whose event loop it has not."""
+        """Whether no fork came between: a child process has a copy of the session, but not its event loop."""
         return self._process == os.getpid()
 
     # ---- what the session stands on ----------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class Session:
 
     @property
     def restored(self) -> Base | None:
-        """What the next attempt goes on top of; None where nothing was restored, or where that may not be."""
+        """What the next attempt goes on top of; None if nothing was restored, or if nothing may be saved."""
         return self._standing if isinstance(self._standing, Base) else None
 
     async def rollback_base(self) -> Base:
@@ -202,7 +202,7 @@ class Session:
         except FencedError as error:
             self._stand_on(Fenced(error))
             raise
-        except RetiredError:
+        except RetiredError:  # a conflict about the target: what this session stands on is still right
             raise
         except ConflictError as error:
             self.invalidate(f"call restore() first: {error}")
@@ -213,7 +213,7 @@ class Session:
             raise
         if owner.owns(head) and not owner.owns(base.head):
             logger.info("%s: this writer took over (as writer %d)", self.store.url, owner.writer_on(head).epoch)
-        if not owner.owns(head) and owner.owns(base.head):
+        if not owner.owns(head) and owner.owns(base.head):  # this commit counts; the next call is refused
             self._stand_on(Fenced(await owner.overtaken(self.store, base, head, attempt)))
         return head
 

@@ -68,7 +68,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     @property
     def parent(self) -> "AsyncRestored | None":
         """The checkpoint that this one goes on top of; None for the first."""
-        snapshot = restore.shown(self._client.session, self.writer.base)
+        snapshot = restore.parent_reader(self._client.session, self.writer.base)
         return None if snapshot is None else AsyncRestored(snapshot)
 
     @property

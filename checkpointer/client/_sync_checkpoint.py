@@ -69,7 +69,7 @@ class Checkpoint(SyncStart, NotPicklable):
     @property
     def parent(self) -> "Restored | None":
         """The checkpoint that this one goes on top of; None for the first."""
-        snapshot = restore.shown(self._client.session, self.writer.base)
+        snapshot = restore.parent_reader(self._client.session, self.writer.base)
         return None if snapshot is None else Restored(snapshot)
 
     @property
