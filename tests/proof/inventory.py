@@ -59,6 +59,7 @@ REASONS = {
     "pyspark_checkpointer.spark.task_client._client": _OF_THE_JOB,
     "pyspark_checkpointer.spark.write_tasks.TaskOutput.load": _OF_THE_JOB,
     "pyspark_checkpointer.storage.connection.load": _NONE,
+    "pyspark_checkpointer.keyed.state.KeyedState.from_checkpoint": _NONE,
     "pyspark_checkpointer.client._sync.Checkpointer.load_artifact": _HANDS_ON,
     "pyspark_checkpointer.client._sync.Checkpointer.load_manifest": _HANDS_ON,
 }

@@ -261,9 +261,9 @@ PLANTED = (
         upload.Uploader.write,
         "if known is not None and (",
         "seen = globals().setdefault('_seen', {})\n"
-        "    known = seen[self._store.url, piece.operator, digest] = (\n"
+        "    known = seen[self._store.url, slot.operator, digest] = (\n"
         "        known if known is not None and known.digest == digest\n"
-        "        else seen.get((self._store.url, piece.operator, digest)))\n"
+        "        else seen.get((self._store.url, slot.operator, digest)))\n"
         "    if known is not None and (",
     ),
     NO_SEQUENCE_RULE,

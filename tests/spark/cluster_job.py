@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import pyspark_checkpointer
-from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful, table
+from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful, table_changes
 from pyspark_checkpointer.spark.write_tasks import TaskOutput, WriteTask
 
 SETTINGS = {
@@ -50,14 +50,14 @@ def executor_process() -> int:
 def fail_after_writing() -> None:
     from pyspark_checkpointer.spark import raw_partitions
 
-    save = raw_partitions._Task._save
+    save = raw_partitions._PartitionTask._save
 
     def planted(self: Any, *args: Any) -> Any:
-        raw_partitions._Task._save = save  # type: ignore[method-assign]
+        raw_partitions._PartitionTask._save = save  # type: ignore[method-assign]
         save(self, *args)
         raise RuntimeError("planted: written, then failed")
 
-    raw_partitions._Task._save = planted  # type: ignore[method-assign]
+    raw_partitions._PartitionTask._save = planted  # type: ignore[method-assign]
 
 
 def writer(scenario: str, folder: Path) -> Any:
@@ -125,7 +125,7 @@ def main(scenario: str, root: str, folder: str) -> None:
     if scenario.startswith("tables"):
         Faulty.scenario = scenario
         spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
-        table.DRIVER_BYTES, table.WriteTask = 1, Faulty  # type: ignore[misc]
+        table_changes.DRIVER_BYTES, table_changes.WriteTask = 1, Faulty  # type: ignore[misc]
 
     @stateful(root, json.loads(os.environ.get("TEST_STORAGE_OPTIONS", "{}")))
     def update(batch: DataFrame, batch_id: int, state: State) -> None:

@@ -42,6 +42,8 @@ class History:
         self.query.create()
         self.read: dict[CheckpointId, int] = {}
         """Up to which record the state of a checkpoint has read."""
+        self.deleted: set[str | None] = set()
+        """Names of savepoints that somebody deleted, those of rewinds among them."""
         self.interrupted: Callable[[], object] | None = None
         """The last rewind or undo that died, until another came to its end or the query went on."""
 
@@ -111,9 +113,9 @@ class History:
             self.figures["rewinds"] += 1
             if to in self.read:
                 assert self.query.read == self.read[to], "the state that was asked for"
-            if done.savepoint is not None:
+            if done.savepoint is not None and done.changes:
                 kept = {savepoint.name for savepoint in Checkpointer(self.query.root).savepoints()}
-                assert done.savepoint in kept, "what was left is kept"
+                assert done.savepoint in kept | self.deleted, "what was left is kept"
             self.note(self.query)
             assert not Checkpointer(self.query.root).rewind(self.query.spark, to=to).changes, "done is done"
 
@@ -161,6 +163,7 @@ class History:
         names = [savepoint.name for savepoint in Checkpointer(self.query.root).savepoints()]
         if names:
             name = self.rng.choice(names)
+            self.deleted.add(name)
             self.attempt(f"delete {name}", lambda: Checkpointer(self.query.root).delete_savepoint(name))
 
     def fork(self) -> None:

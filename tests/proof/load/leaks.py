@@ -20,7 +20,7 @@ def keep_manifests() -> None:
 
 def keep_bytes() -> None:
     """What is uploaded stays in memory."""
-    _after(upload, "put", lambda _store, _path, data: _kept.append(data))
+    _after(upload, "put_once", lambda _store, _path, data: _kept.append(data))
 
 
 def leave_files_open() -> None:
