@@ -73,15 +73,18 @@ class OperatorChange:
         return plan
 
 
-def split_for_fold(plan: ChainPlan, size: int, limit: int) -> Chain:
+def split_for_fold(plan: ChainPlan, size: int, limit: int, *, least: int = 1) -> Chain:
     """Take the newest deltas that will become one object off a chain of opaque bytes, and return them.
 
-    `size` is that of the delta to come, `limit` the most objects that deltas may stand in.
+    `size` is that of the delta to come, `limit` the most objects that deltas may stand in. Fewer than `least` objects
+    are left as they are.
     """
     groups = [list(group) for _, group in groupby(plan.kept[1:], lambda artifact: artifact.path)]
     if plan.added or not groups:
         return ()
     objects = [[artifact.length for artifact in group] for group in groups]
     start = 1 + opaque_deltas_kept(objects, size, limit)
+    if len({artifact.path for artifact in plan.kept[start:]}) < least:
+        return ()
     folded, plan.kept = plan.kept[start:], plan.kept[:start]
     return folded

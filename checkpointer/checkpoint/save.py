@@ -122,8 +122,8 @@ class CheckpointWriter:
             change.plans[partition] = ChainPlan((), [slot])
         else:
             plan = change.below_delta(operator, partition)
-            # One place fewer than in `add`: what is folded becomes an object of its own beside the new one.
-            older = split_for_fold(plan, artifact.size, self.session.max_chain - 2)
+            # Unlike in `add` the new delta stands already: what is folded becomes an object of its own beside it.
+            older = split_for_fold(plan, artifact.size, self.session.max_chain - 2, least=2)
             folded = ChainSlot(operator, partition, codecs.RAW.name, count=len(older))
             plan.added += [folded, slot] if older else [slot]
             if older:

@@ -57,7 +57,9 @@ def parse(url: str | os.PathLike[str]) -> Location:
     if not isinstance(url, str | os.PathLike):
         raise IllegalArgumentError(f"the root: expected a folder or a URL such as {_EXAMPLE}, got {type(url).__name__}")
     text = os.fspath(url)
-    if not isinstance(text, str) or not text.strip() or "\0" in text:
+    if isinstance(text, str) and "\0" in text:
+        raise IllegalArgumentError(f"the root {text!r:.60}: holds a NUL character, which no path may")
+    if not isinstance(text, str) or not text.strip():
         raise IllegalArgumentError(f"the root is empty: give a folder or a URL such as {_EXAMPLE}")
     match = _SCHEME.match(text)
     if match is None:

@@ -299,3 +299,16 @@ def test_folded_deltas_count_towards_the_most_that_may_lie_above_a_snapshot(
     restored = world.actor().restore()
     assert restored is not None
     assert len(restored.operator("o").partition(0)) == 1 + 8
+
+
+def test_an_attached_delta_does_not_write_a_single_older_one_again(root: str) -> None:
+    """It stands in an object of its own already, so a fold of one other object would join nothing."""
+    client = Checkpointer(root, max_chain=3)
+    with client.begin() as cp:
+        cp.snapshot("op", 0, b"snapshot")
+    with client.begin() as cp:
+        cp.delta("op", 0, b"delta")
+    before = client.restore().operator("op").chain(0)  # type: ignore[union-attr]
+    with client.begin() as cp:
+        cp.attach(client.save_delta(cp.id, "op", 0, b"attached"))
+    assert client.restore().operator("op").chain(0)[:-1] == before  # type: ignore[union-attr]

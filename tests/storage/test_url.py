@@ -47,7 +47,7 @@ def test_roots_are_understood(url: Any, location: Location) -> None:
     [
         ("", "the root is empty"),
         ("  ", "the root is empty"),
-        ("a\0b", "the root is empty"),
+        ("a\0b", "holds a NUL character"),
         (b"/tmp", "expected a folder or a URL"),
         (None, "expected a folder or a URL"),
         ("s3:///path", "names no bucket"),
