@@ -22,7 +22,11 @@ from pyspark_checkpointer.errors import CheckpointError, NotFoundError
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.testing import Faults, injected
 from pyspark_checkpointer.testing.faults import CrashError
-from tests.admin.streaming.spark_model import SPARK_REFUSES, Query
+from tests.admin.streaming.spark_model import Query
+
+SPARK_REFUSES = "Spark does not start: {} is missing"
+"""What Spark says where it lacks the offsets of its newest batch or of the one before. Where it kept very few files, an
+interrupted rewind may leave that, and the same rewind called again mends it."""
 
 COMMAND = re.compile(r"`(checkpointer [^`]+)`")
 
@@ -80,7 +84,7 @@ class History:
 
     def batch(self, query: Query) -> None:
         """Start one batch. Where it is refused, follow the advice now or later."""
-        batch = query.run(step=self.rng.choice([1, 3, 10, 17]), finish=self.rng.random() < 0.9)
+        batch = self.start(query, step=self.rng.choice([1, 3, 10, 17]), finish=self.rng.random() < 0.9)
         self.tell(f"batch {batch}")
         if batch is None:
             self.figures["refusals"] += 1
@@ -89,6 +93,14 @@ class History:
         elif query is self.query:
             self.interrupted = None
             self.note(query)
+
+    def start(self, query: Query, **how: Any) -> int | None:
+        """Run a batch. None where it was refused, by the sink or by Spark itself before it called the sink."""
+        try:
+            return query.run(**how)
+        except FileNotFoundError as error:
+            query.refusal = SPARK_REFUSES.format(error.filename)
+            return None
 
     def note(self, query: Query) -> None:
         latest = Checkpointer(query.root).read_latest()
@@ -249,7 +261,7 @@ class History:
                 assert self.interrupted is not None, f"{refusal}, and no rewind was interrupted"
                 self.attempt("what was interrupted, again", self.interrupted)
                 self.figures["interrupted rewinds without which Spark refuses"] += 1
-                if query.run() is not None:
+                if self.start(query) is not None:
                     self.note(query)
                     return
                 continue
@@ -258,7 +270,7 @@ class History:
             if not any(self.type(typed) for typed in commands):  # in their order, until one works
                 break
             self.figures["commands that helped"] += 1
-            if query.run() is not None:
+            if self.start(query) is not None:
                 if query is self.query:
                     self.note(query)
                 return
@@ -279,7 +291,7 @@ class History:
         """Run some more batches, and check that every record was counted once."""
         for _ in range(4):
             query.refusal = None
-            if query.run() is None:
+            if self.start(query) is None:
                 self.follow(query)
         end = query.offset(query.numbers("offsets")[-1])
         assert query.read == end

@@ -13,10 +13,6 @@ from pyspark_checkpointer.manifests.model import Job, SparkProgress
 
 QUERY = "11111111-2222-4333-8444-555555555555"
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
-SPARK_REFUSES = "Spark does not start: {} is missing"
-"""What Spark says where it lacks the offsets of its newest batch or of the one before: an interrupted rewind may leave
-that, and the same rewind called again mends it."""
-
 LAST = 4
 """The batch that `history` ends with."""
 
@@ -83,11 +79,7 @@ class Query:
 
     def run(self, step: int = 10, *, finish: bool = True) -> int | None:
         """Run one batch as `stateful` does. None where it was refused."""
-        try:
-            job, start, end = self.begin(step)
-        except FileNotFoundError as error:  # Spark says so itself, before the sink is called
-            self.refusal = SPARK_REFUSES.format(error.filename)
-            return None
+        job, start, end = self.begin(step)
         with Checkpointer(self.root) as ck:
             restored = ck.restore()
             try:
