@@ -21,7 +21,7 @@ class OperatorDifference:
     removed: tuple[int, ...]
     changed: tuple[int, ...]
     redefined: tuple[str, ...]
-    """What changed of its codec, schema, partitioner and number of partitions, by name."""
+    """Changes of its codec, schema, partitioner and number of partitions, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ValueDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What changed from `before` to `after`.
+    """The changes from `before` to `after`.
 
     Bytes are those of objects that only one of them has.
     """

@@ -58,7 +58,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What `repair` would keep of a checkpoint, and what would be missing.
+    """The parts of a checkpoint that `repair` would keep, and those that would be missing.
 
     True where nothing would be missing.
     """

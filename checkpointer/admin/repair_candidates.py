@@ -171,12 +171,12 @@ async def scan_store(session: Session, latest: bytes, log: SparkLog | None = Non
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """What the objects of a root say about which checkpoints were committed."""
+    """The evidence in a root's objects for which checkpoints were committed."""
 
     latest: bytes
     log: SparkLog | None
     children: Counter[Ref | None]
-    """How many manifests name a checkpoint as their parent."""
+    """The number of manifests that name a checkpoint as their parent."""
     entries: Mapping[Ref, Sequence[CatalogEntry]]
     """The entries of all catalogs, by checkpoint."""
     digests: Mapping[CheckpointId, set[str]]

@@ -31,7 +31,6 @@ class OperatorChange:
 
     operator: Operator
     parent: Mapping[int, Chain]
-    old: dict[int, Chain]
     plans: dict[int, ChainPlan] = field(default_factory=dict)
 
     @property
@@ -41,7 +40,7 @@ class OperatorChange:
 
     def chains(self) -> dict[int, Chain]:
         """Return the operator's chains once every slot is written."""
-        chains = dict(self.old)
+        chains = dict(self.parent)
         for partition, plan in self.plans.items():
             if not all(slot.artifacts for slot in plan.added):
                 raise InvalidStateError(f"partition {partition}: a save of it was interrupted: begin another attempt")
@@ -59,7 +58,7 @@ class OperatorChange:
 
     def below_delta(self, name: str, partition: int) -> ChainPlan:
         """Return the plan that a delta of opaque bytes goes on top of. Raise if there is no snapshot below it."""
-        plan = self.plans.get(partition) or ChainPlan(self.old.get(partition, ()))
+        plan = self.plans.get(partition) or ChainPlan(self.parent.get(partition, ()))
         if not plan.kept and not plan.added:
             raise IllegalArgumentError(
                 f"operator {name!r}, partition {partition}: a delta needs a snapshot below it: save that first"

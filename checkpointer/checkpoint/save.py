@@ -95,7 +95,7 @@ class CheckpointWriter:
         slot, stored = ChainSlot(operator, partition, codecs.RAW.name), EncodedBlob(kind, data, len(data), 1)
         older: Chain = ()
         if kind == SNAPSHOT:
-            known = change.old.get(partition, (None,))[0]
+            known = change.parent.get(partition, (None,))[0]
             change.plans[partition] = ChainPlan((), [slot])
             write = self.uploader.write(slot, stored, known)
         else:
@@ -173,10 +173,10 @@ class CheckpointWriter:
         self._change_sets.append((operator, capture))
         if change.operator.partitions != partitions:
             change.operator = replace(change.operator, partitions=partitions)
-            change.parent = change.old = {}
+            change.parent = {}
         planned = []  # all of it before the first wait: what is planned and not written fails the commit
         for part in capture.changes:
-            old = change.old.get(part.partition, ())
+            old = change.parent.get(part.partition, ())
             slot = ChainSlot(operator, part.partition, codecs.MSGPACK.name)
             change.plans[part.partition] = ChainPlan(old[: part.keep], [slot])
             planned.append(ToEncode(slot, part, old[0] if old and part.kind == SNAPSHOT else None))
@@ -258,6 +258,7 @@ class CheckpointWriter:
             if change.empty:
                 continue
             operators[name] = replace(change.operator, chains=change.chains())
+            # One that was written anew, or is not the parent's, may differ in every partition.
             if parent and name in parent.operators and change.parent is parent.operators[name].chains:
                 touched[name] = list(change.plans)
         return operators, touched
@@ -288,8 +289,7 @@ class CheckpointWriter:
         if change is None or (change.empty and change.operator.codec != codec.name):
             old = self._operators.get(operator)
             head = old or Operator(partitions, codec.partitioner, codec.name)
-            chains = old.chains if old else {}
-            change = OperatorChange(head, chains, dict(chains))
+            change = OperatorChange(head, old.chains if old else {})
         if (held := change.operator.codec) != codec.name:
             raise IllegalArgumentError(
                 f"operator {operator!r}: holds {held} artifacts, not {codec.name}: {how_to_keep(operator)}"

@@ -23,7 +23,7 @@ from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, Checkpoi
 logger = logging.getLogger("pyspark_checkpointer")
 
 RETIREMENTS_PER_GRACE = 8
-"""How often at most checkpoints are retired in one grace period. It bounds the list `retired` in `_latest`."""
+"""Times that checkpoints are retired in one grace period, at most. It bounds the list `retired` in `_latest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LiveCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class RetentionDecision:
-    """What a policy keeps in one version of `_latest`, and why, and what it retires."""
+    """The checkpoints that a policy keeps in one version of `_latest`, each with why, and those that it retires."""
 
     live: LiveCheckpoints
     kept: dict[Ref, str]

@@ -44,7 +44,7 @@ MAX_CONCURRENT_DELETES = 4
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What a cleanup did.
+    """The result of a cleanup.
 
     `deleted` counts the objects that it asked the store to delete; some may have been gone.
     """
