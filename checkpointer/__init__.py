@@ -22,11 +22,11 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.keyed.state import KeyedState
 
 if TYPE_CHECKING:
-    from pyspark_checkpointer.admin.retention.plan import Plan
+    from pyspark_checkpointer.admin.retention.plan import CleanupPlan
     from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
     from pyspark_checkpointer.client._async import AsyncCheckpointer
 
-__all__ = ["AsyncCheckpointer", "Checkpointer", "KeyedState", "Plan", "RetentionPolicy", "errors"]
+__all__ = ["AsyncCheckpointer", "Checkpointer", "CleanupPlan", "KeyedState", "RetentionPolicy", "errors"]
 
 
 def __getattr__(name: str) -> Any:
@@ -38,10 +38,10 @@ def __getattr__(name: str) -> Any:
         from pyspark_checkpointer.client._async import AsyncCheckpointer
 
         return AsyncCheckpointer
-    if name == "Plan":
-        from pyspark_checkpointer.admin.retention.plan import Plan
+    if name == "CleanupPlan":
+        from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 
-        return Plan
+        return CleanupPlan
     if name == "RetentionPolicy":
         from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 

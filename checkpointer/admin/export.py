@@ -152,10 +152,10 @@ async def create_root(
     copier = Copier(session.store, target, checkpoint, progress)
     copied, _ = await explaining(session, source, lambda: copier.copy(manifest, checkpoint))
 
-    async def plan(head: Head, pointer: Pointer) -> Pointer:
+    async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
         return replace(pointer, committed=copied)
 
-    await target.swap_pointer(Base(Head(), None), copied, plan)
+    await target.swap_pointer(Base(Head(), None), copied, plan_swap)
     logger.info("%s: copied %s to %s, as %s", session.store.url, source, target.store.url, checkpoint)
     return checkpoint
 

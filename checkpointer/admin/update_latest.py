@@ -73,14 +73,14 @@ async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, 
                 f"it was not committed ({error}); call restore() and go on from there"
             ) from None
 
-        async def plan(head: Head, pointer: Pointer) -> Pointer:
+        async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
             if head.prepared != ref:
                 refuse_prepared(session, head.prepared)
             return replace(pointer, committed=ref, prepared=None)
 
         meter.operators = await session.host.run(lambda: written(manifest, base.manifest))
         with session.reports.committing(meter, checkpoint, manifest.epoch):
-            head = await session.swap_pointer(base, ref, plan)
+            head = await session.swap_pointer(base, ref, plan_swap)
         session.rebase_on_commit(head, ref, manifest)
         return checkpoint
 

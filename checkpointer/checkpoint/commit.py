@@ -58,12 +58,12 @@ async def _commit(writer: CheckpointWriter) -> None:
         base = writer.base
         ref, manifest = await _write(writer)
 
-        async def plan(head: Head, pointer: Pointer) -> Pointer:
+        async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
             refuse_prepared(session, head.prepared)
             return replace(pointer, committed=ref)
 
         try:
-            head = await session.swap_pointer(base, ref, plan)
+            head = await session.swap_pointer(base, ref, plan_swap)
         except BaseException as error:
             # Also where the outcome is unknown: the session has to restore then, and the maps with it.
             writer.settle(None)
@@ -87,14 +87,14 @@ async def _prepare(writer: CheckpointWriter) -> Prepared:
         ref, manifest = await _write(writer)
         prepared = writer.prepared = Prepared(session, base, ref, manifest, writer.settle, writer.meter)
 
-        async def plan(head: Head, pointer: Pointer) -> Pointer | None:
+        async def plan_swap(head: Head, pointer: Pointer) -> Pointer | None:
             if head.prepared == ref:
                 return None
             refuse_prepared(session, head.prepared)
             return replace(pointer, prepared=ref)
 
         try:
-            head = await session.swap_pointer(base, ref, plan)
+            head = await session.swap_pointer(base, ref, plan_swap)
         except StoreRefusedError as error:
             await _make_room(writer, error)
             raise

@@ -53,7 +53,7 @@ class Prepared:
             await self._commit()
 
     async def _commit(self) -> None:
-        async def plan(head: Head, pointer: Pointer) -> Pointer:
+        async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
             if head.prepared != self._ref:
                 raise ConflictError(
                     f"{self._session.store.url}: {self.id} is no longer prepared: it was aborted or replaced; "
@@ -62,7 +62,7 @@ class Prepared:
             return replace(pointer, committed=self._ref, prepared=None)
 
         async with self._session.lock:
-            head = await self._session.swap_pointer(self.base, self._ref, plan)
+            head = await self._session.swap_pointer(self.base, self._ref, plan_swap)
             self._session.rebase_on_commit(head, self._ref, self.manifest)
             self._decided("committed", self.manifest)
 
@@ -71,7 +71,7 @@ class Prepared:
 
         cleared: set[str] = set()
 
-        async def plan(head: Head, pointer: Pointer) -> Pointer:
+        async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
             if head.prepared not in (None, self._ref):
                 raise ConflictError(f"{self._session.store.url}: another checkpoint is prepared: restore again")
             cleared.add(pointer.nonce)
@@ -81,7 +81,7 @@ class Prepared:
             return
         self._check_undecided()
         async with self._session.lock:
-            head = await self._session.swap_pointer(self.base, self._ref, plan)
+            head = await self._session.swap_pointer(self.base, self._ref, plan_swap)
             if head.pointer is None or head.pointer.nonce not in cleared:  # more may be committed on top of it by now
                 raise InvalidStateError(f"{self._session.store.url}: {self.id} was committed already: use rollback()")
             self._session.rebase(replace(self.base, head=head))

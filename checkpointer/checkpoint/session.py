@@ -179,7 +179,7 @@ class Session:
 
     # ---- moving the pointer ------------------------------------------------------------------------------------
 
-    async def swap_pointer(self, base: Base, attempt: Ref, plan: PlanSwap) -> Head:
+    async def swap_pointer(self, base: Base, attempt: Ref, plan_swap: PlanSwap) -> Head:
         """Swap in this session's name, taking over with its first swap, always on top of what was restored.
 
         Succeeds once a version shows `attempt` committed, or the planned pointer was written. Whatever else moved the
@@ -195,7 +195,7 @@ class Session:
                 if await history.became_live(self.store, head, attempt):
                     return None
                 raise await owner.explain(self.store, base, head, attempt, self.restored)
-            return await plan(head, successor(head, owner.writer_on(head), self.host.token(32)))
+            return await plan_swap(head, successor(head, owner.writer_on(head), self.host.token(32)))
 
         try:
             head = await cas_loop(self.store, base.head, step)

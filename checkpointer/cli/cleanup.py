@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
-from pyspark_checkpointer.admin.retention.plan import Plan
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.failures import Failed
@@ -150,16 +150,16 @@ def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
         _print_done(store, store.ck.apply(made, progress=on_progress))
 
 
-def _load(file: Path) -> Plan:
+def _load(file: Path) -> CleanupPlan:
     """Return a saved plan."""
     try:
-        return Plan.load(file)
+        return CleanupPlan.load(file)
     except CorruptionError as error:
         # The file is damaged, not the store: the exit status must not say that the store is.
         raise Failed(str(error), type(error).__name__) from None
 
 
-def _print(plan: Plan) -> None:
+def _print(plan: CleanupPlan) -> None:
     """Print the checkpoints that a plan retires, and the sums of its objects."""
     if gone := [c for c in plan.checkpoints if not c.keep]:
         print_table(_CHECKPOINTS, [(c.id, "retire", c.reason) for c in gone])
@@ -170,7 +170,7 @@ def _print(plan: Plan) -> None:
         print_line(plan.note)
 
 
-def _print_rows(plan: Plan, as_json: bool) -> None:
+def _print_rows(plan: CleanupPlan, as_json: bool) -> None:
     """Print every object of a plan."""
     if not as_json:
         print_table(_ROWS, [(r.action, size(r.size), r.path, r.reason, r.referenced_by) for r in plan])
@@ -181,7 +181,7 @@ def _print_rows(plan: Plan, as_json: bool) -> None:
     print("\n]")
 
 
-def _document(plan: Plan) -> schemas.Plan:
+def _document(plan: CleanupPlan) -> schemas.CleanupPlan:
     return {
         "root": plan.root,
         "grace_seconds": plan.grace.total_seconds(),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark_checkpointer.admin.losses import RepairPlan
     from pyspark_checkpointer.admin.repair_candidates import Candidate
     from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
-    from pyspark_checkpointer.admin.retention.plan import Plan
+    from pyspark_checkpointer.admin.retention.plan import CleanupPlan
     from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
     from pyspark_checkpointer.admin.streaming.fork import Fork
     from pyspark_checkpointer.admin.streaming.rewind_result import Rewind
@@ -102,7 +102,7 @@ class AsyncCheckpointer(AsyncFace):
         """Take a savepoint's name away."""
         await self._run(savepoints.delete_savepoint(self.session, name))
 
-    async def plan(self, policy: "RetentionPolicy | None" = None) -> "Plan":
+    async def plan(self, policy: "RetentionPolicy | None" = None) -> "CleanupPlan":
         """Return what cleanup would do: every object of the store, with its size, who names it, and what becomes of it.
 
         Without a policy nothing is retired. Only reads.
@@ -111,7 +111,7 @@ class AsyncCheckpointer(AsyncFace):
 
         return await self._run(plan_retire_and_sweep(self.session, policy))
 
-    async def apply(self, plan: "Plan", *, progress: Progress | None = None) -> "Cleaned":
+    async def apply(self, plan: "CleanupPlan", *, progress: Progress | None = None) -> "Cleaned":
         """Do what a plan says; or raise `StalePlanError`, having done nothing, where that came to be needed since."""
         from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan
 

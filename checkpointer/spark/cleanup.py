@@ -21,7 +21,7 @@ from pyspark_checkpointer.admin.retention.garbage_collect import (
     check_policy,
     classify_leftovers,
 )
-from pyspark_checkpointer.admin.retention.plan import Plan, Total
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan, Total
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER
 from pyspark_checkpointer.client._sync import Checkpointer
@@ -75,7 +75,7 @@ def plan_cleanup(
         return _over_objects(spark, client, judge, lambda _, rows: _as_batch(rows), _ROW)
 
 
-def frame_of(spark: SparkSession, plan: Plan) -> DataFrame:
+def frame_of(spark: SparkSession, plan: CleanupPlan) -> DataFrame:
     """Return the rows of a plan as a DataFrame. They go through the memory of the driver."""
     check_session("frame_of", spark)
     return spark.createDataFrame([*plan], _ROW)

@@ -13,7 +13,7 @@ from pyspark_checkpointer.storage.base import Blob, ObjectNotFoundError, Precond
 READ_FAILURES = (RetryableError, StoreRefusedError, StoreNotFoundError)
 """Errors of a store that cannot, or will not, tell what it holds. They prove nothing about what is there."""
 
-SENDS = 5
+MAX_SENDS = 5
 """How often a swap that changed nothing visible is sent before its outcome is called unknown."""
 
 
@@ -51,7 +51,7 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
     """
     undecided: CheckpointError | None = None
     unconfirmed = False
-    for _ in range(SENDS):
+    for _ in range(MAX_SENDS):
         try:
             return Blob(data, await store.compare_and_swap(path, data, expected))
         except SwapNotSentError as error:

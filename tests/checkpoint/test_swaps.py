@@ -22,7 +22,7 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
 )
 from pyspark_checkpointer.manifests.model import Job, Manifest
-from pyspark_checkpointer.storage.compare_and_swap import SENDS
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from tests.world import Actor, World, attempt, got, latest, line, put
 
 # ---- who is the writer -----------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def test_of_two_takeovers_of_one_version_only_one_is_the_writer(world: World) ->
 def test_a_takeover_that_arrives_late_makes_nobody_the_writer(world: World) -> None:
     line(world.actor(), 1)
     first, second = world.actor(), world.actor()
-    late = first.faults.late(times=SENDS)
+    late = first.faults.late(times=MAX_SENDS)
     with pytest.raises(OutcomeUnknownError):
         put(first, b"first")
     put(second, b"second")
@@ -146,7 +146,7 @@ def test_taking_over_on_another_version_than_the_restored_one_loses_no_update(wo
 # ---- swaps that do not answer ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lost", range(1, SENDS))
+@pytest.mark.parametrize("lost", range(1, MAX_SENDS))
 def test_a_commit_whose_answers_are_lost_finds_its_own_nonce(world: World, lost: int) -> None:
     writer = world.actor()
     line(writer, 1)
@@ -160,7 +160,7 @@ def test_a_commit_whose_answers_are_lost_finds_its_own_nonce(world: World, lost:
 def test_a_swap_that_changed_nothing_is_sent_again_as_it_was(world: World) -> None:
     writer = world.actor()
     line(writer, 1)
-    late = writer.faults.late(times=SENDS - 1)
+    late = writer.faults.late(times=MAX_SENDS - 1)
     writer.faults.forget()
     put(writer, b"2")
     assert latest(world.actor()) == b"2"
@@ -181,7 +181,7 @@ def test_of_two_sends_of_one_swap_it_does_not_matter_which_lands(world: World) -
 def test_an_unchanged_version_is_no_failure_and_the_swap_may_land_later(world: World) -> None:
     writer = world.actor()
     line(writer, 1)
-    late = writer.faults.late(times=SENDS)
+    late = writer.faults.late(times=MAX_SENDS)
     running = attempt(writer, b"2")
     with pytest.raises(OutcomeUnknownError):
         running.commit()
@@ -196,7 +196,7 @@ def test_an_unchanged_version_is_no_failure_and_the_swap_may_land_later(world: W
 def test_nothing_that_went_before_is_lost_when_the_unanswered_swap_lands_after_a_restore(world: World) -> None:
     writer = world.actor()
     line(writer, 1)
-    late = writer.faults.late(times=SENDS)
+    late = writer.faults.late(times=MAX_SENDS)
     with pytest.raises(OutcomeUnknownError):
         put(writer, b"2")
     assert latest(writer) == b"1"
@@ -248,12 +248,12 @@ def test_an_abort_kills_a_prepare_that_is_still_under_way(folder: World) -> None
     # In a folder the version of an object is the digest of its bytes: what was written before could come back.
     writer = folder.actor()
     line(writer, 1)
-    late = writer.faults.late(times=SENDS)
+    late = writer.faults.late(times=MAX_SENDS)
     running = attempt(writer, b"2")
     with pytest.raises(OutcomeUnknownError):
         running.prepare()
     running.abort()
-    assert len(late) == SENDS
+    assert len(late) == MAX_SENDS
     assert not any(swap.land() for swap in late)
     assert folder.actor().restore().prepared is None
     writer.restore()

@@ -109,7 +109,7 @@ def test_everything_that_is_returned_is_shown_in_few_words(tmp_path: Path) -> No
         "Verification",
         "Cleaned",
         "Rewind",
-        "Plan",
+        "CleanupPlan",
     }
 
 
@@ -139,7 +139,7 @@ def test_what_each_says(world: World) -> None:
             r"Verification\(3 checkpoints, \d+ objects with .* compared: all is well\)", repr(ck.verify())
         )
         assert "3 checkpoints retired" not in repr(ck.clean(RetentionPolicy(keep_last=1)))
-        assert repr(ck.plan()).startswith(f"Plan({ck.root!r}: retire 0 of 1 checkpoint, delete 0 objects")
+        assert repr(ck.plan()).startswith(f"CleanupPlan({ck.root!r}: retire 0 of 1 checkpoint, delete 0 objects")
         assert "; whole)" in repr(ck.repair_candidates()[0])
 
 

@@ -44,7 +44,7 @@ from pyspark_checkpointer.manifests.positions_json import (
 from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.storage.base import Blob, PreconditionFailedError, Store
-from pyspark_checkpointer.storage.compare_and_swap import SENDS
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
@@ -287,7 +287,7 @@ def test_of_a_swap_that_lands_and_is_built_upon_nothing_is_written_twice(users: 
 def test_without_any_proof_the_outcome_is_unknown(users: tuple[User, User]) -> None:
     one, two = users
     one.read()
-    late = one.faults.late(times=SENDS)
+    late = one.faults.late(times=MAX_SENDS)
     with pytest.raises(OutcomeUnknownError, match=r"memory://\w+/progress/tests/p.json: .* try again"):
         one.change(add)
     assert two.read() == 0
@@ -596,7 +596,7 @@ def test_what_the_disk_confirms_the_second_time_is_written_twice_and_no_failure(
 
 def test_what_was_never_confirmed_is_written_again_although_it_stands_there(users: tuple[User, User]) -> None:
     one, two = users
-    one.faults.call(unconfirmed, "swap", after=True, times=SENDS)
+    one.faults.call(unconfirmed, "swap", after=True, times=MAX_SENDS)
     with pytest.raises(OutcomeUnknownError):
         one.change(raise_to(5))
     assert two.read() == 5

@@ -20,7 +20,7 @@ from pyspark_checkpointer.errors import (
     ThrottlingError,
 )
 from pyspark_checkpointer.storage import ObjectNotFoundError
-from pyspark_checkpointer.storage.compare_and_swap import SENDS
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.requests import CrashError
@@ -127,7 +127,7 @@ def test_a_crash_in_a_flush_loses_nothing(worlds: Callable[[], World]) -> None:
 
 
 @pytest.mark.parametrize("error", [DependencyError, ThrottlingError, OutcomeUnknownError, InvalidStateError])
-@pytest.mark.parametrize("times", [1, SENDS, SENDS + 1])
+@pytest.mark.parametrize("times", [1, MAX_SENDS, MAX_SENDS + 1])
 def test_after_a_failed_flush_the_next_one_writes(
     worlds: Callable[[], World], error: type[CheckpointError], times: int
 ) -> None:
@@ -141,7 +141,7 @@ def test_after_a_failed_flush_the_next_one_writes(
             except error:
                 failures += 1
                 assert failures <= times
-        if error is InvalidStateError or (times >= SENDS and not after):
+        if error is InvalidStateError or (times >= MAX_SENDS and not after):
             assert failures
         assert world.place.numbers() == {"a": 3}
         world.journal.persist("a", 4, AT)
@@ -166,10 +166,10 @@ def test_bytes_that_the_disk_did_not_confirm_are_written_again(world: World) -> 
     assert world.faults.paths("swap") == [PREVIOUS, FILE, FILE]
 
 
-@pytest.mark.parametrize("landing", range(SENDS))
+@pytest.mark.parametrize("landing", range(MAX_SENDS))
 def test_a_swap_may_land_after_its_flush_failed(world: World, landing: int) -> None:
     opened(world)
-    late = world.faults.late(nth=2, times=SENDS)  # the first is that of the previous version
+    late = world.faults.late(nth=2, times=MAX_SENDS)  # the first is that of the previous version
     with pytest.raises(DependencyError):
         flushed(world)
     assert world.place.numbers() == {"a": 2}
@@ -183,7 +183,7 @@ def test_a_swap_may_land_after_its_flush_failed(world: World, landing: int) -> N
 
 def test_a_swap_that_lands_in_the_next_flush_is_this_journals_own(world: World) -> None:
     opened(world)
-    late = world.faults.late(nth=2, times=SENDS)
+    late = world.faults.late(nth=2, times=MAX_SENDS)
     with pytest.raises(DependencyError):
         flushed(world)
     world.faults.call(lambda request: late[0].land(), "swap", path=FILE)
@@ -194,7 +194,7 @@ def test_a_swap_that_lands_in_the_next_flush_is_this_journals_own(world: World) 
 
 def test_a_swap_of_a_dead_journal_cannot_land_on_its_successor(world: World) -> None:
     opened(world)
-    late = world.faults.late(nth=2, times=SENDS)
+    late = world.faults.late(nth=2, times=MAX_SENDS)
     with pytest.raises(DependencyError):
         flushed(world)
     assert world.restart() == 2
@@ -203,7 +203,7 @@ def test_a_swap_of_a_dead_journal_cannot_land_on_its_successor(world: World) -> 
 
 def test_a_swap_that_lands_while_a_successor_opens_is_not_undone(world: World) -> None:
     opened(world)
-    late = world.faults.late(nth=2, times=SENDS)
+    late = world.faults.late(nth=2, times=MAX_SENDS)
     with pytest.raises(DependencyError):
         flushed(world)
     world.faults = Faults()

@@ -16,7 +16,7 @@ from pyspark_checkpointer.errors import (
     LeaseLostError,
     OutcomeUnknownError,
 )
-from pyspark_checkpointer.storage.compare_and_swap import SENDS
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from pyspark_checkpointer.testing.requests import CrashError
 from tests.consumers.world import FOLDER, LEASE, OWNERSHIP, Worker, World, lost, path, run, write
 
@@ -43,7 +43,7 @@ def test_a_write_that_lands_after_the_lease_was_stolen_takes_no_effect(
 ) -> None:
     a, b = pair
     old = a.must_take("p")
-    late = a.faults.late(times=SENDS)
+    late = a.faults.late(times=MAX_SENDS)
     with pytest.raises(OutcomeUnknownError):
         write(old, 1)
     new = b.must_take("p", force=True)
@@ -63,7 +63,7 @@ def test_a_write_whose_answer_was_lost_may_land_before_the_next_owner_reads(
 ) -> None:
     a, b = pair
     old = a.must_take("p")
-    late = a.faults.late(times=SENDS)
+    late = a.faults.late(times=MAX_SENDS)
     with pytest.raises(OutcomeUnknownError):
         write(old, 1)
     assert late[0].land()
@@ -86,7 +86,7 @@ def test_who_enters_late_does_not_take_the_position_back(world: World, pair: tup
 def test_a_mark_that_lands_late_does_not_take_the_position_back(world: World, pair: tuple[Worker, Worker]) -> None:
     a, b = pair
     run(a.group.context.check_conditional_writes())
-    late = a.faults.late(nth=2, times=SENDS)  # the first is the row's
+    late = a.faults.late(nth=2, times=MAX_SENDS)  # the first is the row's
     with pytest.raises(OutcomeUnknownError):
         a.take("p")
     new = b.must_take("p", force=True)
@@ -98,7 +98,7 @@ def test_a_steal_that_lands_late_is_no_lease(world: World, pair: tuple[Worker, W
     """b's swap of the row lands long after b gave up: the row is b's, but the position is still a's to write."""
     a, b = pair
     lease = a.must_take("p")
-    late = b.faults.late(times=SENDS)
+    late = b.faults.late(times=MAX_SENDS)
     with pytest.raises(OutcomeUnknownError):
         b.take("p", force=True)
     assert late[0].land()

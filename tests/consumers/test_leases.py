@@ -15,7 +15,7 @@ from pyspark_checkpointer.errors import (
     LeaseLostError,
     OutcomeUnknownError,
 )
-from pyspark_checkpointer.storage.compare_and_swap import SENDS
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from tests.consumers.world import LEASE, OWNERSHIP, Worker, World, lost, path, run, write
 
 # ---- take, renew, release --------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_a_release_without_an_answer_ends_the_lease_here(pair: tuple[Worker, Wor
     a, b = pair
     lease = a.must_take("p")
     write(lease, 7)
-    a.faults.fail("swap", times=SENDS)
+    a.faults.fail("swap", times=MAX_SENDS)
     with pytest.raises(OutcomeUnknownError):
         run(a.leases.release(lease))
     assert (a.leases.held, lease.lost) == ({}, True)

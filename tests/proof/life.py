@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
-from pyspark_checkpointer.admin.retention.plan import Plan
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 from pyspark_checkpointer.cli.report_page import page
 from pyspark_checkpointer.cli.report_page.gather import make_report
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
@@ -88,8 +88,8 @@ class Life:
         yield ck.verify
         yield lambda: ck.plan(POLICY)
         yield lambda: ck.plan(POLICY).save(self.aside / "saved.plan")
-        yield lambda: Plan.load(self.aside / "saved.plan")
-        yield lambda: ck.apply(Plan.load(self.aside / "saved.plan"))
+        yield lambda: CleanupPlan.load(self.aside / "saved.plan")
+        yield lambda: ck.apply(CleanupPlan.load(self.aside / "saved.plan"))
         yield lambda: ck.rollback("named")
         yield lambda: ck.export("named", self.aside / "exported")
         yield lambda: ck.clean(POLICY)

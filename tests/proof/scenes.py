@@ -147,7 +147,7 @@ def play(scene: Scene) -> int:
             simulation.start(actor.name, actor.live([act]))
         return stage.finish
 
-    with mock.patch.object(compare_and_swap, "SENDS", 1):  # a swap without an answer is given up at once
+    with mock.patch.object(compare_and_swap, "MAX_SENDS", 1):  # a swap without an answer is given up at once
         return play_in_every_order(begin, scene.faults)
 
 

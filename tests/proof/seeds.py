@@ -17,7 +17,7 @@ import pyarrow as pa
 import zstandard
 
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
-from pyspark_checkpointer.admin.retention.plan import Plan, PlannedCheckpoint, Spool
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan, PlannedCheckpoint, Spool
 from pyspark_checkpointer.admin.retention.reachability import DELETE, KEEP
 from pyspark_checkpointer.consumers.journal import yaml_format
 from pyspark_checkpointer.consumers.kinesis import state as kinesis
@@ -230,7 +230,7 @@ def plans() -> tuple[bytes, ...]:
     with Spool() as spool:
         spool.add(PlanRow("_latest", 7, KEEP, "the pointer", str(ID), 2))
         spool.add(PlanRow(object_paths.manifest(PARENT), 9, DELETE, "no live checkpoint names it", leftover="x"))
-    plan = Plan(
+    plan = CleanupPlan(
         "/data", "n" * 32, timedelta(hours=1), (PlannedCheckpoint(PARENT, False, "old"),), (Ref(PARENT, digest(1)),)
     )
     plan.totals = spool.totals

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer, RetentionPolicy
-from pyspark_checkpointer.admin.retention.plan import Plan
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 from pyspark_checkpointer.cli.app import checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
@@ -144,7 +144,7 @@ def _scan(ck: Checkpointer, aside: Path) -> object:
 
 def _saved_plan(ck: Checkpointer, aside: Path) -> object:
     ck.plan(ALL).save(aside / "plan")
-    return ck.apply(Plan.load(aside / "plan"))
+    return ck.apply(CleanupPlan.load(aside / "plan"))
 
 
 READING: dict[str, Callable[[Checkpointer, Path], object]] = {

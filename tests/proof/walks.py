@@ -83,7 +83,7 @@ class Walk(Stage):
 
     def run(self) -> None:
         with (
-            mock.patch.object(compare_and_swap, "SENDS", self.dice.choice((1, 2, compare_and_swap.SENDS))),
+            mock.patch.object(compare_and_swap, "MAX_SENDS", self.dice.choice((1, 2, compare_and_swap.MAX_SENDS))),
             mock.patch.object(segments, "INLINE", self.dice.choices((segments.INLINE, 0), (9, 1))[0]),
         ):
             self._run()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from pyspark_checkpointer.admin.retention.plan import Plan
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 from pyspark_checkpointer.admin.streaming import file_source_log, log_plan, offset_log, rewind_record
 from pyspark_checkpointer.admin.streaming.offset_log import SparkLog
 from pyspark_checkpointer.consumers.journal import yaml_format
@@ -221,7 +221,7 @@ def delta(data: bytes) -> pa.Table:
 # ---- beside the store ------------------------------------------------------------------------------------------------
 
 
-def fields_of(plan: Plan) -> list[object]:
+def fields_of(plan: CleanupPlan) -> list[object]:
     """All that a plan says besides its rows."""
     return [getattr(plan, field.name) for field in fields(plan) if not field.name.startswith("_")]
 
@@ -231,9 +231,9 @@ def plan(data: bytes) -> object:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan"
         path.write_bytes(data)
-        plan = Plan.load(path)
+        plan = CleanupPlan.load(path)
         plan.save(path)
-        again = Plan.load(path)
+        again = CleanupPlan.load(path)
         assert repr((fields_of(again), list(again))) == repr((fields_of(plan), list(plan)))
     return plan
 

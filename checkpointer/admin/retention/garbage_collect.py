@@ -21,7 +21,7 @@ from pyspark_checkpointer.admin.retention.expire import (
     retire,
     retire_chosen,
 )
-from pyspark_checkpointer.admin.retention.plan import Plan, PlannedCheckpoint, Spool, Total
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan, PlannedCheckpoint, Spool, Total
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER, index_live
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
@@ -79,7 +79,7 @@ class Cleaned:
         return f"{text}; {self.note}" if self.note else text
 
 
-async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None) -> Plan:
+async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None) -> CleanupPlan:
     """Return what `retire_and_sweep` would do now. Only reads."""
     plan, classify = await begin_plan(session, check_policy(policy))
     if classify is None:
@@ -93,7 +93,7 @@ async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None
     return plan
 
 
-async def classify_leftovers(session: Session, plan: Plan, classify: GarbageClassifier) -> list[PlanRow]:
+async def classify_leftovers(session: Session, plan: CleanupPlan, classify: GarbageClassifier) -> list[PlanRow]:
     """Return the rows of what interrupted writes left behind.
 
     Where the store refuses to list it, add a note.
@@ -115,18 +115,18 @@ def check_policy(policy: RetentionPolicy | None) -> RetentionPolicy:
     return policy or RetentionPolicy()
 
 
-async def begin_plan(session: Session, policy: RetentionPolicy) -> tuple[Plan, GarbageClassifier | None]:
+async def begin_plan(session: Session, policy: RetentionPolicy) -> tuple[CleanupPlan, GarbageClassifier | None]:
     """Return a plan that has no rows yet, and the classifier that makes them.
 
     The classifier is None where there is no `_latest`.
     """
 
-    async def begin(head: Head) -> tuple[Plan, GarbageClassifier | None]:
+    async def begin(head: Head) -> tuple[CleanupPlan, GarbageClassifier | None]:
         if head.pointer is None:
             nothing = "there is no _latest: nothing is a store here, and nothing is touched"
-            return Plan(session.store.url, None, policy.grace, note=nothing), None
+            return CleanupPlan(session.store.url, None, policy.grace, note=nothing), None
         decision, note = await decide_now(session, head, policy)
-        plan = Plan(
+        plan = CleanupPlan(
             root=session.store.url,
             nonce=head.pointer.nonce,
             grace=policy.grace,
@@ -146,14 +146,14 @@ def _checkpoints(decision: RetentionDecision) -> tuple[PlannedCheckpoint, ...]:
     return tuple(sorted([*kept, *gone], key=lambda checkpoint: checkpoint.id))
 
 
-async def apply_plan(session: Session, plan: Plan, progress: Progress | None = None) -> Cleaned:
+async def apply_plan(session: Session, plan: CleanupPlan, progress: Progress | None = None) -> Cleaned:
     """Retire what the plan retires, with one swap, then delete what it deletes.
 
     Raises `StalePlanError`, and does neither, where something that it would retire or delete is needed by now. What an
     interrupted cleanup left, the next one deletes. `progress` is told objects.
     """
-    if not isinstance(plan, Plan):
-        raise IllegalArgumentError(f"expected a Plan, got {type(plan).__name__}")
+    if not isinstance(plan, CleanupPlan):
+        raise IllegalArgumentError(f"expected a CleanupPlan, got {type(plan).__name__}")
     if plan.root != session.store.url:
         raise IllegalArgumentError(f"this plan was made for {plan.root}, not for {session.store.url}")
     retired = await retire_chosen(session, lambda head: _check_plan(session, head, plan), plan.grace)
@@ -161,7 +161,7 @@ async def apply_plan(session: Session, plan: Plan, progress: Progress | None = N
     return Cleaned(tuple(ref.id for ref in retired), deleted, plan.total(LATER), plan.note)
 
 
-async def _check_plan(session: Session, head: Head, plan: Plan) -> tuple[LiveCheckpoints, tuple[Ref, ...]]:
+async def _check_plan(session: Session, head: Head, plan: CleanupPlan) -> tuple[LiveCheckpoints, tuple[Ref, ...]]:
     """Return what is live, and what of it the plan retires.
 
     Raises `StalePlanError` where that is needed now.
@@ -188,7 +188,7 @@ async def _check_plan(session: Session, head: Head, plan: Plan) -> tuple[LiveChe
     return now.live, gone
 
 
-async def _check_rows(session: Session, head: Head, plan: Plan, decision: RetentionDecision) -> None:
+async def _check_rows(session: Session, head: Head, plan: CleanupPlan, decision: RetentionDecision) -> None:
     """Classify every object that the plan deletes again, on the present `_latest`."""
     classify = GarbageClassifier(head.sequence, await index_live(session, head, decision, plan.grace))
 
@@ -203,12 +203,12 @@ async def _check_rows(session: Session, head: Head, plan: Plan, decision: Retent
     await session.host.run(check)
 
 
-def _deletions(plan: Plan) -> Iterator[PlanRow]:
+def _deletions(plan: CleanupPlan) -> Iterator[PlanRow]:
     """Yield the rows of the objects that the plan deletes."""
     return (row for row in plan if row.action == DELETE)
 
 
-async def _sweep(session: Session, plan: Plan, progress: Progress | None) -> Total:
+async def _sweep(session: Session, plan: CleanupPlan, progress: Progress | None) -> Total:
     """Delete what the plan deletes.
 
     Manifests and catalogs go first, so that none references an object that is gone.
@@ -257,7 +257,9 @@ async def retire_and_sweep(
     return Cleaned(tuple(ref.id for ref in retired), before + after, plan.total(LATER), note or plan.note)
 
 
-async def _plan_and_sweep(session: Session, policy: RetentionPolicy, progress: Progress | None) -> tuple[Total, Plan]:
+async def _plan_and_sweep(
+    session: Session, policy: RetentionPolicy, progress: Progress | None
+) -> tuple[Total, CleanupPlan]:
     """Delete what nothing needs, without retiring anything.
 
     Returns what was deleted, and the plan.

@@ -58,7 +58,7 @@ class PlannedCheckpoint:
 
 
 @dataclass(slots=True, weakref_slot=True)
-class Plan:
+class CleanupPlan:
     """What cleanup would do to a store, as it was at one moment. Iterating gives the rows.
 
     `totals` has objects and bytes by action and reason; `checkpoints` whether each is kept.
@@ -81,7 +81,7 @@ class Plan:
         sums = [f"{action} {count(t.objects, 'object')} with {size(t.bytes)}" for action, t in self._sums().items()]
         gone = sum(not checkpoint.keep for checkpoint in self.checkpoints)
         said = [f"retire {gone} of {count(len(self.checkpoints), 'checkpoint')}", *sums]
-        return f"Plan({self.root!r}: {', '.join(said)}{f'; {cut(self.note, 200)}' if self.note else ''})"
+        return f"CleanupPlan({self.root!r}: {', '.join(said)}{f'; {cut(self.note, 200)}' if self.note else ''})"
 
     def _sums(self) -> dict[Action, Total]:
         """Return objects and bytes by action."""

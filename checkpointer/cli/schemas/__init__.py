@@ -15,7 +15,7 @@ from pyspark_checkpointer.cli.schemas.checkpoint import (
     Savepoint,
     SparkProgress,
 )
-from pyspark_checkpointer.cli.schemas.cleanup import Cleaned, Deleted, Plan, PlannedCheckpoint, PlanRow, Total
+from pyspark_checkpointer.cli.schemas.cleanup import Cleaned, CleanupPlan, Deleted, PlannedCheckpoint, PlanRow, Total
 from pyspark_checkpointer.cli.schemas.commits import Commit, Fork, Rewind
 from pyspark_checkpointer.cli.schemas.contents import Consumer, Exported, ExportedOperator, File, Held, Record, Stats
 from pyspark_checkpointer.cli.schemas.damage import (
@@ -57,7 +57,7 @@ PRINTED: tuple[tuple[str, object], ...] = (
     ("fork", Fork),
     ("rollback", Commit),
     ("delete", Deleted),
-    ("plan", Plan),
+    ("plan", CleanupPlan),
     ("plan --rows", list[PlanRow]),
     ("clean", Cleaned),
     ("export", Commit),
@@ -77,6 +77,7 @@ __all__ = [
     "Checkpoint",
     "Cleaned",
     "Cleanup",
+    "CleanupPlan",
     "Commit",
     "Committed",
     "Consumer",
@@ -100,7 +101,6 @@ __all__ = [
     "Operator",
     "OperatorDifference",
     "Partition",
-    "Plan",
     "PlanRow",
     "PlannedCheckpoint",
     "Pointer",

@@ -22,7 +22,7 @@ class PlannedCheckpoint(TypedDict):
     reason: str
 
 
-class Plan(TypedDict):
+class CleanupPlan(TypedDict):
     """What cleanup would do."""
 
     root: str

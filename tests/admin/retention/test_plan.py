@@ -14,7 +14,7 @@ import zstandard
 
 from pyspark_checkpointer import RetentionPolicy, runtime
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
-from pyspark_checkpointer.admin.retention.plan import Plan, Spool
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan, Spool
 from pyspark_checkpointer.errors import CheckpointError, CorruptionError, InvalidStateError, StalePlanError
 from pyspark_checkpointer.manifests import object_paths
 from tests.admin.retention.histories import LAST_TWO, NO_GRACE, garbage, mixed, with_clock
@@ -85,7 +85,7 @@ def test_a_saved_plan_is_the_same_plan(world: World, tmp_path: Path) -> None:
     mixed(client, 9)
     plan = client.plan(LAST_TWO)
     plan.save(tmp_path / "plan")
-    loaded = Plan.load(tmp_path / "plan")
+    loaded = CleanupPlan.load(tmp_path / "plan")
     assert [*loaded] == [*plan]
     assert [*loaded] == [*plan], "as often as wanted"
     assert (loaded.totals, loaded.checkpoints, loaded.retired) == (plan.totals, plan.checkpoints, plan.retired)
@@ -116,7 +116,7 @@ def test_a_file_that_is_no_plan_is_refused_by_name(world: World, tmp_path: Path,
     )
     before = world.objects()
     with pytest.raises(CorruptionError, match="plan"):
-        client.apply(Plan.load(file))
+        client.apply(CleanupPlan.load(file))
     assert world.objects() == before
 
 
@@ -132,10 +132,10 @@ def test_a_plan_from_a_file_cannot_delete_what_is_live(world: World, tmp_path: P
     before = world.objects()
     file.write_bytes(head + zstandard.compress(rows))
     with pytest.raises(CorruptionError, match="not what it says in sum"):
-        Plan.load(file)
+        CleanupPlan.load(file)
     file.write_bytes(head.replace(b'["keep", ', b'["delete", ') + zstandard.compress(rows))
     with pytest.raises(StalePlanError):
-        client.apply(Plan.load(file))
+        client.apply(CleanupPlan.load(file))
     assert world.objects() == before
 
 
@@ -148,7 +148,7 @@ def test_a_plan_from_a_file_touches_nothing_without_a_pointer(world: World, tmp_
     world.delete("_latest")
     before = world.objects()
     with pytest.raises(InvalidStateError, match=r"has no _latest, though .* it was lost"):
-        client.apply(Plan.load(file))
+        client.apply(CleanupPlan.load(file))
     assert world.objects() == before
 
 
