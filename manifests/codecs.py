@@ -1,11 +1,18 @@
 """The registry of codecs: what the artifacts of an operator hold, and how keys are spread over its partitions.
 
-How to add a codec:
+How to add a codec, with the files in the order in which the data passes them:
 
 1. Write its pure functions, `encode` and `decode` as `PureCodec` describes them, in a module of this package.
-2. Add one entry to `CODECS` below. Its name ends the paths of its objects; `object_paths.py` takes it from here.
+2. Add one entry to `CODECS` below. Its name ends the paths of its objects: `object_paths.py`, `manifest_json.py` and
+   the readers of a manifest take name and partitioner from here.
 3. Describe its bytes and its partitioner in `SPEC.md`. Readers that do not know the name refuse the manifest.
-4. Let `checkpoint/save.py` write it and `checkpoint/restore.py` read it.
+4. Write with it: a method of `CheckpointWriter` (`checkpoint/save.py`) like `add` or `save`, which gives the change of
+   an operator its codec, and the branch in `checkpoint/encode.py` that calls `encode` in the executor.
+5. Read with it: the branch in `checkpoint/decode.py`, a method of `CheckpointReader` (`checkpoint/restore.py`), and
+   `kind_of` there, which names what an operator holds for people.
+6. Say how `restore(transform=)` changes it, in `checkpoint/migration.py`, or refuse it there by name.
+7. Offer it to users in `client/_async_checkpoint.py` and `client/restored.py`; `make format` makes the blocking face.
+8. Add a sample to `tests/manifests/samples.py`, and an operator of it to `tests/proof/operations.py`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,10 @@
-"""A count of forks: a child shares with its parent everything that was open before."""
+"""A count of forks: a child shares with its parent everything that was open before.
+
+`fork_count` tells a writer that this process was forked after it began, so that the error of a fenced writer can say
+so (`checkpoint/fencing.py`). A child that uses what its parent began is met elsewhere: `checkpoint/save.py` refuses an
+attempt that was begun before the fork, `client/base.py` gives a client in a child a session of its own, and each module
+with threads, locks or open files resets them with `os.register_at_fork`.
+"""
 
 import os
 

@@ -4,9 +4,12 @@ How to add a store:
 
 1. Make the folder `checkpointer/storage/<name>/` with a class that keeps the contract of `base.Store`.
 2. Let its `__init__.py` offer `open_root(location, options, settings)`, which does no I/O and imports no cloud package.
-3. Add one line for it to `STORES` below, and the extra of that name to `pyproject.toml`.
-4. Add the names of environment variables that hold its credentials to `scrubbing.py`.
-5. Add a place to `tests/storage/conftest.py`: the tests of conformance then run on it.
+3. Add one line for it to `STORES` below, the extra of that name to `pyproject.toml`, and its client package to the
+   overrides of mypy there if it has no types.
+4. Let `tests/test_layers.py` allow that package in the layer `store`.
+5. Add the names of environment variables that hold its credentials to `scrubbing.py`.
+6. Start a server for it in `tests/servers.py` with a fixture `<name>_server` in `tests/conftest.py`, and add a place to
+   `tests/storage/conftest.py`: the tests of conformance then run on it.
 """
 
 from dataclasses import dataclass, replace
