@@ -33,6 +33,7 @@ async def begin(session: Session, epoch: int | None, job: Job | None, meter: Met
         raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer or None")
     async with session.lock:  # after a commit whose caller stopped waiting
         base = await session.base()
+    # Here to refuse before anything is written. The swap asks again, because others may prepare meanwhile.
     refuse_prepared(session, base.head.prepared)
     if epoch is None and base.manifest is not None:  # the same batch, changed by hand: its stream goes on after it
         epoch, job = base.manifest.epoch, base.manifest.job
@@ -40,6 +41,7 @@ async def begin(session: Session, epoch: int | None, job: Job | None, meter: Met
     try:
         await _write_migrated_tables(writer)
     except BaseException:
+        # The caller gets no writer, so nobody else could stop the writes that are under way.
         await abort(writer)
         raise
     return writer
@@ -59,6 +61,7 @@ async def _commit(writer: CheckpointWriter) -> None:
         ref, manifest = await _write(writer)
 
         async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
+            # Whoever prepared it has to promote or abort it first: this attempt would take its place in the sequence.
             refuse_prepared(session, head.prepared)
             return replace(pointer, committed=ref)
 
@@ -85,9 +88,11 @@ async def _prepare(writer: CheckpointWriter) -> Prepared:
     async with session.lock:
         base = writer.base
         ref, manifest = await _write(writer)
+        # Known before the swap: where no answer comes, `abort` has to swap as well, since the prepare may still land.
         prepared = writer.prepared = Prepared(session, base, ref, manifest, writer.settle, writer.meter)
 
         async def plan_swap(head: Head, pointer: Pointer) -> Pointer | None:
+            # An earlier try of this swap landed, and others moved the pointer after it.
             if head.prepared == ref:
                 return None
             refuse_prepared(session, head.prepared)
@@ -118,6 +123,7 @@ async def abort(writer: CheckpointWriter) -> None:
             await writer.prepared.abort()
         return
     if writer.state in (AttemptState.OPEN, AttemptState.COMMITTING):
+        # Before the first wait: a commit that waits for the lock, or for the writes, has to find that it may not go on.
         writer.state = AttemptState.ABORTED
         failure = await writer.queue.cancel(InvalidStateError(f"{writer.id}: this attempt was aborted"))
         writer.settle(None)
@@ -130,29 +136,37 @@ async def abort(writer: CheckpointWriter) -> None:
 async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
     """Write what is left, and the manifest. The attempt takes no more from here on."""
     writer.check_open()  # again: another commit of this attempt may have held the lock
+    # Before the first wait, so that nothing is added which the manifest would not name.
     writer.state = AttemptState.COMMITTING
     session, queue = writer.session, writer.queue
     try:
         # Before the manifest: an abort while the conditions are tried must find nothing that could still be swapped in.
         await session.prove_conditions(writer.base.head)
         writer.freeze()
+        # A blob joins a pack only after it was hashed, so which packs there are is known once every write has ended.
         await queue.join()
         last = await _last_packs(writer)
         manifest, segments = await offload.compute(session.host, lambda: _manifest(writer), small=writer.is_small)
         last += [PendingPut(segment.path, segment.data) for segment in segments]
         last += _still_named(writer, manifest)
+        # The cost stands in the manifest itself, so the PUTs that follow are counted before they are sent.
         manifest = replace(manifest, cost=writer.meter.cost(unsent=len(last)))
         encoded = await metadata.encode_manifest(session.host, manifest)
+        # Beside the manifest, and not before it: this saves a round trip. Both are durable before the swap, which is
+        # all that matters, since a manifest without its objects is an attempt that died.
         for path, data in last:
             await queue.submit(writer.uploader.put(path, data), len(data))
         ref = await metadata.put_manifest(session.store, writer.id, encoded)
         await queue.join()
     except BaseException as error:
         writer.state = AttemptState.FAILED
+        # All writes have to end before anything is deleted: one that lands later would leave its object behind.
         failed = await queue.cancel(error)
         writer.settle(None)
         await _make_room(writer, error if isinstance(error, StoreRefusedError) else failed)
         raise
+    # Nothing is awaited between the join and this line: an abort comes before and makes the join fail, or it comes
+    # after and leaves the rest to the swap.
     writer.state = AttemptState.WRITTEN
     return ref, manifest
 
@@ -196,6 +210,7 @@ def _still_named(writer: CheckpointWriter, manifest: Manifest) -> list[PendingPu
     """Return what a migration made and the attempt did not replace: written last, since much of it may be."""
     if not writer.migrated_objects:
         return []
+    # The digest of the manifest is not known yet. Only the id counts for the paths.
     named = metadata.objects_of(Ref(writer.id, ""), manifest)
     return [PendingPut(path, data) for path, data in writer.migrated_objects.items() if path in named]
 
@@ -203,6 +218,7 @@ def _still_named(writer: CheckpointWriter, manifest: Manifest) -> list[PendingPu
 async def _write_migrated_tables(writer: CheckpointWriter) -> None:
     """Write the tables that a migration made: tasks may read and extend them before the commit."""
     for path in [path for path in writer.migrated_objects if path.endswith(codecs.PARQUET.name)]:
+        # Taken out, or the commit would write it a second time.
         data = writer.migrated_objects.pop(path)
         await writer.queue.submit(writer.uploader.put(path, data), len(data))
     await writer.queue.join()
@@ -215,5 +231,6 @@ async def _make_room(writer: CheckpointWriter, failure: BaseException | None) ->
     was never made, so the manifest is not the committed one.
     """
     if isinstance(failure, StoreRefusedError):
+        # The caller has to learn of the refusal, not of a deletion that failed after it.
         with suppress(CheckpointError):
             await writer.session.store.delete([object_paths.manifest(writer.id), *writer.uploader.paths])

@@ -66,6 +66,8 @@ class CheckpointWriter:
         self.uploader = Uploader(session.store, session.host, self.id)
         self.queue = UploadQueue()
 
+        # Copies, because the caller changes these in place: the parent's are shared with readers, and the next attempt
+        # begins with them if this one is aborted.
         self.positions: dict[str, Json] = deepcopy(dict(parent.positions)) if parent else {}
         self.properties: dict[str, Json] = deepcopy(dict(parent.properties)) if parent else {}
         self.watermark: Json = deepcopy(parent.watermark) if parent else None
@@ -95,16 +97,21 @@ class CheckpointWriter:
         slot, stored = ChainSlot(operator, partition, codecs.RAW.name), EncodedBlob(kind, data, len(data), 1)
         older: Chain = ()
         if kind == SNAPSHOT:
+            # Only the parent's own snapshot may be reused. An object of any other attempt may be dead, and a sweep that
+            # saw it dead may delete it at any time.
             known = change.parent.get(partition, (None,))[0]
             change.plans[partition] = ChainPlan((), [slot])
             write = self.uploader.write(slot, stored, known)
         else:
             plan = change.below_delta(operator, partition)
+            # The snapshot is one of the `max_chain` objects, so the deltas may stand in one fewer.
             older = split_for_fold(plan, len(data), self.session.max_chain - 1)
             slot.count += len(older)
             plan.added.append(slot)
             write = self._write_folded(slot, older, stored) if older else self.uploader.write(slot, stored, None)
+        # Before the wait below, during which a commit may begin: it must find the partition.
         change.grow(partition)
+        # A fold reads the older deltas into memory too, so they count as bytes under way.
         await self.queue.submit(write, len(data) + _size(older))
 
     async def attach(self, artifact: Artifact, place: str = "another process") -> None:
@@ -137,6 +144,8 @@ class CheckpointWriter:
         """Check that an artifact that was written at `place` is here: one check for each place, whatever it wrote."""
         if place in self._proven_places:
             return
+        # Noted before the wait, so that artifacts of one place that are attached together send one request. Forgotten
+        # after an error: an outage says nothing about the place, and the next artifact has to ask again.
         self._proven_places.add(place)
         try:
             await placement.prove(self.session.store, place, artifact)
@@ -152,6 +161,7 @@ class CheckpointWriter:
             raise IllegalArgumentError(
                 f"operator {operator!r}: save() takes a KeyedState, not {type(state).__name__}; snapshot() takes bytes"
             )
+        # Refused before the capture, which packs every change while the caller waits.
         self._refuse_written(operator)
         old = self._operators.get(operator)
         if old is not None and old.codec != codecs.MSGPACK.name:
@@ -167,11 +177,16 @@ class CheckpointWriter:
         Raises if the operator was written meanwhile; the captured changes stay pending and go into the next save.
         """
         self.check_open()
+        # Asked again: another thread may have written the operator since the capture.
         self._refuse_written(operator)
         partitions = capture.partitions
         change = self._change(operator, codecs.MSGPACK, partitions)
+        # From here on every end of the attempt has to tell the map. If a line above refuses the save, nobody tells it
+        # anything, and its changes stay pending.
         self._change_sets.append((operator, capture))
         if change.operator.partitions != partitions:
+            # Keys stand in other partitions now. A chain of the parent's that stayed below one of these would bring
+            # keys back into a partition that they left.
             change.operator = replace(change.operator, partitions=partitions)
             change.parent = {}
         planned = []  # all of it before the first wait: what is planned and not written fails the commit
@@ -208,6 +223,8 @@ class CheckpointWriter:
         for partition, chain in operator.chains.items():
             before = old.chains.get(partition, ()) if old else ()
             for artifact in chain:
+                # The one rule: a swap makes live only what is live already, or what carries an id drawn for this
+                # attempt.
                 if artifact not in before and object_paths.parse_artifact(artifact.path).id != self.id:
                     raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {self.id}")
         self._operators[name] = operator
@@ -227,6 +244,8 @@ class CheckpointWriter:
         if partition is None:
             self._operators.pop(operator, None)
             self._changes.pop(operator, None)
+            # They must not be told of an operator of this name that is saved after the drop: they would take its chains
+            # for theirs, and write deltas on top of them.
             self._change_sets = [c for c in self._change_sets if c[0] != operator]
             return
         old = self._operators.get(operator) or self._changes[operator].operator
@@ -286,6 +305,7 @@ class CheckpointWriter:
 
     def _change(self, operator: str, codec: Codec, partitions: int) -> OperatorChange:
         change = self._changes.get(operator)
+        # An empty change, left by a write that was refused, must not fix the codec of what comes next.
         if change is None or (change.empty and change.operator.codec != codec.name):
             old = self._operators.get(operator)
             head = old or Operator(partitions, codec.partitioner, codec.name)

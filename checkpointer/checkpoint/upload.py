@@ -74,6 +74,7 @@ class UploadQueue:
         Raises the error of an earlier write that failed: after one lost write the attempt can only be given up.
         """
         if self.failure is not None:
+            # Python would warn of a coroutine that was never awaited.
             write.close()
             raise self.failure
         self._tasks[asyncio.ensure_future(write)] = size
@@ -95,6 +96,8 @@ class UploadQueue:
 
         Returns the error of the first write that failed, or None.
         """
+        # Set before the first wait: a `submit` or `join` that goes on meanwhile must fail, and not take the queue for
+        # done.
         failed, self.failure = self.failure, self.failure or why or asyncio.CancelledError()
         tasks = list(self._tasks)
         self._tasks.clear()
@@ -128,6 +131,7 @@ class Uploader:
 
     async def write(self, slot: ChainSlot, stored: EncodedBlob, known: Artifact | None) -> None:
         """Write one slice, or reuse `known`, an artifact of the parent, where it is the same."""
+        # Hashed first, before it is known whether the bytes are sent at all: equal bytes of the parent are found by it.
         digest = await hash_of(self._host, stored.data)
         if known is not None and (known.kind, known.length, known.digest) == (
             stored.kind,
@@ -138,6 +142,7 @@ class Uploader:
         elif len(stored.data) > SMALL:
             await self.put(*self._alone(slot, stored, digest))
         else:
+            # One request for many small partitions: a request costs more than their bytes.
             group = self._waiting.setdefault((slot.operator, slot.codec), _OpenPack())
             group.slots.append((slot, stored, digest))
             group.size += len(stored.data)
@@ -157,6 +162,8 @@ class Uploader:
 
     async def put(self, path: str, data: Bytes) -> None:
         """Write an object that carries this attempt's id."""
+        # Before the request: one that fails or is not answered may have left the object, and `_make_room` has to know
+        # it.
         self.paths.append(path)
         await put_once(self._store, path, data)
 
@@ -167,7 +174,10 @@ class Uploader:
 
     async def close_pack(self, operator: str, codec: str) -> PendingPut:
         """Return an operator's open pack as the object to write. Its artifacts are known; it is still to be put."""
+        # Taken out before the first wait: what is written meanwhile begins a new pack, since this one's content is
+        # fixed.
         slots = self._waiting.pop((operator, codec)).slots
+        # An object of its own needs no offset, length and digest in its row: its path says all of that.
         if len(slots) == 1:
             return self._alone(*slots[0])
         pack, artifacts = await self._pack(operator, codec, [(stored, digest) for _, stored, digest in slots])
