@@ -32,12 +32,15 @@ class Owner:
 
     def writer_on(self, head: Head) -> Writer:
         """Return this writer as its next swap on `head` names it: with the next epoch where it takes over."""
+        # Only a takeover raises the epoch. Two swaps of one writer must not look like two writers.
         if head.writer is not None and self.owns(head):
             return head.writer
         return Writer((head.writer.epoch if head.writer else 0) + 1, self.instance)
 
     def follows(self, base: Base, head: Head) -> bool:
         """Return whether nothing but retention and savepoints came between what was restored and `head`."""
+        # What was restored must still be committed, for a takeover too. On top of another checkpoint the state computed
+        # here would replace that one without a word.
         return head.committed == base.head.committed and (head.writer == base.head.writer or self.owns(head))
 
     async def explain(
@@ -50,6 +53,8 @@ class Owner:
         # A writer that never swapped has taken nothing over yet: it may restore and go on. One that owned the pointer
         # was replaced, perhaps by its own restarted job: it must stop for good.
         url, now = store.url, head.committed.id if head.committed else None
+        # Owned, but with another checkpoint: an earlier swap of this writer landed after its outcome was called
+        # unknown.
         if self.owns(head) and (stands_on is None or stands_on.parent != head.committed):
             return ConflictError(
                 f"{url}: {now} was committed after all, by an attempt whose outcome was unknown: "
@@ -81,12 +86,14 @@ class Owner:
         """Say who writes now and since when, as far as the first checkpoint of it that can be read tells."""
         who = f"writer {head.writer.epoch if head.writer else 0}"
         for ref in (head.committed, head.prepared):
+            # What was there at the restore, and this attempt itself, were not written by whoever took over.
             if ref is None or ref in (base.head.committed, base.head.prepared, attempt):
                 continue
             with suppress(CheckpointError):  # the news is that somebody else writes; this is no more than a help
                 manifest = await read_manifest_alone(store, ref)
                 who += _show(manifest, None if self._is_by_hand(manifest.job, base) else manifest.job)
                 break
+        # A child that commits draws its own instance and fences its parent. Nothing else would tell the user why.
         if runtime.fork_count() > self.forks:
             who += " (this process was forked meanwhile: a child process that commits to the same root takes over)"
         return who

@@ -46,7 +46,8 @@ class History:
 async def read_history(store: Store, head: Head) -> History:
     """Return all that is live in `head`. Manifests are fetched in parallel, then proven to be one chain.
 
-    Raises `ObjectNotFoundError` where `head` is no longer the truth, or the store is damaged: see `pointer.reading`.
+    Raises `ObjectNotFoundError` where `head` is no longer the truth, or the store is damaged: see
+    `latest.read_consistent`.
     """
     catalog, chain = await asyncio.gather(
         read_catalog(store, None if head.pointer is None else head.pointer.catalog), _read_chain(store, head)
@@ -78,14 +79,18 @@ async def walk_from(
     ref: Ref | None = start
     if start.id.sequence < oldest:
         return
+    # Those that are known come from one walk and have no gaps, so only what is newer has to be listed.
     unknown = max([oldest, *(one.id.sequence + 1 for one in known)])
     far = start.id.sequence - unknown >= NEAR
     waiting = await list_sizes(store, unknown, start.id.sequence) if far else []
     found: dict[Ref, Manifest] = {}
     while ref is not None and ref.id.sequence >= oldest:
+        # The newest of the list first, as the walk needs them; a search that ends early never fetches the rest.
         while not (ref in found or ref in known) and waiting and waiting[-1][0].sequence >= ref.id.sequence:
             found |= await read_found(store, waiting[-TOGETHER:])
             del waiting[-TOGETHER:]
+        # Popped, so that a long walk holds no manifests that the caller does not keep. One that is not among them is
+        # read alone, which says what is wrong with it.
         manifest = known.get(ref) or found.pop(ref, None) or await read_manifest_alone(store, ref)
         yield ref, manifest
         ref = manifest.parent
@@ -109,6 +114,7 @@ async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | N
     """
     if head.committed is not None and head.committed.id == checkpoint:
         return head.committed
+    # The catalog before the chain: it is one request, and needs no manifest that may be damaged.
     kept = {entry.ref.id: entry.ref for entry in await read_entries(store, head)}
     if checkpoint in kept:
         return kept[checkpoint]
@@ -133,11 +139,14 @@ async def became_live(store: Store, head: Head, attempt: Ref) -> bool:
     history = await read_history(store, head)
     if attempt.id in history.refs():
         return True
+    # Nothing is committed on this version, and what is committed once never becomes nothing again.
     if not history.chain:
         return False
     oldest_ref, oldest = history.chain[-1]
+    # Retired meanwhile, but a committed checkpoint was made on top of it.
     if oldest.parent is not None and oldest.parent.id == attempt.id:
         return True
+    # The chain has another checkpoint at its sequence, so this one never was on it.
     if oldest_ref.id.sequence <= attempt.id.sequence:
         return False
     raise OutcomeUnknownError(

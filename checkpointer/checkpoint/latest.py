@@ -107,6 +107,8 @@ async def list_sizes(store: Store, oldest: int, newest: int) -> list[tuple[Check
         (owner, entry.size)
         for entry in await store.list(object_paths.manifests(oldest, newest))
         if (owner := object_paths.owner(entry.path)) is not None
+        # The listed prefix is the longest that the sequences share, so it can bring others, and segments, which carry
+        # an id too.
         and entry.path == object_paths.manifest(owner)
         and oldest <= owner.sequence <= newest
     ]
@@ -121,6 +123,7 @@ async def read_damaged(store: Store) -> tuple[Head, bytes]:
     blob = await find(store, object_paths.LATEST, SWAP_LIMIT)
     try:
         return _decode(blob), b"" if blob is None else blob.data
+    # It is a `CorruptionError` as well. A repair that took a newer format for damage would destroy a sound root.
     except UnsupportedFormatError:
         raise
     except CorruptionError:
@@ -156,10 +159,14 @@ async def cas_loop(store: Store, head: Head, step: Step) -> Head:
         try:
             try:
                 planned = await step(head)
+            # A cleanup may have swept what this version names, after others moved the pointer. It is damage only if
+            # they did not.
             except ObjectNotFoundError as error:
                 head = await refresh(store, head, error)
                 continue
         except (*READ_FAILURES, CorruptionError) as error:
+            # Once a swap was sent, only the history tells whether it landed. A step that cannot read it has proven no
+            # failure.
             if sent is None:
                 raise
             raise _unknown(store, sent) from error
@@ -167,6 +174,7 @@ async def cas_loop(store: Store, head: Head, step: Step) -> Head:
             return head
         sent = planned
         head = await _swap(store, head, planned)
+        # The nonce and not the content: another writer can plan the same content.
         if head.pointer is not None and head.pointer.nonce == planned.nonce:
             return head
         if head.version is None:  # somebody removed `_latest` since it was read
@@ -208,6 +216,7 @@ async def read_consistent(store: Store, read: Callable[[Head], Awaitable[T]]) ->
     Starts again on the new version if an object that the old one names was deleted meanwhile.
     """
     head = await read_head(store)
+    # This ends, since `refresh` raises unless somebody moved the pointer.
     while True:
         try:
             return await read(head)
@@ -221,6 +230,7 @@ async def refresh(store: Store, head: Head, missing: ObjectNotFoundError) -> Hea
     Raise `CorruptionError` if there is none: then the store is damaged.
     """
     now = await read_head(store)
+    # Missing is not empty: a sweep that took a missing catalog for an empty one deleted a live savepoint.
     if now.version == head.version:
         raise CorruptionError(
             f"{store.url}: _latest reaches an object that is not there: {missing}: "

@@ -91,14 +91,17 @@ class Segments:
 
     async def _get(self, name: str, operator: Operator, segment: Segment) -> Patches:
         key = (name, segment.path)
+        # The task is kept and not its result, so that two who ask at the same time share one request.
         if key not in self._read:
             self._read[key] = asyncio.ensure_future(self._decode(name, operator, segment))
+        # Others may wait for it too: cancelling one of them must not cancel it for all.
         return await asyncio.shield(self._read[key])
 
     async def _decode(self, name: str, operator: Operator, segment: Segment) -> Patches:
         data = (await self._store.get(segment.path, limit=segment.size)).data
 
         def decode() -> Patches:
+            # In the thread with the rest: a large segment takes long to hash and to decompress.
             verify(segment.path, data, size=segment.size, digest=object_paths.digest_of(segment.path))
             return segments.decode_segment(segment, name, operator.partitions, operator.codec, data)
 
@@ -151,6 +154,8 @@ async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> R
                 f"{store.url}: {checkpoint} was swept, since another writer committed meanwhile: it was not "
                 f"committed; {GO_ON}"
             ) from None
+        # Equal bytes are an earlier try whose answer was lost. Other bytes must never replace a manifest: the pointer
+        # may hold the digest of the one that is there.
         if found.data != data:
             raise MalformedError(
                 f"{path}: expected SHA-256 {ref.digest}, found {sha256(found.data)}: this id was used before"

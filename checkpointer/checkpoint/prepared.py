@@ -43,6 +43,8 @@ class Prepared:
 
     async def commit(self) -> None:
         """Promote it to the committed checkpoint. A second call finds it committed, and that is success."""
+        # Asking the pointer again would move the session back to this checkpoint, although others may be committed on
+        # top of it by now.
         if self.outcome == "committed":
             return
         self._check_undecided()
@@ -54,6 +56,7 @@ class Prepared:
 
     async def _commit(self) -> None:
         async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
+            # A rollback clears `prepared`. A promotion that is tried again must not land on top of it.
             if head.prepared != self._ref:
                 raise ConflictError(
                     f"{self._session.store.url}: {self.id} is no longer prepared: it was aborted or replaced; "
@@ -72,8 +75,11 @@ class Prepared:
         cleared: set[str] = set()
 
         async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
+            # An old handle must not drop what was prepared after it.
             if head.prepared not in (None, self._ref):
                 raise ConflictError(f"{self._session.store.url}: another checkpoint is prepared: restore again")
+            # Also where nothing is prepared: only a new version proves that a `prepare` still under way can never land.
+            # The nonce tells this swap from a version that others wrote.
             cleared.add(pointer.nonce)
             return replace(pointer, prepared=None)
 

@@ -141,6 +141,7 @@ class Session:
         try:
             await asyncio.shield(task)  # who stops waiting does not stop the commit
         finally:
+            # A failure stays until `told`: nobody may be left to hear it here. A cancelled commit has nothing to tell.
             if task.done() and (task.cancelled() or task.exception() is None):
                 self._forget(task)
 
@@ -164,6 +165,7 @@ class Session:
             while self._background is not None:  # another caller may be first to begin its own
                 await self.settle()
         except BaseException:
+            # Python would warn of a coroutine that was never awaited.
             work.close()
             raise
         self._background = asyncio.ensure_future(work)
@@ -174,6 +176,7 @@ class Session:
         try:
             await self.settle()
         finally:
+            # Also after a failed commit, whose error goes to the caller all the same.
             await self.store.close()
             await self.reports.delivered()
 
@@ -186,11 +189,15 @@ class Session:
         pointer meanwhile was retention or a savepoint, or it is the end of this writer.
         """
         owner = self.owner
+        # Before the first swap on a new root. A store that ignores conditions would accept the swaps of two writers.
         await self.prove_conditions(base.head)
 
         async def step(head: Head) -> Pointer | None:
+            # An earlier try landed and its answer was lost, or another writer promoted what was prepared here.
             if head.committed == attempt:
                 return None
+            # Somebody else committed or took over. A swap of ours may have landed unseen before that, so nothing is
+            # called a failure until the history was read.
             if not owner.follows(base, head):
                 if await history.became_live(self.store, head, attempt):
                     return None
@@ -199,6 +206,7 @@ class Session:
 
         try:
             head = await cas_loop(self.store, base.head, step)
+        # The order counts: fenced and retired are conflicts too.
         except FencedError as error:
             self._stand_on(Fenced(error))
             raise
@@ -208,6 +216,8 @@ class Session:
             self.invalidate(f"call restore() first: {error}")
             raise
         except BaseException as error:
+            # An interrupt or a cancellation may have come after the request was sent. Any other error of the library
+            # proves that nothing was swapped, so what was restored is still right.
             if isinstance(error, OutcomeUnknownError) or not isinstance(error, CheckpointError):
                 self.invalidate("the outcome of the last swap is unknown: call restore() first, which tells")
             raise
@@ -219,6 +229,8 @@ class Session:
 
     async def prove_conditions(self, head: Head) -> None:
         """Refuse a store that ignores conditions, when a root is about to be created on it."""
+        # Only where a root begins: it costs requests, and a root that has a pointer was tried when it began. Once for
+        # each session: a commit asks before it writes its manifest and again before its swap.
         if head.pointer is None and self.store.fencing and not self._probed:
             await probe(self.store)
             self._probed = True
