@@ -42,9 +42,12 @@ class OperatorChange:
         """Return the operator's chains once every slot is written."""
         chains = dict(self.parent)
         for partition, plan in self.plans.items():
+            # A slot stays empty where an interrupt came between planning a write and starting it. Nothing else notices,
+            # since the queue only knows writes that were started.
             if not all(slot.artifacts for slot in plan.added):
                 raise InvalidStateError(f"partition {partition}: a save of it was interrupted: begin another attempt")
             chain = plan.kept + tuple(a for slot in plan.added for a in slot.artifacts)
+            # A chain of nothing is no chain: the format says that a partition without state is not there.
             if chain:
                 chains[partition] = chain
             else:
@@ -78,7 +81,10 @@ def split_for_fold(plan: ChainPlan, size: int, limit: int, *, least: int = 1) ->
     `size` is that of the delta to come, `limit` the most objects that deltas may stand in. Fewer than `least` objects
     are left as they are.
     """
+    # By object, since a fold that took only some deltas of an object would leave the others in it, and save no request.
+    # The first artifact is the snapshot.
     groups = [list(group) for _, group in groupby(plan.kept[1:], lambda artifact: artifact.path)]
+    # What this attempt added may still be on its way, and cannot be read for a fold.
     if plan.added or not groups:
         return ()
     objects = [[artifact.length for artifact in group] for group in groups]

@@ -24,6 +24,7 @@ class Comparison:
     def __init__(self, path: str, size: int, artifacts: Iterable[Artifact]) -> None:
         self._path, self._expected, self._size = path, size, 0
         digest = object_paths.digest_of(path)
+        # The object itself comes first, so that a fault of it is reported under its plain path.
         named = {(0, size, digest): path}  # many partitions may name the same bytes
         for part in artifacts:
             named.setdefault((part.offset, part.length, part.digest), f"{path} (from byte {part.offset})")
@@ -32,6 +33,7 @@ class Comparison:
                 named.setdefault((size - length, length, part.tail.digest), f"{path} (tail)")
         parts = [_Part(name, *part) for part, name in named.items()]
         self._parts = parts
+        # Reversed, because taking from the end of a list moves nothing.
         self._coming = sorted(parts, key=lambda part: part.start, reverse=True)
         self._open: list[_Part] = []
 
@@ -40,6 +42,7 @@ class Comparison:
         while self._coming and self._coming[-1].start < end:
             self._open.append(self._coming.pop())
         for part in self._open:
+            # Slices of a view copy nothing, however many parts overlap.
             part.seen.update(view[max(part.start - start, 0) : part.end - start])
         self._open = [part for part in self._open if part.end > end]
         self._size = end

@@ -34,9 +34,12 @@ def merge(chain: Chain, decoded: dict[Artifact, Records]) -> tuple[dict[object, 
     if not chain:
         return {}, []
     data = decoded[chain[0]]
+    # A search in C. A loop over a million records would take longer than merging them.
     if None in data.values():
         raise CorruptionError(f"{chain[0].path}: a snapshot holds a deletion")
     deltas = [decoded[artifact] for artifact in chain[1:]]
+    # `dict.update` keeps the key that was there, where the format wants the later one. That matters only for keys that
+    # are equal without being the same, and is slow to look for.
     differ = any(deltas) and may_meet((data, *deltas))
     for delta in deltas:
         if not differ:
@@ -45,6 +48,8 @@ def merge(chain: Chain, decoded: dict[Artifact, Records]) -> tuple[dict[object, 
         for replaced in overlay(data, delta):
             if replaced.value is not None:  # a writer deletes the old key before it adds an equal one
                 raise now_equal(replaced.old, replaced.new)
+    # Once for all deltas: a key that one of them deletes may be set again by a later one, so what stands at the end
+    # decides.
     deleted = {key for delta in deltas if None in delta.values() for key, value in delta.items() if value is None}
     for key in deleted:
         if data[key] is None:

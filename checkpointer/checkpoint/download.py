@@ -17,8 +17,10 @@ from pyspark_checkpointer.storage.base import Store
 
 async def read_artifact(store: Store, host: Host, artifact: Artifact) -> bytes:
     """Return the stored bytes of one artifact, verified."""
+    # The format has empty snapshots below the first delta of a table's partition. They need no request.
     if artifact.length == 0:
         data = b""
+    # A whole object is read with its size as the limit, so that a larger one is refused before it takes memory.
     elif artifact.length == artifact.size:
         data = (await store.get(artifact.path, limit=artifact.size)).data
     else:
@@ -40,6 +42,7 @@ async def read_slices(store: Store, host: Host, artifacts: Sequence[Artifact]) -
     first = artifacts[0]
     if len(artifacts) == 1:  # of several the whole object is read: one request costs more than the bytes of a pack
         return [await read_artifact(store, host, first)]
+    # A view, because slices of bytes would copy each part of a pack.
     whole = memoryview((await store.get(first.path, limit=first.size)).data)
     if len(whole) != first.size:
         raise CorruptionError(f"{first.path}: expected {first.size} bytes, found {len(whole)}")

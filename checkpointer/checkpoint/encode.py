@@ -53,9 +53,11 @@ async def write_encoded(uploader: Uploader, host: Host, batch: list[ToEncode]) -
         for _, change, _ in batch:
             data, raw_size = codecs.MSGPACK.encode(change.records)
             blobs.append(EncodedBlob(change.kind, data, raw_size, len(change.records)))
+            # As early as possible: until then a map has to copy the partition's dict before it changes it.
             change.release()
         return blobs
 
+    # One thread for the whole batch: waking one costs more than encoding a small partition.
     blobs = await compute(host, encode, small=size_of(batch) <= ENCODE_INLINE)
     for (slot, _, known), blob in zip(batch, blobs, strict=True):
         await uploader.write(slot, blob, known)

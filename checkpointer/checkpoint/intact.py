@@ -31,6 +31,8 @@ async def find_intact(session: Session) -> Intact:
         head = await read_head(session.store)
         search = _Search(session, head)
         manifest = await search.newest()
+        # A prepared checkpoint was made on top of the committed one. If that is damaged, promoting it would build on
+        # the damage.
         prepared = None if head.prepared is None or search.skipped else await search.look(head.prepared)
         if not await search.outrun():
             break
@@ -64,8 +66,11 @@ class _Search:
         while ref is not None and ref.id.sequence >= pointer.boundary:
             if found := await self.look(ref):
                 return found
+            # Only a manifest that fits its digest may name the parent: anything below one that cannot be read is not
+            # proven to be live.
             ref = self._read.parent if self._read is not None else None
         for ref in await self._catalogued(pointer.catalog):
+            # A checkpoint of the chain can stand in the catalog too.
             if ref not in self.skipped and (found := await self.look(ref)):
                 return found
         return None

@@ -44,6 +44,7 @@ async def read_overview(session: Session, *, chains: bool = False) -> Overview:
         overview = await _overview(session, head)
         if not chains:
             return overview
+        # One cache for all, because neighbours share most of their segments.
         segments = metadata.Segments(session.store, session.host)
         checkpoints: list[Listed] = []
         for batch in batched(overview.checkpoints):
@@ -64,6 +65,7 @@ async def _overview(session: Session, head: Head) -> Overview:
     history = await read_history(session.store, head)
     known = dict(history.chain)
     refs = {**history.refs(), **({head.prepared.id: head.prepared} if head.prepared else {})}
+    # The chain came with its manifests. The catalog and the pointer give only references.
     others = [ref for ref in refs.values() if ref not in known]
     known.update(
         zip(

@@ -57,11 +57,14 @@ def is_running(job: Job) -> tuple[Running, str]:
         return "unknown", "its last checkpoint does not say which process wrote it"
     process, _, where = job.driver.partition("@")
     text, _, started = process.partition(".")
+    # The text comes from the store. A number that is too large would make `os.kill` raise an error of its own, and
+    # process 0 would mean the group of this process.
     pid = int(text) if text.isdecimal() and len(text) < _DIGITS else 0
     if where != _here() or not pid:
         return "unknown", f"its driver, {show_driver(job.driver)}, cannot be seen from here"
     now = read_start(pid)
     another = bool(started and now and started != now)  # a process number that is used again
+    # This very process, and nobody in it knows the query as active.
     if pid == os.getpid() and not another:
         return "no", "it has ended"
     if another or not _is_alive(pid):
@@ -91,6 +94,8 @@ def _here() -> str:
     """
     parts = []
     with suppress(OSError):
+        # Both or none, because the boot alone does not tell containers apart. Where there is no /proc, the hardware
+        # address stands for the machine.
         parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
     machine = sha256(" ".join(parts or [str(uuid.getnode())]).encode())[:12]
     return f"{socket.gethostname()}/{machine}"

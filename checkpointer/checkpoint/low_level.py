@@ -30,6 +30,7 @@ async def save_manifest(session: Session, manifest: Manifest) -> None:
     if not isinstance(manifest, Manifest):
         raise IllegalArgumentError(f"expected a Manifest, got {type(manifest).__name__}")
     base = await session.base()
+    # Segments may only be taken over from the manifest that it names as its parent: others may be dead.
     parent = base.manifest if base.parent == manifest.parent else None
     complete = replace(manifest, created=manifest.created or session.host.now())
     written, segments = await session.host.run(lambda: metadata.spill(complete, parent))

@@ -61,6 +61,7 @@ class Meter:
 
     def _enter(self, calls: int) -> None:
         with self._lock:
+            # The time up to now belongs to the number of calls until now, so it is added before the number changes.
             self._blocked = self._until(now := self._clock())
             self._inside += calls
             self._since = now
@@ -132,6 +133,7 @@ class Reports:
         try:
             yield
         except BaseException as error:
+            # An interrupt or a cancellation can come while the swap is under way.
             known = isinstance(error, CheckpointError) and not isinstance(error, OutcomeUnknownError)
             outcome = "was not committed" if known else "may have been committed, or not"
             # As text: a record that a handler keeps would keep the traceback, and with it the client and its data.
@@ -149,6 +151,7 @@ class Reports:
             self._hand_over(self._restore(meter, None, type(error).__name__))
             raise
         manifest = None if found is None else found.manifest
+        # Adding up all chains takes long for many partitions, and is for nothing where nobody reads the record.
         if manifest is not None and self._is_heard:
             meter.operators = await self._host.run(lambda: contents(manifest))
         self._hand_over(self._restore(meter, manifest, None))
@@ -183,6 +186,7 @@ class Reports:
             bytes_read=meter.traffic.bytes_read,
             requests=meter.requests,
             blocked_seconds=meter.blocked / NANOSECONDS,
+            # Not `elapsed`, which would go on while `contents` counts for the record.
             total_seconds=meter.blocked / NANOSECONDS,
             operators=meter.operators,
         )
@@ -198,6 +202,7 @@ class Reports:
             last = runtime.call_later(lambda: _call(callback, record))
             if last is None:
                 logger.warning("%s: the metrics callback is too slow: a record is lost", self._root)
+            # The one before is still waited for where this record was dropped.
             self._last = last or self._last
 
 
@@ -226,6 +231,7 @@ def written(
     for name, operator in manifest.operators.items():
         before = parent.operators.get(name) if parent else None
         old = before.chains if before else {}
+        # Only chains that changed can name objects of this attempt, and there may be many that did not.
         changed = [
             operator.chains[partition] for partition in segments.touched(old, operator.chains, touched.get(name))
         ]
@@ -248,6 +254,7 @@ def _sum(operator: Operator, chains: Iterable[Chain], counts: Callable[[str], bo
         partitions += bool(own)
         for artifact in own:
             sizes[artifact.path] = artifact.size
+            # By range, because two partitions may name the same bytes, which were written once.
             ranges[artifact.path, artifact.offset, artifact.length] = artifact.kind
     snapshots = sum(length for (_, _, length), kind in ranges.items() if kind == SNAPSHOT)
     return OperatorMetrics(

@@ -27,6 +27,8 @@ class Migrated:
 
     def under(self, owner: CheckpointId) -> tuple[dict[str, Operator], dict[str, bytes]]:
         """Return the operators as an attempt commits them, and the objects that it has to write, which carry its id."""
+        # Everything that an attempt writes carries its own id. The id that the objects were made with was never used in
+        # the store.
         paths = {path: object_paths.under(path, owner) for path in self.store.objects}
         operators = dict(self.operators)
         for name in self.transformed:

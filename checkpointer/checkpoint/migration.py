@@ -40,6 +40,7 @@ class Migration:
         for what, given in (("rename", rename), ("transform", transform)):
             if given is not None and not isinstance(given, Mapping):
                 raise IllegalArgumentError(f"{what}={given!r:.60}: expected a dict by the names of operators")
+        # A text is iterable too: its letters would be taken for names.
         if drop is not None and (isinstance(drop, str | bytes) or not isinstance(drop, Iterable)):
             raise IllegalArgumentError(f"drop={drop!r:.60}: expected a list of the names of operators")
         self._rename = dict(rename or {})
@@ -113,6 +114,8 @@ class Migration:
             return await self._transform_table(reader, old, new, function, store, owner)
         make = _transformed_map if operator.codec == codecs.MSGPACK.name else _transformed_bytes
         slices = await make(reader, old, new, function)
+        # Into the memory above the store, in packs as a commit would write them, so that the commit has only to change
+        # the ids in their paths.
         uploads = Uploader(store, reader.session.host, owner)
         pieces = {partition: ChainSlot(new, partition, operator.codec) for partition in slices}
         for partition, stored in slices.items():
@@ -139,6 +142,8 @@ async def _transformed_map(reader: CheckpointReader, old: str, new: str, functio
         if not isinstance(made, dict):
             raise IllegalArgumentError(f"{where}: its transform has to return a dict, not {type(made).__name__}")
         try:
+            # Without a parent every partition is captured as a snapshot. The longest chain does not matter then, so the
+            # least one that is allowed is given.
             capture = KeyedState(made, partitions=state.partitions).capture_for_checkpoint({}, 2)
         except IllegalArgumentError as error:
             raise IllegalArgumentError(f"{where}: its transform returned what cannot be stored: {error}") from None
@@ -163,6 +168,7 @@ async def _transformed_bytes(
             made = call(where, function, partition, chain)
             if not isinstance(made, bytes | bytearray | memoryview):
                 raise IllegalArgumentError(f"{where}: its transform has to return bytes, not {type(made).__name__}")
+            # A copy of what can change: the function may use its buffer again for the next partition.
             data = bytes(made)
             slices[partition] = EncodedBlob(SNAPSHOT, data, len(data), 1)
         return slices

@@ -27,6 +27,7 @@ async def refuse_damaged(session: Session, ref: Ref, manifest: Manifest, progres
         raise check.refusals[0]
     url = session.store.url
     if any(found.missing for found in check.findings):
+        # Asked only now, because a checkpoint can be retired while its objects are read, which takes long.
         now = await read_consistent(session.store, lambda head: is_live(session.store, head, ref.id))
         if now is None:
             raise RetiredError(f"{url}: {ref.id} was retired meanwhile: choose another")

@@ -66,6 +66,7 @@ class CheckpointSelector:
             return wanted
         if isinstance(wanted, CheckpointId):
             return cls("id", wanted)
+        # Refused instead of guessed: 3 as an epoch and 3 as a sequence are different checkpoints, and both can be live.
         if isinstance(wanted, int) and not isinstance(wanted, bool):
             raise _two_readings(str(wanted))
         if not isinstance(wanted, str):
@@ -85,6 +86,7 @@ class CheckpointSelector:
             return cls("epoch", _to_epoch(value))
         if key == "at":
             return cls("at", _to_time(value))
+        # Any other text with `=` in it may be the bare name of a savepoint.
         return cls("savepoint", value) if key == "savepoint" else None
 
     @classmethod
@@ -143,6 +145,8 @@ def _to_epoch(text: str) -> int:
 
 def _to_time(text: str) -> datetime:
     try:
+        # A time without a zone is taken as UTC, and never as the zone of this machine: one command must mean one
+        # checkpoint everywhere.
         given = datetime.fromisoformat(text)
         return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
     except (ValueError, OverflowError):
@@ -216,6 +220,7 @@ async def resolve(session: Session, head: Head, wanted: CheckpointSelector) -> R
 
 
 async def _of_id(session: Session, head: Head, wanted: CheckpointId) -> Ref:
+    # The prepared one is neither on the chain nor in the catalog, so `is_live` would not find it.
     if head.prepared is not None and head.prepared.id == wanted:
         return head.prepared
     ref = await is_live(session.store, head, wanted)
@@ -276,6 +281,7 @@ async def _newest(session: Session, head: Head, fits: Callable[[Manifest], bool]
     What the catalog alone keeps is older than the chain, and is read only where nothing of the chain fits.
     """
     history = await read_history(session.store, head)
+    # The newest first, because an epoch can be committed again: after a rollback, or by hand.
     for ref, manifest in history.chain:
         if fits(manifest):
             return ref, []

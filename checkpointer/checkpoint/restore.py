@@ -113,6 +113,7 @@ class CheckpointReader:
             raise IllegalArgumentError(
                 f"operator {name!r}: was not saved from a KeyedState: use operator().partition()"
             )
+        # A manifest may claim up to 2**31 partitions, and the list below would take memory for each of them.
         if not 1 <= operator.partitions <= MOST_PARTITIONS:
             raise CorruptionError(f"operator {name!r}: {operator.partitions} partitions of keyed state")
         decoded: dict[Artifact, Records] = {}
@@ -158,6 +159,8 @@ async def explaining(session: Session, checkpoint: CheckpointId | None, load: Ca
         return await load()
     except ObjectNotFoundError as missing:
         url = session.store.url
+        # Retention may have passed while a reader was slow. That is no damage, and the reader can do something about
+        # it.
         if checkpoint is not None and not await read_consistent(
             session.store, lambda h: is_live(session.store, h, checkpoint)
         ):
@@ -182,6 +185,7 @@ async def restore(
             refuse_prepared(session, base.head.prepared)  # it was made of what is to be migrated
         migrated = await migrate(reader)
         reader = CheckpointReader(session, reader.manifest, reader.prepared, reader.skipped, migrated)
+        # After everything that can fail: until here the session stands where it stood.
         base = base and replace(base, migrated=migrated)
     if base is not None:
         session.rebase(base)
@@ -215,6 +219,7 @@ async def _restore(
 async def _restore_latest(session: Session) -> tuple[Base, CheckpointReader | None]:
     async def read(head: Head) -> tuple[Base, Manifest | None]:
         ref = head.prepared
+        # Its manifest too, since a promotion makes it what the next attempt goes on top of.
         prepared = None if ref is None else await metadata.read_manifest(session.store, session.host, ref)
         return await session.base_in(head), prepared
 
@@ -251,6 +256,8 @@ async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
     if not isinstance(artifact, str):
         raise IllegalArgumentError(f"expected an Artifact or its path, got {type(artifact).__name__}")
     try:
+        # The path comes from the caller. Only one of the format's is looked up, so that nothing else below or outside
+        # the root is read.
         object_paths.parse_artifact(artifact)
     except CorruptionError as error:
         raise IllegalArgumentError(str(error)) from None

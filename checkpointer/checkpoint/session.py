@@ -1,6 +1,7 @@
 """One user of one root: what it restored, and how it moves the pointer on top of that.
 
-Who is a zombie, and what it is told, is decided in `fencing.py`. A session belongs to one process and lives on the library's event loop. It does one writing thing at a time.
+Who is a zombie, and what it is told, is decided in `fencing.py`. A session belongs to one process and lives on the
+library's event loop. It does one writing thing at a time.
 """
 
 import asyncio

@@ -134,6 +134,7 @@ async def verify_store(
     check = Check(session, operator, share, progress)
     head = None
     with check.noting(object_paths.LATEST):
+        # Not `read_head`, which raises where `_latest` is lost. Here that is a finding like any other.
         head = await find_head(session.store)
     if head is not None and head.pointer is not None:
         check.objects += 1
@@ -159,6 +160,7 @@ class Check:
         self._store, self._host = session.store, session.host
         self._operator = operator
         self.share = share
+        # New for each run, so that runs of a small share look at other objects each time.
         self._seed = session.host.token(16).encode()
         self._shared = metadata.Segments(self._store, self._host)
         self._loaded: dict[tuple[str, ...], Operator] = {}
@@ -185,6 +187,7 @@ class Check:
             problem = f"{path}: expected an object, found none"
             self.findings.append(Finding(path, problem, tuple(sorted(known or self._naming(path))), True, and_older))
         except (CorruptionError, StoreRefusedError) as error:  # such as a disk that fails, or a right that is missing
+            # Without the pointer nothing at all was looked at, so there is no report to give.
             if path == object_paths.LATEST and isinstance(error, StoreRefusedError):
                 raise
             if isinstance(error, StoreRefusedError):
@@ -215,6 +218,8 @@ class Check:
         hurting: list[Finding] = []
         others: list[Finding] = []
         for finding in self.findings:
+            # Its manifest was not reached, because one above it is damaged. So that damage hurts it, although nothing
+            # names it.
             out_of_reach = finding.and_older and not self.manifests and checkpoint < min(finding.checkpoints)
             (hurting if checkpoint in finding.checkpoints or out_of_reach else others).append(finding)
         if not self.manifests and not hurting:
@@ -252,6 +257,8 @@ class Check:
         listed = await list_manifests(self._store, boundary, head.sequence) if ref else {}
         while ref is not None and ref.id.sequence >= boundary:
             manifest = listed.get(ref)
+            # Listed manifests are fetched together, and what cannot be read is left out there. Asking again for this
+            # one says what is wrong with it.
             if manifest is None:
                 with self.noting(object_paths.manifest(ref.id), ref.id, and_older=ref.id.sequence > boundary):
                     manifest = await metadata.read_manifest_alone(self._store, ref)
@@ -282,6 +289,8 @@ class Check:
         for name, operator in manifest.operators.items():
             if self._operator not in (None, name):
                 continue
+            # By the whole stack of segments: checkpoints between two changes of an operator share it, and the chains
+            # are built once.
             key = (name, *(segment.path for segment in operator.segments))
             if operator.segments and key not in self._loaded:
                 if not all(await asyncio.gather(*map(self._read_segment, operator.segments))):
@@ -297,6 +306,7 @@ class Check:
         """Return whether a segment is as it should be; each is looked at once."""
         path = segment.path
         if path not in self._segments:
+            # Noted first, because a damaged segment is one finding, whoever asks for it next.
             self._segments[path] = False
             with self.noting(path):
                 data = (await self._store.get(path, limit=segment.size)).data
@@ -318,9 +328,11 @@ class Check:
             for operator in manifest.operators.values():
                 for artifact in (artifact for chain in operator.chains.values() for artifact in chain):
                     named.setdefault(artifact.path, set()).add(artifact)
+        # What another checkpoint named in just this way was compared already.
         named = {path: artifacts for path, artifacts in named.items() if not artifacts <= self._looked_at}
         drawn = {path: artifacts for path, artifacts in named.items() if self._draws(path)}
         self.skipped += len(named) - len(drawn)
+        # One iterator for all workers: each takes the next object. No lock is needed, since they run on one event loop.
         queue = iter(sorted(drawn.items()))
         done, total = 0, sum(_size(artifacts) for artifacts in drawn.values())
 
@@ -336,13 +348,17 @@ class Check:
             await asyncio.gather(*workers)
         finally:
             for worker in workers:
+                # `gather` lets the others run on after an error of one.
                 worker.cancel()
 
     def _draws(self, path: str) -> bool:
+        # A hash of the path and one random seed, because randomness comes from the host, which a test can replay. 13 digits
+        # are 52 bits, which a float holds exactly.
         return int(sha256(self._seed + path.encode())[:13], 16) < self.share * 16**13
 
     async def _read_object(self, path: str, artifacts: set[Artifact]) -> None:
         size = _size(artifacts)
+        # Also where it is found damaged: the finding is there, and need not be made again.
         self._looked_at |= artifacts
         with self.noting(path):
             comparison = await self._store.read_into(path, lambda: Comparison(path, size, artifacts), limit=size)
@@ -353,6 +369,7 @@ class Check:
     async def look_above(self, head: Head) -> None:
         """Find manifests of sequences that no attempt has on this version."""
         newest = await newest_above(self._store, head)
+        # Commits that were made between the two requests look like a lost pointer. Then it has moved.
         if newest is None or (await find_head(self._store)).version != head.version:
             return
         problem = f"{object_paths.LATEST}: expected an object, found none, though {newest} was written: it was lost"
@@ -375,6 +392,7 @@ class Check:
             live = set((await read_history(self._store, now)).refs())
         except (CorruptionError, ObjectNotFoundError):
             return  # nothing proves that anything was retired
+        # A prepared checkpoint is no part of the history, and was looked at all the same.
         live |= {now.prepared.id} if now.prepared else set()
         self.findings, self.elsewhere = _of_live(self.findings, live), _of_live(self.elsewhere, live)
 
