@@ -17,6 +17,7 @@ if __name__ != "pyspark_checkpointer":  # imported from a checkout, by the name 
 
     import_as(__name__, "pyspark_checkpointer")
 
+# Only what every program needs: each further import would be paid by each task and each start of the command.
 from pyspark_checkpointer import errors
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.keyed.state import KeyedState

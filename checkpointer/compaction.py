@@ -41,6 +41,7 @@ def fold_start(sizes: Sequence[int], limit: int) -> int:
     if len(sizes) <= limit:
         return first
     gathered = sizes[first]
+    # What is folded is one object, so `first + 1` objects are left.
     while first > 0 and (first >= limit or sizes[first - 1] <= 2 * gathered):
         first -= 1
         gathered += sizes[first]
@@ -61,6 +62,7 @@ def opaque_deltas_kept(objects: Sequence[Sequence[int]], size: int, limit: int) 
     Cost: that of `fold_start`. A fold joins bytes and drops none, so a chain grows until the caller saves a snapshot.
     """
     sizes = [sum(deltas) for deltas in objects]
+    # At least one, since an attempt that attaches a delta asks with two objects less than `max_chain`, which may be 2.
     return sum(map(len, objects[: fold_start([*sizes, size], max(limit, 1))]))
 
 
@@ -107,16 +109,20 @@ def table_rewrites(chains: Mapping[int, Chain], max_chain: int, snapshots: int) 
         sizes = [artifact.records for artifact in deltas]
         changed = sum(sizes)
         base_bytes, delta_bytes = base.raw_size, sum(artifact.raw_size for artifact in deltas)
+        # Above 1 the deltas are overdue. Deltas of at most half the snapshot are never due: a new snapshot would write
+        # at least twice as much as they hold.
         due = max(
             changed / COMPACT_ROWS if 2 * changed > base.records else 0,
             delta_bytes / COMPACT_BYTES if 2 * delta_bytes > base_bytes else 0,
         )
         limit = max_chain - 1 - partition % steps
+        # First, because this one is a limit of memory, and the others are about cost.
         if delta_bytes >= MAX_DELTA_BYTES:
             found[partition] = 0
         elif len(deltas) > limit:
             outweighs = 2 * changed > base.records or due >= 1
             small = is_small(base.records + changed, base_bytes + delta_bytes)  # then it shares an object with others
+            # One more than the deltas that stay: the snapshot below them stays too.
             found[partition] = 0 if outweighs and not small else 1 + fold_start(sizes, limit)
         elif due >= 1:
             outweighed.append((due, partition))
@@ -145,10 +151,13 @@ def segment_fold_start(entries: Sequence[int]) -> int:
     Cost: an entry is written again about once for each tier, as often as the logarithm of how many there are. A reader
     fetches a few segments for each tier.
     """
+    # The first segment can only shrink by being written again, so the others may not outgrow it: a reader reads at most
+    # half as much again as there is.
     if len(entries) > 1 and sum(entries[1:]) * 2 > entries[0]:
         return 0
     first = len(entries) - 1
     while True:
+        # The tier of the sum, because a fold can fill the next tier too, and is then done in one write.
         tier = _tier(sum(entries[first:]))
         run = 0
         while run < first and _tier(entries[first - 1 - run]) <= tier:
@@ -160,4 +169,5 @@ def segment_fold_start(entries: Sequence[int]) -> int:
 
 def _tier(entries: int) -> int:
     """Return the exponent of the largest power of four that a number of entries reaches."""
+    # Of integers, because a logarithm in floats is inexact at the powers of four.
     return (max(entries, 1).bit_length() - 1) // 2

@@ -31,8 +31,10 @@ def duration(microseconds: int | None) -> str:
         return "?"
     if microseconds < 1000:
         return f"{microseconds} µs"
+    # From here on it would be rounded to 1000 ms.
     if microseconds < 999_500:
         return f"{microseconds / 1000:.0f} ms"
+    # From here on it would be rounded to 60.0 s.
     if microseconds < 59_950_000:
         return f"{microseconds / 1_000_000:.1f} s"
     minutes, seconds = divmod(round(microseconds / 1_000_000), 60)
@@ -44,6 +46,7 @@ def age(at: datetime | None, now: datetime) -> str | None:
     if at is None:
         return None
     seconds = int((now - at).total_seconds())
+    # The clock that wrote the time may be ahead of this one.
     if seconds < 0:
         return "in the future"
     for length, unit in _STEPS:
@@ -76,6 +79,8 @@ def ranges(numbers: Iterable[int], limit: int = 8) -> str:
 
 def cut(text: object, limit: int = 100) -> str:
     """Return the beginning of a text on one line, without characters that a terminal would act on."""
+    # Cut before it is escaped, so that no more of a long text is looked at. One character more tells whether it was
+    # longer.
     plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[: limit + 1])
     return plain if len(plain) <= limit else f"{plain[: limit - 1]}…"
 

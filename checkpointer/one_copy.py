@@ -15,6 +15,7 @@ from types import ModuleType
 
 def import_as(folder: str, package: str) -> None:
     """Make `folder`, and every module below it, another name of the module of the same place in `package`."""
+    # Before the finder of paths, which would find the folder and load its modules a second time.
     sys.meta_path.insert(0, _OtherName(folder, package))
     sys.modules[folder] = import_module(package)
 
@@ -36,6 +37,7 @@ class _OtherName(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = import_module(str(spec.origin))
+        # The import system is about to write the spec of the other name into the module.
         self._own_spec = module.__spec__
         return module
 

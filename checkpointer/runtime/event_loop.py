@@ -53,6 +53,7 @@ def run_sync(coro: Coroutine[Any, Any, T]) -> T:
         IllegalArgumentError: The caller is on the loop's own thread, and would wait for itself.
     """
     if on_loop():
+        # Python would warn of a coroutine that was never awaited.
         coro.close()
         raise IllegalArgumentError(
             "a blocking call was made on the event loop that has to serve it: use the asynchronous interface"
@@ -102,6 +103,8 @@ def _begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], Non
 
     def start() -> None:
         task = running.create_task(coro)
+        # The loop calls in the order in which it was asked to, so `stop` always finds the task here, or that it has
+        # ended.
         tasks.append(task)
         task.add_done_callback(finish)
 
@@ -117,6 +120,7 @@ def _begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], Non
 
     def cancel() -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed
+            # Tasks may be cancelled on the thread of their loop only.
             running.call_soon_threadsafe(stop)
 
     running.call_soon_threadsafe(start)
@@ -125,6 +129,7 @@ def _begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], Non
 
 def _settle(waiter: "asyncio.Future[T]", work: "asyncio.Task[T]") -> None:
     """Pass the outcome of `work` on to `waiter`, unless the waiter was cancelled meanwhile."""
+    # A result for a future that was cancelled would raise on the waiter's loop.
     if waiter.done():
         return
     if work.cancelled():

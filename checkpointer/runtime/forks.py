@@ -21,4 +21,5 @@ def _count_fork() -> None:
     _count += 1
 
 
+# In the parent only: what counts for a writer is whether a copy of it exists somewhere else.
 os.register_at_fork(after_in_parent=_count_fork)

@@ -45,6 +45,7 @@ class ThreadPool:
 
 
 file_pool = ThreadPool("checkpointer-file", FILE_THREADS)
+# Apart from the files' pool: slow files must not keep processors idle, and long computations must not hold up reads.
 cpu_pool = ThreadPool("checkpointer-cpu", os.cpu_count() or 1)
 
 

@@ -66,6 +66,7 @@ class UnfinishedWork:
         name = self._running.pop(task, None)  # None where somebody was told already
         if name is None or task.cancelled():
             return
+        # The text and not the error, whose traceback would keep the task's client alive.
         if (error := task.exception()) is not None:
             self._failed[weakref.ref(task)] = name, f"{type(error).__name__}: {error}"
 
@@ -81,6 +82,8 @@ class UnfinishedWork:
 
     def finish(self) -> None:
         """Wait for all tasks, in the main thread of a process that ends, and log what was lost."""
+        # Before the waiting: work that is added from here on is not in the list below, and its caller has to wait for
+        # it.
         self.exiting = True
         # Ctrl-C ends the waiting, and what is unfinished is logged all the same.
         with contextlib.suppress(KeyboardInterrupt):
@@ -102,6 +105,7 @@ class UnfinishedWork:
         """Return whether all tasks have ended before so many seconds have passed."""
         left = [task for task in [*self._running] if not task.done()]
         if left:
+            # On the loop, because tasks can be awaited there only. With a timeout `wait` cancels nothing.
             submit(asyncio.wait(left, timeout=seconds)).result()
         return all(task.done() for task in left)
 

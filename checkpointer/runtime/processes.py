@@ -16,6 +16,8 @@ def read_start(process: int) -> str:
 
 def _field(process: int, number: int) -> str:
     """Return one field of `/proc/<process>/stat`, counted from the state on."""
+    # The process may be gone, the system may have no /proc, and another system's file may have fewer fields. Each means
+    # that nothing is known.
     with suppress(OSError, IndexError):
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         # The name of the program stands before the state, in brackets, and may hold blanks and brackets itself.

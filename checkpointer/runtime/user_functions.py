@@ -40,12 +40,14 @@ class CallQueue:
         with self._lock:
             if self._waiting is None:
                 waiting: queue.Queue[tuple[Callable[[], None], Future[None]]] = queue.Queue(MAX_WAITING_CALLS)
+                # A daemon, because a function that hangs must not keep the process from ending.
                 worker = threading.Thread(target=self._work, args=(waiting,), name="checkpointer-callback", daemon=True)
                 try:
                     worker.start()
                 except RuntimeError:
                     # The interpreter is at its end and starts no threads. To call here would hold up the event loop.
                     return None
+                # Only once the thread runs: after a failure the next call tries again.
                 self._waiting = waiting
         done: Future[None] = Future()
         try:
@@ -63,6 +65,7 @@ class CallQueue:
 
     def drain(self) -> None:
         """Give the calls that are waiting a moment to be made, when the interpreter ends."""
+        # Calls are made in their order, so the end of an empty one means that all before it were made.
         last = self.add(lambda: None) if self._waiting is not None else None
         if last is not None:
             with contextlib.suppress(TimeoutError):
@@ -100,6 +103,7 @@ async def call_alone(function: Callable[[], T]) -> T:
         try:
             done.set_result(function())
         except BaseException as error:
+            # An asyncio future cannot carry a `StopIteration`, and a `CancelledError` would cancel whoever waits.
             if isinstance(error, Exception) and not isinstance(error, StopIteration | CancelledError):
                 done.set_exception(error)
                 return
@@ -109,5 +113,6 @@ async def call_alone(function: Callable[[], T]) -> T:
             refused.__cause__ = error
             done.set_exception(refused)
 
+    # A thread of its own and no pool, which functions that take long, or that never return, would use up.
     threading.Thread(target=work, name="checkpointer-user", daemon=True).start()
     return await asyncio.wrap_future(done)
