@@ -347,6 +347,7 @@ class AsyncCheckpointer(AsyncFace):
 
     async def close(self) -> None:
         """Wait for a commit in the background, raise what became of it, and release connections."""
+        # Not by `_run`, which would stop at a commit that failed and leave the connections open.
         await self._tell(self.session.close())
 
     async def __aenter__(self) -> Self:
@@ -390,6 +391,7 @@ class AsyncCheckpointer(AsyncFace):
         return await self._save(DELTA, as_id(id), operator, partition, data)
 
     async def _save(self, kind: Kind, id: CheckpointId, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
+        # Not by `_run`: tasks call this, and it needs nothing that an earlier commit of this session could change.
         return await bridge(low_level.save_artifact(self.session, id, operator, partition, kind, as_bytes(data)))
 
     async def load_artifact(self, artifact: Artifact | str) -> bytes:

@@ -341,6 +341,7 @@ class Checkpointer(SyncFace):
 
     def close(self) -> None:
         """Wait for a commit in the background, raise what became of it, and release connections."""
+        # Not by `_run`, which would stop at a commit that failed and leave the connections open.
         self._tell(self.session.close())
 
     def __enter__(self) -> Self:
@@ -384,6 +385,7 @@ class Checkpointer(SyncFace):
         return self._save(DELTA, as_id(id), operator, partition, data)
 
     def _save(self, kind: Kind, id: CheckpointId, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
+        # Not by `_run`: tasks call this, and it needs nothing that an earlier commit of this session could change.
         return run_sync(low_level.save_artifact(self.session, id, operator, partition, kind, as_bytes(data)))
 
     def load_artifact(self, artifact: Artifact | str) -> bytes:

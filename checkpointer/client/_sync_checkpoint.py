@@ -39,6 +39,8 @@ class Checkpoint(SyncStart, NotPicklable):
         session = self._client.session
         meter = session.reports.meter()
         with meter.blocking():
+            # Through the client and not by `run_sync`: an earlier commit in the background comes first, and its failure
+            # is raised here.
             self._begun = self._client._run(commit.begin(session, self._epoch, self._job, meter))
         return self
 
@@ -142,10 +144,12 @@ class Checkpoint(SyncStart, NotPicklable):
     ) -> None:
         if error is not None:
             self._give_up(error)
+        # Not where the block has committed, prepared or aborted it itself.
         elif self.writer.state is save.AttemptState.OPEN:
             try:
                 if self._background:
                     with self.writer.meter.blocking():
+                        # Now, because the caller goes on and may change positions while the commit waits for its turn.
                         self.writer.freeze()
                         work = commit.commit(self.writer)
                         self._client._tell(self._client.session.in_background(work, f"the commit of {self.id}"))
@@ -159,6 +163,7 @@ class Checkpoint(SyncStart, NotPicklable):
     def _give_up(self, error: BaseException) -> None:
         try:
             self.abort()
+        # The caller has to learn why the block failed. That the abort failed too only adds to it.
         except CheckpointError as second:
             error.add_note(f"aborting {self.id} failed too: {second}")
 

@@ -78,6 +78,7 @@ class Client:
                 "storage_options: expected a dict of what the file system takes, as in {'key': …}, not "
                 f"{type(storage_options).__name__}"
             )
+        # A copy, so that the caller may change and use the dict again.
         options = None if storage_options is None else dict(storage_options)
         if metrics is not None and not callable(metrics):
             raise IllegalArgumentError(f"metrics={metrics!r:.40}: expected a function of one record, or None")
@@ -123,6 +124,7 @@ class Client:
         try:
             await self.session.settle()
         except BaseException:
+            # Python would warn of a coroutine that was never awaited.
             work.close()
             raise
         return await work
@@ -134,6 +136,7 @@ class Client:
 
     def copy(self) -> Self:
         """Another client of the same configuration, which has restored nothing yet."""
+        # Without `__init__`, which would resolve the root again, and warn again where fencing is off.
         twin = object.__new__(type(self))
         twin._set_up(self._config, self._metrics)
         return twin
@@ -146,6 +149,7 @@ class Client:
         return f"{type(self).__name__}({self._url!r})"
 
     def __getstate__(self) -> dict[str, Any]:
+        # A session belongs to this process and its event loop, and so does the metrics callback: neither travels.
         return {"_config": self._config}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ def checkpoints_html(session: Session, name: str) -> str:
         checkpoints = run_sync(asyncio.wait_for(read_overview(session), SECONDS)).checkpoints
     except TimeoutError:
         return note(f"{name}: the store did not answer within {SECONDS} seconds")
+    # A notebook shows this without having been asked to, so it must not fail in the place of the cell.
     except Exception as error:
         return note(f"{name}: {type(error).__name__}: {error}")
     if not checkpoints:

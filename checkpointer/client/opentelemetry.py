@@ -68,5 +68,6 @@ def opentelemetry_metrics(meter_provider: "MeterProvider | None" = None) -> Metr
 
 def _add(counter: "Counter", requests: Requests, root: dict[str, str]) -> None:
     for kind, number in asdict(requests).items():
+        # Adding zero would still make a time series for this kind of request.
         if number:
             counter.add(number, root | {KIND_ATTRIBUTE: kind})

@@ -45,6 +45,7 @@ class RestoredView(NotPicklable):
 
     @property
     def positions(self) -> dict[str, Json]:
+        # Copies, because the next attempt and other readers share the manifest.
         return deepcopy(dict(self.reader.manifest.positions)) if self.reader.manifest else {}
 
     @property

@@ -29,6 +29,8 @@ class AsyncFace(Client):
         try:
             return await bridge(work, shield=shield)
         except BaseException as error:
+            # Only now is it certain that somebody has it: until then the next call raises it again, and the end of the
+            # process logs it.
             self.session.told(error)
             raise
 
