@@ -207,6 +207,8 @@ def successor(head: Head, writer: Writer, nonce: str) -> Pointer:
     """Return the pointer of `head` under `writer`, for the caller to change further. The boundary never moves back."""
     if head.pointer is None:
         return Pointer(writer=writer, committed=None, prepared=None, boundary=1, catalog=None, retired=(), nonce=nonce)
+    # A copy of all the rest: boundary, catalog, retired list and the fields of later versions are carried over as the
+    # newest version has them.
     return replace(head.pointer, writer=writer, nonce=nonce)
 
 

@@ -79,6 +79,7 @@ def is_running(job: Job) -> tuple[Running, str]:
 
 def _is_alive(pid: int) -> bool:
     try:
+        # Signal 0 is not sent: the system only says whether it could be.
         os.kill(pid, 0)
     except ProcessLookupError:
         return False

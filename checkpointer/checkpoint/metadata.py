@@ -173,6 +173,7 @@ async def write_catalog(store: Store, catalog: Catalog) -> CatalogRef:
 async def read_catalog(store: Store, ref: CatalogRef | None) -> Catalog | None:
     if ref is None:
         return None
+    # One that is missing stays an error. Taken for empty, it would let a sweep delete every savepoint.
     data = (await store.get(ref.path, limit=MAX_CATALOG)).data
     verify(ref.path, data, size=len(data), digest=ref.digest)
     return catalog_json.decode_catalog(ref.path, data)

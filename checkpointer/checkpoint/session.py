@@ -45,6 +45,8 @@ class Session:
         self.reports = Reports(store.url, host, metrics)
         self.max_chain = max_chain
         self.lock = asyncio.Lock()
+        # Drawn once and at random. Two takeovers of one version, one of them delayed, would otherwise both believe that
+        # they own the next epoch.
         self.owner = Owner(instance=host.token(32), forks=runtime.fork_count())
         self._standing: Standing = None
         self._process = os.getpid()
@@ -123,6 +125,8 @@ class Session:
 
     def draw_id(self, above: int) -> CheckpointId:
         """Return a new id for an attempt on a version whose committed sequence is `above`."""
+        # New for each attempt, also on the same version: two attempts that shared an object would lose it to the sweep
+        # of one of them.
         return CheckpointId(above + 1, self.host.token(8))
 
     async def new_id(self) -> CheckpointId:
@@ -203,6 +207,8 @@ class Session:
                 if await history.became_live(self.store, head, attempt):
                     return None
                 raise await owner.explain(self.store, base, head, attempt, self.restored)
+            # A new nonce for each try. A pointer with bytes that were there before could bring a version back, and with
+            # it a delayed swap that waits for that version.
             return await plan_swap(head, successor(head, owner.writer_on(head), self.host.token(32)))
 
         try:

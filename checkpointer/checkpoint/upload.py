@@ -87,6 +87,7 @@ class UploadQueue:
     async def join(self) -> None:
         """Wait until every write is done, or raise the error of the first that failed."""
         while self._tasks:
+            # A failure is raised as soon as it is known. Whoever gives up then cancels the rest.
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
             self._collect()
         self._collect()

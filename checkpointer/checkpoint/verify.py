@@ -352,8 +352,8 @@ class Check:
                 worker.cancel()
 
     def _draws(self, path: str) -> bool:
-        # A hash of the path and one random seed, because randomness comes from the host, which a test can replay. 13 digits
-        # are 52 bits, which a float holds exactly.
+        # A hash of the path and one random seed, because randomness comes from the host, which a test can replay.
+        # 13 digits are 52 bits, which a float holds exactly.
         return int(sha256(self._seed + path.encode())[:13], 16) < self.share * 16**13
 
     async def _read_object(self, path: str, artifacts: set[Artifact]) -> None:
