@@ -37,10 +37,12 @@ class _OtherName(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = import_module(str(spec.origin))
-        # The import system is about to write the spec of the other name into the module.
-        self._own_spec = module.__spec__
+        # The import system is about to write the spec of the other name into the module. It stays with that spec and not
+        # with this finder, since threads may import several modules at the same time.
+        spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
         # The import system has replaced it by the spec of the other name.
-        module.__spec__ = self._own_spec
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state

@@ -49,7 +49,7 @@ async def begin(session: Session, epoch: int | None, job: Job | None, meter: Met
 
 async def commit(writer: CheckpointWriter) -> None:
     """Make the attempt the committed checkpoint, with one swap."""
-    writer.check_open()
+    writer.check_undecided()
     with writer.session.reports.committing(writer.meter, writer.id, writer.epoch):
         await _commit(writer)
 
@@ -78,7 +78,7 @@ async def _commit(writer: CheckpointWriter) -> None:
 
 async def prepare(writer: CheckpointWriter) -> Prepared:
     """Record the attempt in `_latest` without making it the committed checkpoint."""
-    writer.check_open()
+    writer.check_undecided()
     with writer.session.reports.preparing(writer.meter, writer.id, writer.epoch):
         return await _prepare(writer)
 
@@ -135,7 +135,7 @@ async def abort(writer: CheckpointWriter) -> None:
 
 async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
     """Write what is left, and the manifest. The attempt takes no more from here on."""
-    writer.check_open()  # again: another commit of this attempt may have held the lock
+    writer.check_undecided()  # again: another commit of this attempt may have held the lock
     # Before the first wait, so that nothing is added which the manifest would not name.
     writer.state = AttemptState.COMMITTING
     session, queue = writer.session, writer.queue

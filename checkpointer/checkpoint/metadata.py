@@ -11,7 +11,7 @@ from types import MappingProxyType
 from pyspark_checkpointer.checkpoint.offload import compute
 from pyspark_checkpointer.checkpoint.upload import put_once
 from pyspark_checkpointer.compaction import segment_fold_start
-from pyspark_checkpointer.errors import ConflictError, MalformedError
+from pyspark_checkpointer.errors import ConflictError, MalformedError, RetryableError
 from pyspark_checkpointer.manifests import catalog_json, manifest_json, object_paths, segments
 from pyspark_checkpointer.manifests.digest import sha256, verify
 from pyspark_checkpointer.manifests.model import (
@@ -92,7 +92,7 @@ class Segments:
     async def _get(self, name: str, operator: Operator, segment: Segment) -> Patches:
         key = (name, segment.path)
         # The task is kept and not its result, so that two who ask at the same time share one request.
-        if key not in self._read:
+        if key not in self._read or _may_succeed_now(self._read[key]):
             self._read[key] = asyncio.ensure_future(self._decode(name, operator, segment))
         # Others may wait for it too: cancelling one of them must not cancel it for all.
         return await asyncio.shield(self._read[key])
@@ -106,6 +106,11 @@ class Segments:
             return segments.decode_segment(segment, name, operator.partitions, operator.codec, data)
 
         return await self._host.run(decode)
+
+
+def _may_succeed_now(task: "asyncio.Task[Patches]") -> bool:
+    """Return whether a read failed in a way that passes: those who ask later must not be told of it again."""
+    return task.done() and (task.cancelled() or isinstance(task.exception(), RetryableError))
 
 
 def spill(

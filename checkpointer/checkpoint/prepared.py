@@ -65,6 +65,9 @@ class Prepared:
             return replace(pointer, committed=self._ref, prepared=None)
 
         async with self._session.lock:
+            if self.outcome == "committed":  # by a second call that held the lock
+                return
+            self._check_undecided()
             head = await self._session.swap_pointer(self.base, self._ref, plan_swap)
             self._session.rebase_on_commit(head, self._ref, self.manifest)
             self._decided("committed", self.manifest)
@@ -87,6 +90,9 @@ class Prepared:
             return
         self._check_undecided()
         async with self._session.lock:
+            if self.outcome == "aborted":  # by a second call that held the lock
+                return
+            self._check_undecided()
             head = await self._session.swap_pointer(self.base, self._ref, plan_swap)
             if head.pointer is None or head.pointer.nonce not in cleared:  # more may be committed on top of it by now
                 raise InvalidStateError(f"{self._session.store.url}: {self.id} was committed already: use rollback()")

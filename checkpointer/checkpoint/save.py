@@ -291,6 +291,14 @@ class CheckpointWriter:
 
     def check_open(self) -> None:
         """Raise unless this attempt takes more, in this process."""
+        self.check_undecided()
+        # A commit in the background took the positions, and may still wait for its turn: what came now would be
+        # committed beside positions that do not know it.
+        if self.frozen is not None:
+            raise InvalidStateError(f"{self.id}: this attempt {AttemptState.COMMITTING.value}: begin another")
+
+    def check_undecided(self) -> None:
+        """Raise unless this attempt can still be committed, in this process."""
         if not self.session.is_of_this_process:  # the parent would commit without what is added here
             raise InvalidStateError(
                 f"{self.id}: this attempt was begun before this process was forked, and belongs to its parent: write "

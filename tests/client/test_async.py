@@ -519,3 +519,55 @@ def test_of_commits_begun_in_the_background_together_none_is_forgotten() -> None
         return ended
 
     assert asyncio.run(work()) == [0, 1, 2, 3]
+
+
+def test_nothing_is_added_to_a_background_commit_that_waits_for_its_turn() -> None:
+    async def work() -> list[bytes]:
+        client = AsyncCheckpointer(f"memory://{uuid.uuid4().hex}")
+        lock = client.session.lock
+        async with client.begin(background=True) as cp:
+            await cp.snapshot("o", 0, b"in time")
+            await runtime.bridge(lock.acquire())  # another commit of this client is under way
+        with pytest.raises(InvalidStateError, match="is being committed"):
+            await cp.delta("o", 0, b"too late")
+
+        async def release() -> None:
+            lock.release()
+
+        await runtime.bridge(release())
+        await client.close()
+        restored = await client.copy().restore()
+        assert restored is not None
+        return await restored.operator("o").partition(0)
+
+    assert asyncio.run(work()) == [b"in time"]
+
+
+@pytest.mark.parametrize("verb", ["commit", "abort"])
+def test_a_prepared_checkpoint_is_decided_once_by_two_calls_at_once(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> list[str]:
+        client = AsyncCheckpointer(f"memory://{uuid.uuid4().hex}")
+        async with client.begin() as cp:
+            await cp.snapshot("op", 0, b"1")
+            prepared = await cp.prepare()
+        session, swaps = client.session, []
+        swap = session.swap_pointer
+
+        async def counted(*args: Any) -> Any:
+            swaps.append(verb)
+            return await swap(*args)
+
+        monkeypatch.setattr(session, "swap_pointer", counted)
+        await runtime.bridge(session.lock.acquire())
+        calls = [asyncio.ensure_future(getattr(prepared, verb)()) for _ in range(2)]
+        await asyncio.sleep(0.1)  # both wait for the lock
+
+        async def release() -> None:
+            session.lock.release()
+
+        await runtime.bridge(release())
+        await asyncio.gather(*calls)
+        await aput(client, b"2")  # and the session still stands on what it decided
+        return swaps
+
+    assert len(asyncio.run(work())) == 2  # one to decide, one of the commit after it
