@@ -116,8 +116,10 @@ def spill(
     # everything.
     old = parent.chains if parent is not None and parent.segments else {}
     stack = list(zip(parent.segments, parent.patches, strict=True)) if old and parent is not None else []
+    # `known` tells what differs from the parent's chains. On top of no segments every chain has to be written.
     changes = _changes(old, operator.chains, known if old else None)
     if not changes:
+        # Named as the parent names them: a commit that changes nothing here writes no segment.
         return replace(operator, segments=tuple(s for s, _ in stack), patches=tuple(p for _, p in stack)), []
     first = fold_start([len(patches) for _, patches in stack] + [len(changes)])
     # The newest is laid over the one below it first, and so on down to the oldest that is taken in.
@@ -143,6 +145,7 @@ def _is_short(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
     """Return whether the manifest itself can hold these chains, given those of the parent, `old`."""
     if len(chains) > INLINE:
         return False
+    # Each chain has one snapshot; the rest are deltas, which grow while the number of chains stays.
     deltas = sum(map(len, chains.values())) - len(chains)
     changed = sum(chain != old.get(partition) for partition, chain in chains.items())
     return deltas <= max(INLINE_DELTAS, DELTAS_OF_CHANGE * changed)
