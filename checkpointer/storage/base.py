@@ -10,8 +10,8 @@ own, which the layers above turn into an outcome:
   earlier, unanswered request of the same caller may be what moved the version: read back before judging.
 
 `RetryableError` from `compare_and_swap` means that nobody knows whether it took effect.
-`OutcomeUnknownError` from it means that the bytes are in place but the disk has not confirmed them: reading
-back shows them and proves nothing.
+`OutcomeUnknownError` from it means that the bytes may be in place but the disk has not confirmed them: reading
+them back proves nothing.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
