@@ -34,9 +34,11 @@ def decode_catalog(path: str, data: bytes) -> Catalog:
         entries=tuple(_decode_entry(path, value) for value in fields.items("entries")),
         extra=fields.rest(),
     )
+    # Each catalog is written under an id drawn for it, so another id means that the bytes of another catalog lie here.
     if catalog.id != object_paths.owner(path):
         fields.fail(f"expected the id in its path, found {catalog.id}")
     names = [entry.name for entry in catalog.entries if entry.name is not None]
+    # A name is all that a user gives to restore a savepoint, so it must not have two meanings.
     if len(set(names)) != len(names):
         fields.fail("two savepoints have the same name")
     return catalog

@@ -28,6 +28,7 @@ class ObjectTable:
         index, name = self._find(artifact)
         head: list[Json] = [index, artifact.raw_size, artifact.records]
         if name.partition is not None:
+            # The short row leaves these out, and a reader takes them from the path. They would change without a word.
             whole = (name.kind, 0, artifact.size, name.digest)
             if (artifact.kind, artifact.offset, artifact.length, artifact.digest) != whole:
                 raise IllegalArgumentError(f"{artifact.path}: the artifact does not say what its path says")
@@ -45,6 +46,7 @@ class ObjectTable:
                 raise IllegalArgumentError(str(error)) from None
             known = self._known[artifact.path] = len(self.rows), name
             self.rows.append(_object(artifact))
+        # The table names each object once, so two sizes or tails of it cannot both be written.
         if self.rows[known[0]] != _object(artifact):
             raise IllegalArgumentError(
                 f"{artifact.path}: is {self.rows[known[0]][1:]} in one place and {_object(artifact)[1:]} in another"
@@ -107,6 +109,7 @@ class ArtifactReader:
             fields.fail(f"partition {partition}: {show(row)} is not part of a pack of {size} bytes")
         if not _is_digest(digest):
             fields.fail(f"partition {partition}: expected a digest, found {show(digest)}")
+        # A null digest stands for that of the whole pack, which no part of it can have.
         if digest == name.digest and (offset, length) != (0, size):
             fields.fail(f"partition {partition}: the digest of the whole pack on a part of it")
         return Artifact(path, kind, offset, length, size, raw_size, records, digest, tail)
@@ -139,6 +142,8 @@ def decode_partitions(fields: Fields, keys: Iterable[str], partitions: int) -> l
     """Return the partition numbers that are the keys of a JSON object."""
     numbers = []
     for key in keys:
+        # `isdigit` alone takes digits of every script. A long key is cut, because Python needs long for its number, or
+        # refuses it; it is then unlike its text.
         if not (key.isascii() and key.isdigit()) or str(int(key[:12])) != key or int(key) >= partitions:
             fields.fail(f"partition {key!r:.40}: expected a number below {partitions}")
         numbers.append(int(key))

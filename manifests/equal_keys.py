@@ -52,6 +52,7 @@ class _Finder:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
+        # A dict asks the key that it has first. That one does not know this class, and so Python asks here.
         if self._key == other:
             self.found = other
             return True
@@ -66,6 +67,7 @@ def find_key(known: Mapping[Any, Any], key: Any, default: Any = None) -> Any:
 
 def may_differ(keys: Collection[Any]) -> bool:
     """Return whether one of these keys can be equal to another of them, or to an integer, and not the same."""
+    # Level by level: the types of a whole level are gathered by one call, without a look at each key.
     level: Collection[Any] = keys
     while True:
         kinds = set(map(type, level))
@@ -103,6 +105,8 @@ def overlay(records: dict[Any, bytes | None], later: Mapping[Any, bytes | None])
         if type(key) not in EXACT and (old := find_key(records, key, _MISSING)) is not _MISSING and not same(old, key):
             if is_zoned(old) or is_zoned(key):
                 replaced.append(Replaced(old, records[old], key))
+            # A dict keeps the key that it has when a value is set under an equal one. Here the later key has to stand
+            # (SPEC.md, "Equal keys").
             del records[old]
         records[key] = value
     return replaced
@@ -117,6 +121,8 @@ def same(one: Any, other: Any) -> bool:
         return False
     if kind is tuple:
         return all(map(same, one, other))
+    # The packed bytes tell apart what equality does not: the sign of zero, the exponent of a decimal, the zone of a
+    # time.
     return kind in EXACT or kind is int or pack(one) == pack(other)
 
 

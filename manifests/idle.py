@@ -30,5 +30,7 @@ class Idle(Generic[T]):
 
     def put_back(self, thing: T) -> None:
         """Put an object back, unless the pool has enough."""
+        # Two threads may both find room here: one object too many does no harm. With a lock, a signal handler could
+        # wait for the very thread that it interrupts.
         if len(self._unused) < MAX_IDLE:
             self._unused.append(thing)

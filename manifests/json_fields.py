@@ -45,6 +45,8 @@ def check_json_fields(**values: Json) -> dict[str, Json]:
 def check_json(what: str, value: Json) -> Json:
     """Return a value as it will be read back; `IllegalArgumentError`, which names it, where JSON would change it."""
     try:
+        # Tuples come back as lists and numbers as keys come back as text: comparing shows what a type check would have
+        # to list.
         copy = json.loads(dump(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise IllegalArgumentError(f"{what}: not a JSON value: {error}") from None
@@ -57,6 +59,7 @@ def check_json(what: str, value: Json) -> Json:
 
 def format_time(at: datetime) -> str:
     """Return a time as text, in UTC; one without a zone is taken to be in UTC already."""
+    # Python would take a time without a zone for local time, and what is written would depend on the host.
     aware = at.replace(tzinfo=UTC) if at.tzinfo is None else at
     return aware.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
@@ -107,6 +110,7 @@ class Fields:
             raise MalformedError(f"{name}: expected JSON in UTF-8, found {len(data)} bytes: {error}") from None
         fields = cls(name, value)
         version = fields.integer("format_version", minimum=1)
+        # Before any other field: a newer version may use the same name for something else.
         if version > FORMAT_VERSION:
             raise UnsupportedFormatError(
                 f"{name}: has format version {version}, this library reads up to {FORMAT_VERSION}: upgrade it"
@@ -117,6 +121,8 @@ class Fields:
     def parse_sealed(cls, name: str, data: bytes) -> Self:
         """Return the fields of an object that `dump_sealed` made, after its digest was compared."""
         fields = cls.parse(name, data)
+        # The last one: a value of the caller may hold the same characters (SPEC.md, "The digest"). The bytes are
+        # compared and not a new encoding, which another language may write differently.
         body, seal, tail = data.rpartition(_SEAL)
         digest = fields.hexadecimal("digest", 64)
         if not seal or tail != digest.encode() + b'"}':
@@ -162,6 +168,7 @@ class Fields:
 
     def check_integer(self, key: str, value: Json, minimum: int = 0) -> int:
         """Return an integer that was read already; `key` says what it is."""
+        # In Python true is an integer; in the format it is not.
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**63:
             self.fail(f"{key}: expected an integer of at least {minimum}, found {show(value)}")
         return value

@@ -69,6 +69,8 @@ def _raw(keys: list[Any], values: list[bytes | None]) -> Iterator[bytes | memory
     if sum(map(len, filter(None, values))) <= 4 * CHUNK_BYTES:
         yield pack_checked(keys) + pack_checked(values)
         return
+    # 0xdd begins an array, 0xc6 binary data, each with a length of 32 bits. A packer would copy all large values into
+    # its buffer first, and keep the memory.
     yield pack_checked(keys) + b"\xdd" + len(values).to_bytes(4, "big")
     for value in values:
         if value is None or not CHUNK_BYTES < len(value) < 2**32:
@@ -99,6 +101,7 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
     """Return what `encode` was given. `name` is the object as errors should name it."""
     decoded: dict[Any, bytes | None] = {}
     end = 0
+    # The default limit of msgpack is 100 MiB, and 0 means almost no limit.
     unpacker = msgpack.Unpacker(strict_map_key=False, ext_hook=from_extension, max_buffer_size=max(raw_size, 1))
     arrays: list[list[Any]] = []
     try:
@@ -113,6 +116,8 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
                     size = len(decoded) + len(keys)
                     decoded.update(zip(keys, values, strict=True))
                     if len(decoded) < size:
+                        # Keys that are equal by Python's rules alone pass here. They are bad bytes, and the number of
+                        # entries below tells.
                         _refuse_equal(decoded, keys)
                     arrays.clear()
                 # Taken here, since after an array that is cut short `tell` counts bytes that were not used.
@@ -155,6 +160,7 @@ def place_key(key: Any, partitions: int) -> tuple[int, Any]:
     try:
         if kind is str:
             return crc32(key.encode()) % partitions, key
+        # Only these can hold a time. The look-up in a set spares all other keys the call.
         if kind in HOLDERS:
             key = normalise(key)
         return crc32(_canonical(key)) % partitions, key
@@ -178,6 +184,7 @@ def partitions_of(keys: list[Any], partitions: int) -> list[int] | None:
             return [crc32(key.encode()) % partitions for key in keys]
         if kinds == {bytes}:
             return [crc32(key) % partitions for key in keys]
+        # Of one type, so that one rule holds for all of them. NaN goes the slow way, which refuses it by name.
         if kinds == {int} or (kinds == {float} and not any(map(isnan, keys))):
             return [crc32(b"%d" % hash(key)) % partitions for key in keys]
     except UnicodeEncodeError:
@@ -194,6 +201,7 @@ def _canonical(key: Any) -> bytes:
 
 
 def _number(key: Any) -> bytes:
+    # A decimal is asked, because comparing a signalling NaN raises an error of its own.
     if key.is_nan() if type(key) is Decimal else key != key:
         raise IllegalArgumentError(f"key {show(key)}: NaN is not equal to itself and would never be found again")
     # Python defines the hash of numbers by their value, so that 1, 1.0 and Decimal(1) share it.
@@ -205,6 +213,7 @@ def _text(key: str) -> bytes:
 
 
 def _moment(key: datetime) -> bytes:
+    # Python takes times that differ in their fold only for equal, and equal keys must share a partition.
     if key.utcoffset() is None:
         return key.replace(fold=0).isoformat().encode()
     return b"%d" % ((key.replace(fold=0) - _EPOCH) // timedelta(microseconds=1))
@@ -219,6 +228,7 @@ _CANONICAL: dict[type, Callable[[Any], bytes]] = {
     Decimal: _number,
     type(None): lambda key: b"nil",
     tuple: lambda key: b"(" + b",".join(map(_canonical, key)) + b")",
+    # Sorted, because a set has no order, and that of its hashes differs from process to process.
     frozenset: lambda key: b"{" + b",".join(sorted(map(_canonical, key))) + b"}",
     datetime: _moment,
     date: lambda key: key.isoformat().encode(),

@@ -90,6 +90,7 @@ def decode_pointer(data: bytes) -> Pointer:
         extra=fields.rest(),
     )
     committed = 0 if pointer.committed is None else pointer.committed.id.sequence
+    # The committed checkpoint is never retired, so nothing that keeps the rules writes this.
     if pointer.boundary > max(committed, 1):
         fields.fail(f"boundary {pointer.boundary} is above the committed sequence {committed}")
     if pointer.prepared is not None and pointer.prepared.id.sequence != committed + 1:
@@ -111,6 +112,7 @@ def _decode_catalog_ref(fields: Fields, key: str) -> CatalogRef | None:
         return None
     ref = CatalogRef(path=inner.text("path"), digest=inner.hexadecimal("digest", 64))
     owner = object_paths.owner(ref.path)
+    # Made anew and compared, so that path and digest cannot contradict each other and no path can lead elsewhere.
     if owner is None or ref.path != object_paths.catalog(owner, ref.digest):
         inner.fail(f"{ref.path!r:.200} is not the path of a catalog with digest {ref.digest}")
     return ref
@@ -165,6 +167,7 @@ def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
     if (sequence := fields.integer("sequence", minimum=1)) != checkpoint.sequence:
         fields.fail(f"expected the sequence {checkpoint.sequence}, found {sequence}")
     parent = fields.ref_or_null("parent")
+    # The walk down the chain ends where a sequence is below the boundary, so sequences have to fall.
     if (0 if parent is None else parent.id.sequence) >= sequence:
         fields.fail(f"its parent {parent and parent.id} is not older than itself")
     return Manifest(
@@ -241,6 +244,7 @@ def _decode_cost(fields: Fields | None) -> Cost | None:
 
 
 def _encode_operator(name: str, operator: Operator) -> Json:
+    # Called for its check alone: a name stands in a manifest as it is.
     object_paths.encode_name("operator", name)
     head = {
         "partitions": operator.partitions,
@@ -253,6 +257,7 @@ def _encode_operator(name: str, operator: Operator) -> Json:
     else:
         objects, rows = encode_rows(operator.chains)
         body = {"objects": objects, "chains": rows}
+    # Fields of a newer writer are carried over into the next checkpoint (SPEC.md, "Versions").
     return head | body | dict(operator.extra)
 
 
@@ -267,9 +272,12 @@ def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -
         fields.fail(f"{partitions} partitions, at most {MAX_PARTITIONS} are possible")
     partitioner, codec = fields.texts("partitioner", "codec")
     schema = fields.take("schema")
+    # A new codec needs a new version of the format (SPEC.md, "Versions"), so none that is unknown belongs in this
+    # one.
     if codec not in codecs.CODECS:
         fields.fail(f"unknown codec {codec!r:.60}")
     segments = fields.optional("segments")
+    # Chains in segments are not loaded here: this module has no way to read another object.
     if segments is not None:
         if not isinstance(segments, list) or not segments:
             fields.fail("segments: expected a list of at least one")

@@ -21,6 +21,7 @@ DELTA: Kind = "delta"
 Json = Any
 """A value that JSON can carry."""
 
+# Not \d, which takes digits of every script: all digits of the format are ASCII.
 _ID = re.compile(r"([0-9]{10})-([0-9a-f]{8})")
 
 

@@ -70,6 +70,7 @@ def _pack_any(value: Any) -> bytes:
         if type(value) in _TEXTS and MAX_KEPT_BYTES < len(value) < 2**32:
             return _pack_large(value)
         packed = _LEVELS[0].pack(value)
+        # A search in the bytes takes far less time than the walk through the value that it mostly spares.
         if type(value) not in _ATOMS and _MARKERS.search(packed):
             _refuse_lookalikes(value)
         return packed
@@ -87,6 +88,7 @@ def _pack_large(value: str | bytes) -> bytes:
         return b"".join((b"\xc6", len(value).to_bytes(4, "big"), value))
     if not value.isascii():
         encoded = value.encode()  # type: ignore[union-attr]  # mypy does not see that it is text
+        # Text is written as binary data is, but for this first byte.
         return _pack_large(encoded).replace(b"\xc6", b"\xdb", 1) if len(encoded) < 2**32 else _LEVELS[0].pack(value)
     packed = io.BytesIO(b"\xdb" + len(value).to_bytes(4, "big"))
     packed.seek(0, io.SEEK_END)
@@ -103,6 +105,8 @@ def pack_some(values: Sequence[Any]) -> list[bytes]:
     packed: list[bytes] = []
     size = 0
     try:
+        # Some at a time: the sizes are known only once they are packed, and large values must not all be in memory
+        # twice.
         while len(packed) < len(values) and size < PIECE_BYTES:
             more = _LEVELS[0].pack_each(values[len(packed) : len(packed) + PACK_COUNT])
             packed += more
@@ -131,8 +135,10 @@ BAD_VALUE = (*BAD_INPUT, msgpack.UnpackException)
 def _unpack(data: bytes, from_extension: Hook) -> Any:
     """Unpack a value at the level of extensions that the hook belongs to."""
     try:
+        # The check is a second pass, which short values, the most frequent ones, are spared.
         if len(data) > MAX_UNCHECKED_BYTES:
             check_whole(data)
+        # msgpack by itself takes only text and bytes as keys of a map.
         return msgpack.unpackb(data, ext_hook=from_extension, strict_map_key=False)
     except MalformedError:
         raise
@@ -152,6 +158,7 @@ def check_whole(data: bytes) -> None:
 
 def cut_whole(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     """Yield the same `size` bytes, cut where values end, so that no piece claims to hold more than is there."""
+    # 0 would mean almost no limit.
     unpacker, waiting, begin, end = msgpack.Unpacker(max_buffer_size=max(size, 1)), bytearray(), 0, 0
     for piece in pieces:
         unpacker.feed(piece)
@@ -243,6 +250,7 @@ class _Level:
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
+        # Strict: a subclass of dict or text would otherwise be packed as its base, and come back as another type.
         self._packers = Idle(lambda: msgpack.Packer(default=self._extension, strict_types=True))
 
     def pack(self, value: Any) -> bytes:
@@ -275,6 +283,7 @@ class _Level:
         """Unpack an extension; the hook of this level's unpackers."""
         if self._depth == MAX_DEPTH:
             raise MalformedError(f"expected msgpack, found more than {MAX_DEPTH} extensions one inside the other")
+        # A type that is not known is a KeyError, which `_unpack` and the decoders turn into a MalformedError.
         return _UNPACKERS[code](data, _LEVELS[self._depth + 1].from_extension)
 
 
@@ -287,6 +296,7 @@ from_extension = _LEVELS[0].from_extension
 def _pack_members(values: Any, pack: Pack) -> bytes:
     """Pack members in the order of their bytes, so that equal sets are equal bytes."""
     _refuse_merging(values)
+    # Each member is packed by itself: bytes can be sorted, whatever the types of the members are.
     return pack(sorted(map(pack, values)))
 
 
@@ -301,6 +311,7 @@ def _pack_zone(value: datetime) -> Any:
     if type(zone) is timezone:
         return [*_duration(zone.utcoffset(None)), *zone_name(zone)]
     if type(zone) is ZoneInfo:
+        # Its key may be the name of another zone, which would then come back in its place.
         if zones.is_unnamed(zone):
             raise UnsupportedValueError(
                 "a datetime whose zone was read from a file: use ZoneInfo(name), which is found again by its name"
@@ -323,6 +334,7 @@ def _unpack_zone(zone: Any) -> Any:
 
 
 def _pack_datetime(value: datetime, pack: Pack) -> bytes:
+    # The text of a time leaves out its fold and the name of its zone, so these are kept beside it.
     return pack([value.replace(tzinfo=None, fold=0).isoformat(), value.fold, _pack_zone(value)])
 
 
@@ -347,6 +359,7 @@ def _duration(value: timedelta) -> list[int]:
 
 
 def _pack_integer(value: int, _: Pack) -> bytes:
+    # There is always room for the sign, one bit more than the magnitude needs.
     return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
 
 

@@ -44,6 +44,7 @@ _CODEC = rf"(?P<codec>{'|'.join(map(re.escape, CODECS))})"
 _ARTIFACT = re.compile(
     rf"artifacts/{_NAME}/(?P<partition>0|[1-9][0-9]{{0,9}})/{_OWNER}\.(?P<kind>snapshot|delta)\.{_DIGEST}\.{_CODEC}"
 )
+# `packs` stands where an artifact has its partition. It is no number, so the two never have one path.
 _PACK = re.compile(rf"artifacts/{_NAME}/packs/{_OWNER}\.{_DIGEST}\.{_CODEC}")
 _MANIFEST = re.compile(rf"manifests/{_OWNER}\.json")
 _SEGMENT = re.compile(rf"manifests/segments/{_OWNER}\.{_DIGEST}\.json\.zst")
@@ -82,6 +83,7 @@ def encode_name(what: str, name: str) -> str:
             f"{what} {name!r:.60}: a name must not start with a dot nor hold slashes or control characters"
         )
     encoded = quote(name, safe="")
+    # Not cut, unlike names in `encode_part`: the operator's name must be found again from its path.
     if len(encoded) > MAX_NAME:
         raise IllegalArgumentError(
             f"{what} {name[:40]!r}…: {len(encoded)} bytes once encoded, at most {MAX_NAME} are allowed"
@@ -204,6 +206,7 @@ def encode_part(name: str) -> str:
     except UnicodeEncodeError:
         raise IllegalArgumentError(f"{name!r:.60}: holds half a character, which no UTF-8 can say") from None
     encoded = quote(name, safe="")
+    # A name that looks cut is cut too: otherwise it could have the path of the name that was really cut to it.
     if len(encoded) <= MAX_NAME and not name.startswith(".") and not _CUT_NAME.fullmatch(encoded):
         return encoded
     return f"{encoded[:_CUT].lstrip('.')}~{sha256(data)}"
@@ -216,6 +219,7 @@ def parse_artifact(path: str) -> ArtifactName:
     if match is None:
         raise MalformedError(f"{path!r:.300}: not the path of an artifact")
     parts = match.groupdict()
+    # One name has one folder: `%74otals` would be a second one of `totals` (SPEC.md, "Rejected").
     if not _is_canonical(parts["operator"]):
         raise MalformedError(f"{path!r:.300}: not the path of an artifact")
     partition = parts.get("partition")
@@ -254,6 +258,7 @@ def owner(path: str) -> CheckpointId | None:
     """
     for pattern in (_ARTIFACT, _PACK, _MANIFEST, _SEGMENT, _CATALOG):
         if match := pattern.fullmatch(path):
+            # What is not exactly of the format's form belongs to somebody else, and is never deleted.
             known = _is_canonical(match["operator"]) if "operator" in pattern.groupindex else True
             return CheckpointId.parse(match["id"]) if known else None
     return None

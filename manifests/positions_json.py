@@ -86,6 +86,8 @@ def encode_ownership(ownership: Ownership, nonce: str) -> bytes:
     `IllegalArgumentError` for a number that could not be read again.
     """
     for row in ownership.rows.values():
+        # Checked before it is written: a number that no reader takes would keep the whole group from reading who owns
+        # what.
         _check_number(f"partition {row.partition!r:.60}: epoch", row.epoch)
         _check_number(f"partition {row.partition!r:.60}: lease_ms", row.lease_ms)
     return dump_sealed(
@@ -116,8 +118,10 @@ def decode_ownership(path: str, data: bytes) -> Ownership:
     """Return the ownership at `path`, its digest compared."""
     fields = _parse(path, data, "ownership")
     rows = [_decode_row(path, value) for value in fields.items("rows")]
+    # Taken out: what is left becomes `extra`, and a nonce there would be written again in place of a new one.
     fields.text("nonce")
     by_partition = {row.partition: row for row in rows}
+    # A dict would keep the last of two owners without a word.
     if len(by_partition) != len(rows):
         fields.fail("a partition stands twice")
     return Ownership(by_partition, extra=dict(fields.rest()))
@@ -201,6 +205,7 @@ def decode_marker(path: str, data: bytes) -> Marker:
 def _parse(path: str, data: bytes, kind: str) -> Fields:
     """Return the fields of an object of a kind; `MalformedError` for an object of another kind."""
     fields = Fields.parse_sealed(path, data)
+    # All kinds are small sealed objects, so one that was copied to the path of another has a good digest.
     if (found := fields.text("kind")) != kind:
         fields.fail(f"expected the kind {kind!r}, found {found!r:.60}")
     return fields

@@ -57,6 +57,7 @@ def encode_segment(owner: CheckpointId, operator: str, patches: Patches) -> tupl
 def decode_segment(segment: Segment, operator: str, partitions: int, codec: str, data: bytes) -> dict[int, Patch]:
     """Return the patches of a segment whose size and digest were checked."""
     fields = Fields.parse(segment.path, decompress(segment.path, data, segment.raw_size))
+    # The path of a segment does not tell whose it is.
     if (found := fields.text("operator")) != operator:
         fields.fail(f"expected operator {operator!r}, found {found!r:.60}")
     owner = object_paths.owner(segment.path)
@@ -83,6 +84,7 @@ def load(name: str, operator: Operator, patches: Sequence[Patches]) -> Operator:
                 raise MalformedError(f"{name}: partition {partition}: keeps {patch.keep} of {len(below)} artifacts")
             chain = below[: patch.keep] + patch.added
             if not chain:
+                # A patch of `[0, []]` leaves no chain, and a partition without one has no state.
                 chains.pop(partition, None)
             elif not is_well_formed(chain):
                 raise MalformedError(f"{name}: partition {partition}: a chain is one snapshot, then deltas")
@@ -110,10 +112,14 @@ def spill(
         return replace(operator, segments=(), patches=()), []
     if parent is not None and (parent.codec != operator.codec or parent.partitions > operator.partitions):
         parent = None  # this operator could not have the chains of its segments
+    # Where the parent has its chains in the manifest, there is no segment to build on, and the first one holds
+    # everything.
     old = parent.chains if parent is not None and parent.segments else {}
     stack = list(zip(parent.segments, parent.patches, strict=True)) if old and parent is not None else []
+    # `known` tells what differs from the parent's chains. On top of no segments every chain has to be written.
     changes = _changes(old, operator.chains, known if old else None)
     if not changes:
+        # Named as the parent names them: a commit that changes nothing here writes no segment.
         return replace(operator, segments=tuple(s for s, _ in stack), patches=tuple(p for _, p in stack)), []
     first = fold_start([len(patches) for _, patches in stack] + [len(changes)])
     # The newest is laid over the one below it first, and so on down to the oldest that is taken in.
@@ -139,6 +145,7 @@ def _is_short(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
     """Return whether the manifest itself can hold these chains, given those of the parent, `old`."""
     if len(chains) > INLINE:
         return False
+    # Each chain has one snapshot; the rest are deltas, which grow while the number of chains stays.
     deltas = sum(map(len, chains.values())) - len(chains)
     changed = sum(chain != old.get(partition) for partition, chain in chains.items())
     return deltas <= max(INLINE_DELTAS, DELTAS_OF_CHANGE * changed)
@@ -150,12 +157,16 @@ def touched(old: Mapping[int, Chain], new: Mapping[int, Chain], known: Collectio
         return []
     if known is not None:
         return [partition for partition in known if partition in new and old.get(partition) is not new[partition]]
+    # Chains that a commit did not touch are the very objects of the parent. Comparing them by value would cost much
+    # more, at each commit.
     return [*compress(new, map(is_not, map(old.get, new), new.values()))]
 
 
 def _changes(old: Mapping[int, Chain], new: Mapping[int, Chain], known: Collection[int] | None) -> dict[int, Patch]:
     """Return the patches that turn the chains `old` into `new`, where only the `known` partitions can differ."""
     own = touched(old, new, known)
+    # Counted from the lengths and the changed partitions: the difference of two large sets is only built where
+    # something is gone.
     gone = len(old) - len(new) + sum(partition not in old for partition in own)
     changes = {p: Patch(0, ()) for p in (old.keys() - new.keys() if gone else ())}
     for partition in own:
@@ -174,6 +185,7 @@ def _merge(below: Patches, above: Patches) -> dict[int, Patch]:
     merged = dict(below)
     for partition, patch in above.items():
         under = below.get(partition)
+        # What the upper patch keeps beyond that point was added by the lower one, so the merged one has to add it.
         if under is not None and patch.keep > under.keep:
             patch = Patch(under.keep, under.added[: patch.keep - under.keep] + patch.added)
         merged[partition] = patch

@@ -32,4 +32,5 @@ def show(value: Any) -> str:
         shown = _SHORT.repr(value)
     except Exception:  # a `repr` of a user's class may raise anything
         shown = f"of type {type(value).__name__}"
+    # The limits above hold for each part of a value, and not for all of them together.
     return shown if len(shown) <= 160 else f"{shown[:160]}..."

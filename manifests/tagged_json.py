@@ -64,6 +64,7 @@ def _mapping(value: dict[Any, Any]) -> Json:
 
 
 def _members(value: Iterable[Any]) -> list[Json]:
+    # Tagged members may be objects and lists, which have no order among themselves.
     return sorted(map(_tag, value), key=repr)
 
 

@@ -47,8 +47,10 @@ def is_unnamed(zone: ZoneInfo) -> bool:
 def known(zone: ZoneInfo) -> ZoneInfo:
     """Return the one object for the name of a zone; the zone itself if it cannot be found by a name."""
     found = _KNOWN.get(zone.key)
+    # Identity first: `is_unnamed` is the slower question, and nearly all times have the known zone already.
     if found is zone or is_unnamed(zone):
         return zone
+    # `setdefault` is one step, so two threads that bring a new name agree on one object.
     return found or _KNOWN.setdefault(zone.key, zone)
 
 

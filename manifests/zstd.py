@@ -28,8 +28,10 @@ def decompress_pieces(name: str, data: bytes, raw_size: int) -> Iterator[bytes]:
     """Yield the same content in pieces, never more than `raw_size` bytes. Missing bytes raise an error at the end."""
     found = 0
     try:
+        # First of all: a size that the frame cannot fill is refused before any memory is taken for it.
         _check_frame(data, raw_size)
         with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+            # One byte more than there should be shows a frame that goes on.
             while piece := reader.read(min(READ_BYTES, raw_size + 1 - found)):
                 found += len(piece)
                 if found > raw_size:
@@ -53,6 +55,7 @@ def _check_frame(data: bytes, raw_size: int) -> None:
         room += MAX_BLOCK
         if at + checksum > len(data):
             raise ValueError("it is cut short")
+    # zstd itself would read only the first frame and say nothing of the rest.
     if at + checksum != len(data):
         raise ValueError("something stands behind it")
     if raw_size > room:

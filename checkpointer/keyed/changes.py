@@ -43,6 +43,8 @@ class ChangeSet:
 
     def settle(self, chains: Mapping[int, Chain] | None) -> None:
         """Record the outcome: the chains that the changes were committed in, or None if they were not committed."""
+        # The outcome comes first. A state that asks for it between the two steps would else find the changes gone and
+        # no commit, and would save them no more.
         self.outcome = chains
         if chains is not None:
             for change in self.changes:

@@ -59,6 +59,8 @@ class Content:
         now = part.data.get(key)
         if now is None:
             return MISSING
+        # Packed values are replaced and never changed, so identity tells whether these are the same bytes, without a
+        # comparison.
         if now is not packed:  # it was changed after the caller unpacked it
             value = unpack(now)
         if type(value) not in PLAIN:
@@ -140,6 +142,7 @@ class Content:
             found.append(MISSING if key is MISSING else (key, self._value(number, key)))
         if found[0] is not MISSING:
             key = found[0][0]
+            # The key may have been found by a run that was interrupted, so its partition is looked up again.
             number, key = place_key(key, len(self.parts))
             self.parts[number].delete(key, last=True)
 
@@ -246,6 +249,7 @@ def move_misplaced_keys(parts: list[MapPartition]) -> None:
     """
     misplaced = []
     for number, part in enumerate(parts):
+        # A partition with a time among its keys is always MIXED, so that all others need not be looked through.
         if part.key_kinds is MIXED:
             keys = [key for key in part.data if is_zoned(key) and place_key(key, len(parts))[0] != number]
             misplaced += [(key, part.data.pop(key)) for key in keys]
@@ -259,6 +263,8 @@ def place_keys(parts: list[MapPartition], pairs: Iterable[tuple[Any, bytes]]) ->
     for stored, packed in pairs:
         number, key = place_key(stored, len(parts))
         part = parts[number]
+        # Checked before it is set: a dict would keep one of the two without a word, and the other one's value would be
+        # lost.
         if key in part.data:
             raise now_equal(find_key(part.data, key), key)
         part.data[key] = packed

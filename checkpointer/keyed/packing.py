@@ -22,6 +22,7 @@ def pack_batches(
             try:
                 packed = pack_some(list(batch.values())[done:])
             except UnsupportedValueError:
+                # `pack_some` does not say which value it refused. The user is told the key.
                 yield _pack_one_by_one({key: batch[key] for key in rest}, refused)
                 break
             # Where values are large, `pack_some` packs only the first of them.
@@ -45,6 +46,7 @@ def differing(known: dict[Any, bytes], packed: dict[Any, bytes]) -> dict[Any, by
     if not known:
         return packed
     before = list(map(known.get, packed))
+    # Mostly nothing differs, and comparing two lists tells that without a loop in Python.
     if before == list(packed.values()):
         return {}
     return {key: now for (key, now), old in zip(packed.items(), before, strict=True) if now != old}

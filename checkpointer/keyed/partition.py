@@ -133,6 +133,7 @@ class MapPartition:
             # The usual keys are told apart here, without a call.
             if (kind is int and self.key_kinds is INTEGERS) or (kind is tuple and SIMPLE.issuperset(map(type, key))):
                 return key
+            # Noted before the key is stored: if that never happens, the kinds are only wider than they need to be.
             self.key_kinds = self.key_kinds.with_key(key)
             if self.key_kinds is not MIXED:
                 return key
@@ -169,6 +170,7 @@ class MapPartition:
         """Set values that callers may still change, for as long as somebody else refers to them."""
         if not EXACT.issuperset(map(type, values)):
             values = self._by_stored_key(values)
+        # An interruption between the two lines loses no key: `copied` takes every live key as unlisted.
         self.live.update(values)
         self.unlisted.update(dict.fromkeys(values))
 
@@ -212,6 +214,8 @@ class MapPartition:
         data = self._writable()
         for key in self.last_packed.keys() & changed.keys():
             del self.last_packed[key]
+        # Dirty first: a key that is noted without a change is harmless, while a change that is not noted would be
+        # missing in the next delta.
         self._mark_dirty(changed)
         data.update(changed)
 
@@ -246,6 +250,7 @@ class MapPartition:
     def _writable(self) -> dict[Any, bytes]:
         """Return `data` to be changed in place, after copying it where a snapshot still reads the old one."""
         if self._readers:
+            # The snapshots keep the old dict, which nobody changes any more, so that encoding them needs no lock.
             self.data, self._readers = dict(self.data), set()
         return self.data
 
@@ -270,6 +275,7 @@ class MapPartition:
         Returns the errors of values that cannot be packed, by key. If there are any, nothing is dropped.
         """
         refused = self._pack(self.live.items())
+        # Otherwise all live values stay, so that the user can mend the one that was refused, and save again.
         if not refused:
             self.unlisted = {}  # all of them are in `data` now
             self._drop_live(unheld(self.live))
@@ -280,6 +286,8 @@ class MapPartition:
         keys = unheld(self.live)
         refused = self._pack((key, self.live[key]) for key in keys)
         self._drop_live([key for key in keys if key not in refused])
+        # Where most values are held, the next look waits until there are twice as many, so each value is looked at a
+        # few times only.
         self._limit = max(self._least_limit, 2 * len(self.live))
 
     def _drop_live(self, keys: list[Any]) -> None:
@@ -315,6 +323,7 @@ class MapPartition:
         do not reach what is returned. The changes stay in `dirty` until `mark_captured`.
         """
         known = bool(chain) and chain == self.saved.chain and not self.needs_snapshot
+        # A partition that is empty and was never saved needs no artifact, while one that was emptied does.
         if (known and not self.dirty) or not (chain or self.data):
             return None
         delta = self._capture_delta(number, chain, max_chain) if known else None
@@ -353,6 +362,8 @@ class MapPartition:
             return self.dirty
         if self.key_kinds is not MIXED:
             return reduce(or_, [*deltas, self.dirty])
+        # As in `_mark_dirty`: one delta cannot say that a key was deleted and an equal one set, where a zone decides
+        # that they are equal.
         records: Delta = {}
         return None if any(overlay(records, delta) for delta in (*deltas, self.dirty)) else records
 

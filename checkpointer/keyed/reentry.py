@@ -121,6 +121,8 @@ class Exclusive(Generic[C]):
         Raises what the guard raises, and `InvalidStateError` where another thread was interrupted in its own change and
         does not come back to it.
         """
+        # Waiting for the lock itself could last for ever: the thread that has it may be inside a handler that waits for
+        # this one. `_wait` looks for that now and then.
         if (self._taken or self._waiting) and not self._is_mine():
             return self._wait(self.change, (operation, *args))  # type: ignore[no-any-return]
         step = (operation, args)
@@ -216,6 +218,8 @@ class Exclusive(Generic[C]):
             if type(step) is not _Abandoned:  # else nobody would ever take it, and it may be large
                 successor.completed, successor.result = step, result
         except Exception as error:
+            # KeyboardInterrupt and the like are no Exception and pass: they are meant for this thread, and not for the
+            # one whose change this is.
             successor.completed, successor.failure = step, error
             successor.running[0] = _FAILED
         # Whoever interrupted this may have taken over first. Then the version keeps that successor.
@@ -248,6 +252,7 @@ class _Watchdog:
         name, frame = self._find_interruption()
         if frame is None or frame is not self._seen:
             self._seen, self._since = frame, time.monotonic()
+        # Measured for one frame: a thread that is interrupted again and again, and comes back each time, is not stuck.
         elif time.monotonic() - self._since >= MAX_INTERRUPTION:
             raise InvalidStateError(
                 f"a map that another thread changes: thread {name} was interrupted in its change by "

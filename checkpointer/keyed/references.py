@@ -28,6 +28,7 @@ def unheld(values: Mapping[Any, Any]) -> list[Any]:
                 inside = _inside(values[key]) if may_hold else 0
             except RecursionError:  # it holds itself: who saves it will be told
                 continue
+            # A tuple cannot change: others may hold it, as long as nothing changeable is inside of it.
             if inside <= _INSIDE and (count <= _ALONE or not inside):
                 found.append(key)
     return found
@@ -36,6 +37,7 @@ def unheld(values: Mapping[Any, Any]) -> list[Any]:
 def _inside(value: Any) -> int:
     """Return the highest reference count of anything changeable inside a container, as seen here; 0 if none is."""
     kind = type(value)
+    # Keys of a dict and members of a set are hashable, so there is nothing changeable in them.
     children = value.values() if kind is dict else value if kind in (list, tuple) else ()
     if _CONTAINERS.isdisjoint(map(type, children)):
         return 0

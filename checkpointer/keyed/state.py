@@ -75,6 +75,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         self._owner = Exclusive(Content(parts), {Content.make_all})
         if type(initial) is tuple and not initial:
             return
+        # Nobody else has this state yet, so its pairs need not be set as one change, which would hold all of them in
+        # memory.
         if isinstance(initial, Mapping) or not hasattr(initial, "keys"):
             self._set_in_batches(initial.items() if isinstance(initial, Mapping) else initial)
         else:
@@ -104,6 +106,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             live = part.live.get(key, MISSING)
             if live is MISSING:
                 packed = part.data[key]
+                # An empty value stands for one that was never packed. It is live by now, so `change` below finds it.
                 if packed:
                     value = unpack(packed)
                     if type(value) in PLAIN:
@@ -126,6 +129,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         number, key = place_key(key, self._partitions)
+        # `place_key` checked the plain types, and a key that is stored was checked when it was set first.
         if type(key) not in PLAIN and key not in self._parts[number].data:
             check_key(key)
         if type(value) in PLAIN:
@@ -147,6 +151,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """Return the value of a key, which is set to `default` if it is not there."""
+        # A closed state refuses this in `change`, whether or not the key is there.
         if self._owner.guard is None and (found := self.get(key, MISSING)) is not MISSING:
             return found
         number, key = place_key(key, self._partitions)
@@ -237,6 +242,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         except IllegalArgumentError:  # a key that cannot be stored
             return False
         version = self._owner.version
+        # While no change runs, one look-up needs no lock, which would take longer than the look-up itself.
         if not version.running and not version.successor and self._owner.guard is None:
             return version.content.parts[number].contains(key)
         return self._owner.change(Content.contains, number, key)
@@ -247,6 +253,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     def __iter__(self) -> Iterator[Any]:
         owner = self._owner
         for number in range(self._partitions):
+            # The keys of one partition are copied at a time: the caller may change the state meanwhile, and a dict that
+            # changes size cannot be walked through.
             for key in owner.change(Content.keys, number):
                 if owner.guard is not None:
                     owner.guard(Content.keys)

@@ -47,6 +47,8 @@ def steps_to_set(pairs: list[Any], partitions: int) -> Iterator[Step]:
     pairs.clear()  # a value that the list still holds would count as held
     types = set(map(type, values))
     all_plain = types <= PLAIN
+    # The fast ways take values of one sort only: plain ones are packed now, others become live. A mixed batch is set
+    # pair by pair, since the last value of a key counts, of whichever sort it is.
     numbers = partitions_of(keys, partitions) if all_plain or types.isdisjoint(PLAIN) else None
     packed = _pack_plain_values(values) if numbers is not None and all_plain else None
     if numbers is None or (packed is None and all_plain):
@@ -90,6 +92,7 @@ def gather_steps(steps: Iterable[Step], gathered: list[Step]) -> None:
     last: dict[int, Step] = {}
     for operation, (number, values) in steps:
         before = last.get(number)
+        # Only the latest step of its partition is extended: a step of another kind in between has to come first.
         if before is not None and before[0] is operation:
             before[1][1].update(values)
         else:

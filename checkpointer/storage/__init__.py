@@ -62,12 +62,15 @@ def open_store(
         raise IllegalArgumentError(f"fencing={fencing!r:.40}: expected 'required' or 'none'")
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         raise IllegalArgumentError(f"concurrency={concurrency!r:.40}: expected an integer of at least 1")
+    # The comparison is false for NaN too, and the upper bound refuses infinity.
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= threading.TIMEOUT_MAX:
         raise IllegalArgumentError(f"timeout={timeout!r:.40}: expected seconds, more than 0")
     if not isinstance(storage_options, Mapping | None):
         raise IllegalArgumentError(f"storage_options: expected a mapping, got {type(storage_options).__name__}")
     settings = Settings(fencing == "required", concurrency, timeout)
     store = open_root(parse(url), dict(storage_options or {}), settings)
+    # In this order each attempt waits for a slot and has the whole time limit. The other way round, the pause before
+    # the next attempt would keep a slot.
     return RetryingStore(LimitedStore(store, concurrency=concurrency, timeout=timeout))
 
 
@@ -77,6 +80,8 @@ def open_root(location: Location, options: Mapping[str, Any], settings: Settings
     Raises `IllegalArgumentError` where the package of that store is not installed.
     """
     kind = location.kind
+    # The store itself imports its package with the first request. A missing one is to be told now, with the command
+    # that installs it.
     if kind.package is not None:
         require(kind.package, kind.module.rpartition(".")[2], location.url)
     store: Store = importlib.import_module(kind.module).open_root(location, options, settings)

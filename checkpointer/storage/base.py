@@ -10,8 +10,8 @@ own, which the layers above turn into an outcome:
   earlier, unanswered request of the same caller may be what moved the version: read back before judging.
 
 `RetryableError` from `compare_and_swap` means that nobody knows whether it took effect.
-`OutcomeUnknownError` from it means that the bytes are in place but the disk has not confirmed them: reading
-back shows them and proves nothing.
+`OutcomeUnknownError` from it means that the bytes may be in place but the disk has not confirmed them: reading
+them back proves nothing.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -24,6 +24,8 @@ from pyspark_checkpointer.manifests.digest import Bytes, sha256
 UNFENCED = 'fencing="none", or --fencing none on the command line (of a target --target-fencing none)'
 """How a user accepts a store without conditions on writes, as errors say it."""
 
+# A swap is always one request: an upload in parts would lose the condition with some clients (s3fs from 100 MiB up).
+# The limit is the size of the largest object that is swapped, the ownership of a group of consumers.
 SWAP_LIMIT = 16 << 20
 """Largest object, in bytes, that can be written or replaced by `compare_and_swap`."""
 

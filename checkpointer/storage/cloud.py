@@ -16,12 +16,15 @@ from pyspark_checkpointer.storage.request_path import SMALL_SLOTS
 
 T = TypeVar("T")
 
+# Less than 64 MiB, from which on the SDK of Azure would split an upload by itself.
 MAX_SINGLE_PUT = 32 << 20
 """Largest object, in bytes, that is uploaded in one request."""
 
+# S3 refuses parts of less than 5 MiB, but for the last one.
 PART_SIZE = 8 << 20
 """Bytes of one part of a larger upload, at least."""
 
+# More cost memory: reading 300 MiB took 65 MiB besides the object with 4 parts, and 602 MiB with the defaults of s3fs.
 PARALLEL_PARTS = 4
 """Parts of one object that are transferred at the same time."""
 
@@ -39,6 +42,7 @@ async def answer(request: Awaitable[T], translate: Callable[[Exception], Checkpo
     """
     try:
         return await request
+    # Errors of the tree, such as that of a body that broke off, hold no credentials and need no translation.
     except CheckpointError:
         raise
     except Exception as error:
@@ -77,6 +81,7 @@ def server_time(date: str | None) -> float | None:
 
 def connections(concurrency: int) -> int:
     """Return how many connections a store of this concurrency can use at the same time."""
+    # With fewer, a request that has its slot would wait again inside the client, where its time limit runs already.
     return concurrency * (PARALLEL_PARTS + SMALL_SLOTS)
 
 
@@ -87,6 +92,8 @@ async def pour(pieces: AsyncIterator[bytes], sink: ByteSink) -> int:
         batch.append(piece)
         size += len(piece)
         if size >= _FEED_SIZE:
+            # On the loop, hashing would hold up all other requests. No further piece is read meanwhile, so only one
+            # batch is in memory.
             await runtime.on_cpu(_feed, sink, batch)
             total, batch, size = total + size, [], 0
     if batch:
@@ -107,6 +114,7 @@ def batches(items: list[T], size: int) -> Iterator[list[T]]:
 
 def part_size(total: int, max_parts: int) -> int:
     """Return the bytes of one part of an upload that may have at most `max_parts` parts."""
+    # Rounded up: the remainder would need one part more than is allowed.
     return max(PART_SIZE, -(-total // max_parts))
 
 
@@ -136,6 +144,8 @@ async def upload_parts(data: Bytes, size: int, upload: Callable[[int, io.BytesIO
     workers = [asyncio.create_task(work()) for _ in range(PARALLEL_PARTS)]
     try:
         await asyncio.gather(*workers)
+    # `gather` lets the others go on after a failure. Whoever aborts the upload must find no part under way, since S3
+    # may keep a part that arrives after the abort.
     except BaseException:
         for worker in workers:
             worker.cancel()
@@ -149,6 +159,7 @@ async def clean_up(request: Coroutine[Any, Any, object]) -> None:
 
     An error of its own is dropped: the failure is what the caller must see.
     """
+    # The caller is shielded from its own cancellation while this runs, so it has a time limit of its own.
     with suppress(Exception):
         async with asyncio.timeout(_CLEANUP_SECONDS):
             await request

@@ -59,20 +59,29 @@ async def decide(store: Store, path: str, data: bytes, expected: str | None, lim
             if undecided is not None:
                 raise UndecidedError from error
             raise
+        # A refusal is no proof either: an earlier, unanswered request of this call may be what moved the version.
         except (RetryableError, PreconditionFailedError) as error:
             undecided = error
         except OutcomeUnknownError as error:
+            # Even where the bytes are read back, that proves nothing: the disk has not confirmed them, and a crash may
+            # still undo the write.
             undecided, unconfirmed = error, True
         except CheckpointError as error:
+            # The store refuses this request for good, but an earlier one may still land.
             if undecided is not None:
                 raise UndecidedError from error
             raise
         try:
             found = await find(store, path, limit)
         except READ_FAILURES as error:
+            # Not raised as it is: the caller would take it for a failure, begin another attempt, and the swap could
+            # land after all (SPEC.md, "Only a changed version proves a request dead").
             raise UndecidedError from error
+        # The same bytes are written over themselves, on the version that they have now, until the disk confirms them.
         if unconfirmed and found is not None and found.data == data:
             expected = found.version
         elif (None if found is None else found.version) != expected:
             return found
+    # Nothing was proven, so a request may still be under way. To call this a failure would let the caller go on to an
+    # attempt that does not know of it.
     raise UndecidedError from undecided

@@ -32,12 +32,16 @@ async def probe(store: Store) -> None:
         else:
             return
         finally:
+            # An object that stays behind has a name that nobody else uses, and does no harm. The result of the proof
+            # counts more.
             with suppress(CheckpointError):
                 await store.delete([path])
 
 
 async def _try_conditions(store: Store, path: str) -> None:
     """Try each condition that commits rest on, at a path that nobody else uses."""
+    # Each write has other bytes: a version may be a hash of the content, and equal bytes would then have equal
+    # versions.
     first = await store.compare_and_swap(path, b"1", None)
     with _must_raise(PreconditionFailedError, store, "created an object that exists"):
         await store.compare_and_swap(path, b"2", None)
@@ -49,6 +53,7 @@ async def _try_conditions(store: Store, path: str) -> None:
         raise _refused(store, "refused a swap on the version that it had just given") from None
     with _must_raise(PreconditionFailedError, store, "swapped on a version that is gone"):
         await store.compare_and_swap(path, b"5", first)
+    # Some servers show a write late. A writer who reads back what became of its swap would then judge it wrongly.
     blob = await store.get(path)
     if (blob.data, blob.version) != (b"4", second):
         raise _refused(store, "gave back another object than the one last written")

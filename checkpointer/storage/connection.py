@@ -64,6 +64,7 @@ class Connection(Generic[F]):
 
         Callers at the same time share one attempt.
         """
+        # A task of its own, not a part of the first caller, so that several callers can wait for it.
         if self._task is None:
             self._task = asyncio.create_task(self._open())
             self._task.add_done_callback(self._forget_failure)
@@ -72,6 +73,8 @@ class Connection(Generic[F]):
 
     def _forget_failure(self, task: "asyncio.Task[F]") -> None:
         """Let the next request try again, whether or not anybody has waited for this attempt to the end."""
+        # `close` may have taken this task away, and another attempt may have begun. To ask for the exception also tells
+        # asyncio that somebody has seen it.
         if self._task is task and (task.cancelled() or task.exception() is not None):
             self._task = None
 
@@ -82,9 +85,13 @@ class Connection(Generic[F]):
 
     async def close(self) -> None:
         """Release the connection. The next `get` opens another one."""
+        # Taken away before the first await: a `get` that comes meanwhile opens another connection and never gets the
+        # one that is being closed.
         task, self._task = self._task, None
+        # Otherwise the connection would be closed a second time when the store is dropped.
         if self._finalizer is not None:
             self._finalizer.detach()
+        # An attempt that still runs is left to those who wait for it. The finalizer of its connection closes that one.
         if task is not None and task.done() and not task.cancelled() and task.exception() is None:
             await self._close(task.result())
 
@@ -101,16 +108,20 @@ class Connection(Generic[F]):
 
     async def _open(self) -> F:
         made = await self._connect()
+        # The finalizer holds the connection and not this object, which could never be dropped otherwise.
         self._finalizer = weakref.finalize(self, _close_later, os.getpid(), self._close, made)
         self._finalizer.atexit = False  # at exit, `_close_all` closes it while the loop still runs
         return made
 
 
+# Weak references: to be closed at exit must not keep a store alive.
 _connections: "weakref.WeakSet[Connection[Any]]" = weakref.WeakSet()
 
 
 def take_finalizers_off(made: object) -> None:
     """Leave the closing of `made` to its `Connection`."""
+    # s3fs and adlfs keep no reference to their finalizers. A `weakref.finalize` is the callback of a weak reference to
+    # its object, and is found there.
     for reference in weakref.getweakrefs(made):
         finalizer = reference.__callback__
         if isinstance(finalizer, weakref.finalize):
@@ -122,6 +133,7 @@ def _close_later(process: int, close: Close, made: object) -> None:
 
     The garbage collector may run this on any thread, so it must not wait.
     """
+    # In a forked child the sockets belong to the parent, and a closed interpreter has no loop to close them on.
     if os.getpid() == process and not sys.is_finalizing():
         runtime.submit(close(made))
 
@@ -130,6 +142,7 @@ def _close_all() -> None:
     """Close every connection when the interpreter ends."""
     opened = [connection for connection in [*_connections] if connection.is_open]
     with suppress(RuntimeError):  # the loop is closed, or can no longer be started
+        # A server that does not answer must not keep the interpreter from ending, so the wait has a limit.
         wait([runtime.submit(connection.close()) for connection in opened], _EXIT_SECONDS)
 
 

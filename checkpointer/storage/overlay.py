@@ -6,6 +6,8 @@ from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage.base import Blob, ListingPage, S, Store, WrappedStore, WriteLeftover
 
 
+# A migrated checkpoint stands in memory until somebody commits it. Making one only puts objects, so the operations that
+# would change or remove what `inner` has are missing on purpose.
 class OverlayStore(WrappedStore):
     """`inner` with additional objects, which nobody else sees. Only reads reach `inner`."""
 

@@ -64,5 +64,7 @@ _ANY_OTHER = StoreKind((), f"{_BELOW}.fsspec_any")
 
 def kind_of(protocol: str) -> StoreKind:
     """Return the kind of store of a protocol; two protocols of one store give the same kind."""
+    # The protocol is a part of the kind, so two file systems of fsspec are never taken for one store. Their options
+    # differ.
     known = (kind for kind in STORES if protocol in kind.protocols)
     return next(known, None) or replace(_ANY_OTHER, protocols=(protocol,))

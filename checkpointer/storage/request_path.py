@@ -128,6 +128,7 @@ class RetryingStore(WrappedStore):
             return await request()
 
         def is_over(state: RetryCallState) -> bool:
+            # The coming pause counts too, so that no request is sent after the patience is over.
             spent = self._clock() - started + state.upcoming_sleep
             return state.attempt_number >= self._attempts or spent >= self._patience
 
@@ -149,6 +150,7 @@ class RetryingStore(WrappedStore):
             raise AssertionError("gave up on an attempt that did not fail")
         if state.attempt_number == 1:
             raise error
+        # Every error of the tree can be made of one message (`manifests/errors.py`), so its type can be kept.
         raise type(error)(f"{error} ({state.attempt_number} attempts in {spent:.1f} s)") from error
 
     async def _holds(self, path: str, data: Bytes) -> bool:
@@ -181,6 +183,7 @@ SMALL_READ = 256 << 10
 SMALL_WRITE = 1 << 20
 """Bytes up to which a write is small. An attempt makes more writes than reads, and bounds their bytes together."""
 
+# With the usual 16 slots for others, a listing of the history fetches 256 manifests at a time.
 SMALL_SLOTS = 16
 """Slots for small requests, for each slot for others. Each may hold a connection."""
 
@@ -205,6 +208,7 @@ class LimitedStore(WrappedStore):
         return blob
 
     async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        # The answer is a sink, which does not tell how many bytes went into it, so they are counted on the way.
         counting = await self._read(path, self.inner.read_into(path, lambda: _CountingSink(make()), limit=limit), limit)
         _count_received(counting.size)
         return counting.sink
@@ -247,6 +251,8 @@ class LimitedStore(WrappedStore):
         try:
             self._check_loop()
             async with self._small_slots if small else self._slots:
+                # Counted when it is sent: a request that is cancelled while it waits for a slot costs the store
+                # nothing.
                 _count_sent(kind)
                 # The time begins here, after the wait for a slot.
                 allowed = self._timeout + size / MIN_BYTES_PER_SECOND
@@ -255,12 +261,14 @@ class LimitedStore(WrappedStore):
         except TimeoutError:
             if not deadline.expired():  # the store's own error, and not ours
                 raise
+            # A retryable error: reads and puts are sent again, and the caller of a swap reads back what became of it.
             raise DependencyError(f"{self.url}: {kind} {path}: no answer within {allowed:g} s") from None
         finally:
             request.close()  # does nothing once it has run; one that never ran would be reported as not awaited
 
     def _check_loop(self) -> None:
         """Raise `IllegalArgumentError` outside the library's loop, and begin anew in a forked child."""
+        # A semaphore of asyncio belongs to one loop, and so do the connections below.
         if not on_loop():
             raise IllegalArgumentError(
                 "a store was used outside its event loop: use pyspark_checkpointer.runtime.run_sync"

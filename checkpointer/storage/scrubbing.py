@@ -52,12 +52,14 @@ _QUOTED = re.compile(
 
 def scrub(text: str, options: Mapping[str, Any]) -> str:
     """Return the first line of `text` without any secret of `options` or of the environment."""
+    # fsspec adds its own configuration to the options of every file system, so its values may be quoted too.
     secrets = {*_secrets("", options), *_secrets("", fsspec.config.conf), *_environment()}
     # Longest first: a secret that contains another one would else be left in part.
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, _HIDDEN)
     lines = text.strip().split("\n", 2)
     line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    # Cut last: of a secret that was cut in two, the first half would not be recognised.
     return _QUOTED.sub(rf"\g<1>{_HIDDEN}", line)[:_MAX_MESSAGE]
 
 
@@ -85,6 +87,7 @@ def _secrets(name: str, value: Any) -> Iterator[str]:
 def _of_text(name: str, value: str) -> Iterator[str]:
     """Yield what may be secret in a text: all of it, and the values of settings in it."""
     if "://" in value and "@" in value:
+        # The user and password of an endpoint or proxy. The last @ counts, since a password may hold one itself.
         yield value.partition("://")[2].rpartition("@")[0]
     # Connection strings and tokens are lists of settings; any of them may be quoted alone.
     for setting in re.split(r"[;&?]", value):
@@ -99,6 +102,7 @@ def _of_text(name: str, value: str) -> Iterator[str]:
 def _spellings(value: str) -> Iterator[str]:
     """Yield a secret as it may be quoted: as it is, as part of a URL, and escaped."""
     escaped = (repr(value)[1:-1], json.dumps(value)[1:-1])
+    # A SAS token may be given with the question mark of its URL, and is quoted without it.
     for spelling in (value, value.lstrip("?"), quote(value, safe=""), unquote(value), *escaped):
         if len(spelling) >= _MIN_SECRET:
             yield spelling

@@ -15,8 +15,12 @@ _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 _EXAMPLE = "s3://bucket/path"
 
 _OWN = {protocol for kind in STORES for protocol in kind.protocols}
+# The last two are old protocols of Azure, which fsspec does not know. They are here only to recognise a URL without its
+# slashes, which may hold a password.
 _PROTOCOLS = {*_OWN, *fsspec.available_protocols(), "wasb", "wasbs"}
 
+# Only what the names of buckets and containers consist of. Anything else in their place may be a part of a key, and is
+# never shown.
 _BUCKET = re.compile(r"[A-Za-z0-9._$-]*|arn:.*")
 _CONTAINER = re.compile(r"[A-Za-z0-9$-]*")
 _HOST = re.compile(r"([^:]*|\[.*\])(:[0-9]+)?")
@@ -97,6 +101,7 @@ def _local(path: str) -> Location:
 
 def _file_url(text: str, scheme: str) -> Location:
     rest = text[len(scheme) + 1 :]
+    # Without two slashes, as in file:/path, all of the rest is the path.
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost", "~") or not slash:

@@ -18,6 +18,7 @@ _FORCED = {
     "skip_instance_cache": True,
     "use_listings_cache": False,
     "version_aware": False,
+    # The default of adlfs is an eighth of the limit of open files, and each of them holds a part in memory.
     "max_concurrency": cloud.PARALLEL_PARTS,
 }
 
@@ -29,6 +30,7 @@ def account_of(location: Location) -> dict[str, Any]:
         return {}
     account = {"account_name": host.partition(".")[0]}
     if not host.endswith(".core.windows.net"):
+        # The URLs of Spark name the endpoint for file systems; adlfs speaks to the one for blobs.
         account["account_host"] = host.replace(".dfs.", ".blob.", 1)
     return account
 

@@ -15,6 +15,7 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError
 from pyspark_checkpointer.storage.scrubbing import scrub
 
 _NO_CONTAINER = {"ContainerNotFound", "ContainerDisabled", "ResourceNotFound"}
+# The last one comes with status 409 and not 412, so the codes are compared as well as the status.
 _CONDITIONS = {"ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists"}
 _IMPOSSIBLE = {"InvalidResourceName", "InvalidUri", "OutOfRangeInput", "RequestBodyTooLarge"}
 
@@ -61,6 +62,7 @@ def is_refused_condition(error: Exception) -> bool:
     """Return whether the condition of a write did not hold."""
     if is_of_identity(error):
         return False
+    # A lease that somebody took on the blob is answered with 412 too, and says nothing about its version.
     return code_of(error) in _CONDITIONS or (status_of(error) == 412 and not code_of(error).startswith("Lease"))
 
 
@@ -79,6 +81,7 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
     if status in (429, 503):
         return ThrottlingError(f"{name}: {said}")
     if status == 412 and not code.startswith("Lease"):
+        # The SDK asks for the further ranges of a blob on condition that its ETag is that of the first one.
         return DependencyError(f"{name}: was changed while it was read")
     if (
         status in (408, 499)
@@ -108,6 +111,7 @@ def _without_token(error: Exception, name: str, said: str) -> CheckpointError:
     """Return the error for a missing token: final if the identity service refused, else retryable."""
     status, whole = status_of(error), str(error)
     unsigned = type(error).__module__.startswith("azure.storage")  # the key is malformed: nobody was asked
+    # A chain of credentials fails with one error without a status, which quotes what each of them was told.
     refused = status in (400, 405, 406) or (not status and "AADSTS" in whole)
     if unsigned or (refused and not any(outage in whole for outage in _OUTAGES)):
         return StoreRefusedError(f"{name}: {said}; correct the credentials in storage_options or the environment")

@@ -134,6 +134,7 @@ class AzureStore(PagedStore):
         """
         blob, clock = await self._blob(path), _ServerClock()
         # Asking for no more than the limit keeps a larger object out of memory. The answer says how large it is.
+        # A range cannot be empty, so a limit of 0 asks for one byte.
         span = {} if limit is None else {"offset": 0, "length": max(limit, 1)}
         try:
             stream = await blob.download_blob(
@@ -174,6 +175,7 @@ class AzureStore(PagedStore):
         blob = await self._blob(path)
 
         async def send(number: int, part: io.BytesIO) -> Any:
+            # All block ids of a blob must have the same length.
             block = BlobBlock(base64.b64encode(b"%08d" % number).decode())
             await blob.stage_block(block.id, part, length=len(part.getbuffer()), **self._limits)
             return block
@@ -231,6 +233,7 @@ class AzureStore(PagedStore):
                     if not is_missing(error):
                         raise
 
+        # All of them are waited for, also after a failure: none may still be under way when the caller goes on.
         results = await asyncio.gather(*(remove(path) for path in paths), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -284,5 +287,6 @@ async def _read(stream: Any) -> bytes:
 
 def _check_whole(stream: Any, found: int) -> None:
     """Raise `DependencyError` where the download ended early."""
+    # A connection that breaks off can look like the end of the answer.
     if found != stream.size:
         raise DependencyError(f"{stream.name}: the answer broke off after {found} of {stream.size} bytes")

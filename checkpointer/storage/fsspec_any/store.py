@@ -178,6 +178,8 @@ class GenericStore(PagedStore):
     def _open(self) -> Any:
         from fsspec.core import url_to_fs
 
+        # A cached listing says that an object is missing which is there, and an instance of somebody else may have such
+        # a cache.
         return url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False, **self._options)[0]
 
     async def _run(self, path: str, call: Callable[[Any, str], T]) -> T:
@@ -203,6 +205,8 @@ class GenericStore(PagedStore):
         temporary = f"{folder}/.{name}.{secrets.token_hex(8)}.tmp"
         try:
             fs.pipe_file(temporary, data)
+            # A crash right after this leaves no object at all, which for the pointer means a repair. Giving up fencing
+            # accepts that.
             if fs.exists(key):  # not every file system moves over a file
                 fs.rm_file(key)
             fs.mv(temporary, key)

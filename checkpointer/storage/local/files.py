@@ -88,6 +88,7 @@ def _opened(path: str) -> Iterator[tuple[int, int]]:
     try:
         status = os.fstat(fd)
         if stat.S_ISDIR(status.st_mode):
+            # A folder is no object: in a cloud nothing would be found under this name either.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if not stat.S_ISREG(status.st_mode):
             raise StoreRefusedError(f"{path}: is not a regular file; move it away")
@@ -117,7 +118,10 @@ def write_temporary(target: str, data: Bytes) -> str:
         with os.fdopen(fd, "wb", buffering=0) as file:
             rest = memoryview(data).cast("B")
             while rest:
+                # One call may write only a part: at most a little below 2 GiB, or what a full disk has room for.
                 rest = rest[file.write(rest) :]
+            # Before the file gets its name: after a crash the name could otherwise lead to a file that is empty or cut
+            # short.
             os.fsync(fd)
     except BaseException:
         with suppress(OSError):
@@ -129,6 +133,8 @@ def write_temporary(target: str, data: Bytes) -> str:
 def create_temporary(target: str) -> tuple[str, int]:
     """Create an empty temporary file beside `target`. Return its path and its descriptor."""
     folder, name = os.path.split(target)
+    # In the same folder, since neither a rename nor a link leads to another device. The form is that of SPEC.md, by
+    # which a sweep recognises what a killed writer left.
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     return temporary, os.open(temporary, flags, _OWNER_ONLY)
@@ -149,6 +155,7 @@ def replace(temporary: str, target: str) -> None:
     try:
         os.rename(temporary, target)
     except OSError as error:
+        # Over a network the server may have renamed the file before one of these is reported.
         if error.errno not in _UNDECIDED:
             raise
         why = os.strerror(error.errno or 0)

@@ -33,6 +33,7 @@ class DurableFolders:
                 unknown += _missing_above(folder)
                 break
             folder = os.path.dirname(folder)
+        # From the top down: a durable name in a folder that is not durable itself could be lost with that folder.
         for name in reversed(unknown):
             with suppress(FileExistsError):
                 os.mkdir(name, 0o700)
@@ -42,6 +43,7 @@ class DurableFolders:
                 files.sync_folder(os.path.dirname(name))
             if len(self._durable) >= _MAX_REMEMBERED:
                 self._durable.clear()
+            # Only now: another thread that finds it here relies on the sync, and does not sync again.
             self._durable.add(name)
 
 

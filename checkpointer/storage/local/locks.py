@@ -47,7 +47,9 @@ def locked(path: str, timeout: float) -> Iterator[None]:
                 _sign(fd)
                 yield
                 return
+            # A blocking `flock` would know no deadline, so the lock is tried again and again.
             if time.monotonic() >= deadline:
+                # Known not to be sent, unlike a request without an answer: the caller may go on without a restore.
                 raise SwapNotSentError(
                     f"{path}: not free for {timeout:g} s, so nothing was written: {_describe_holder(fd)}"
                 )
@@ -56,6 +58,7 @@ def locked(path: str, timeout: float) -> Iterator[None]:
             if os.getpid() == process:
                 _close(fd)
         # Each try opens the file anew, because it may have been removed and created again.
+        # At random, so that waiters which began together do not meet again at each try.
         time.sleep(pause * random.uniform(0.5, 1.5))
         pause = min(pause * 2, MAX_PAUSE)
 
@@ -117,6 +120,7 @@ def _close_inherited() -> None:
     That unlocks nothing while the parent has them open.
     """
     global _guard
+    # The hook before the fork took the old one, and nobody gives it back in the child.
     _guard = threading.RLock()
     for fd in _open_files:
         with suppress(OSError):

@@ -19,6 +19,7 @@ _SHARED = re.compile(
 def system_table() -> str:
     """Return the mount table of this process; empty where the system has none in this format."""
     try:
+        # A mount point may be any bytes, also such as are no UTF-8.
         return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""
@@ -33,6 +34,7 @@ def file_system(folder: str, table: str) -> tuple[str, str] | None:
     for line in table.splitlines():
         left, separator, right = line.partition(" - ")
         fields = left.split(" ")
+        # A line that says nothing forbids nothing: the user would have no way to put it right.
         if not separator or len(fields) < 5 or not right:
             continue
         point = _unescape(fields[4])
@@ -53,4 +55,5 @@ def _holds(point: str, folder: str) -> bool:
 
 
 def _unescape(text: str) -> str:
+    # The kernel writes spaces, tabs, line feeds and backslashes of a path as octal numbers.
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

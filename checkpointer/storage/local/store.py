@@ -157,6 +157,8 @@ class LocalStore(PagedStore):
         if files.is_hidden(check_path(path).rpartition("/")[2]):
             raise IllegalArgumentError(f"{path!r:.200}: this name is kept for the store's own files")
         full = os.path.join(self._root, path)
+        # The root itself may be a link, so only what is below it is looked at. `realpath` asks for each part of a path:
+        # it is called only where there is a link at all.
         folders = itertools.accumulate(path.split("/")[:-1], os.path.join, initial=self._root)
         if any(map(os.path.islink, itertools.islice(folders, 1, None))) and not _is_inside(full, self._root):
             raise StoreRefusedError(f"{full}: a symbolic link on the way leads out of the root; move it away")
@@ -197,6 +199,8 @@ class LocalStore(PagedStore):
     def _publish(self, temporary: str, target: str) -> None:
         """Give a temporary file its name. Raise `FileExistsError` where the name is taken."""
         try:
+            # Unlike a rename, a link fails where the name is taken: so it creates the object only if it is absent, in
+            # one step.
             os.link(temporary, target)
         except OSError as error:
             if error.errno not in _NO_LINKS:
@@ -213,6 +217,7 @@ class LocalStore(PagedStore):
         check_swap_size(target, data)
         self._prepare_write(os.path.dirname(target))
         with self._lock():
+            # The digest of the content is the version (SPEC.md, "Stores"): the nonce in each pointer makes it unique.
             if self._current(target) != expected:
                 raise PreconditionFailedError(f"{target}: was changed by somebody else")
             # Written under the lock, so that `discard` can tell the files of dead writers.
@@ -245,6 +250,7 @@ class LocalStore(PagedStore):
 
     def _check_mount(self) -> None:
         """Raise `StoreRefusedError` where a lock may not exclude writers on other hosts."""
+        # Asked with the first write only: reading takes no lock, so a root on any mount can be read.
         if self._may_write:
             return
         found = mounts.shared_mount(os.path.realpath(self._root), self._mount_table())
@@ -280,9 +286,11 @@ class LocalStore(PagedStore):
         folders: dict[str, str] = {}  # many objects are in few folders, each of which is checked once
         for path in paths:
             folder, _, name = check_path(path).rpartition("/")
+            # `_locate` refuses hidden names, so each of those is checked, also in a folder that was.
             if folder not in folders or files.is_hidden(name):
                 folders[folder] = os.path.dirname(self._locate(path))
             with suppress(FileNotFoundError, NotADirectoryError):
+                # Not synced: an object that is back after a crash is as dead as it was, and is swept again.
                 os.unlink(os.path.join(folders[folder], name))
 
     def _discard(self, leftovers: Sequence[WriteLeftover]) -> None:
@@ -290,6 +298,7 @@ class LocalStore(PagedStore):
         for leftover in leftovers:
             folder, name = os.path.split(self._locate(leftover.path))
             own = os.path.basename(leftover.token)
+            # A token from outside must not lead to another file than a temporary one of this very object.
             if files.temporary_target(own) != name:
                 raise IllegalArgumentError(f"{leftover.token!r:.200}: is no temporary file of {leftover.path}")
             # A swap has a temporary file only while it holds the lock. So a file that is seen under the lock belongs
@@ -300,6 +309,7 @@ class LocalStore(PagedStore):
 
 def _is_inside(file: str, root: str) -> bool:
     """Return whether the folder that really holds `file` is `root` or below it."""
+    # The file itself may be a link here: it is opened with O_NOFOLLOW, so only its folder has to be judged.
     real = os.path.realpath(root)
     return os.path.commonpath([real, os.path.realpath(os.path.dirname(file))]) == real
 

@@ -28,6 +28,7 @@ def files_below(root: str, prefix: str) -> Iterator[tuple[str, int]]:
                     # Below the prefix, or on the way to it.
                     if f"{path}/".startswith(prefix) or prefix.startswith(f"{path}/"):
                         folders.append(path)
+                # Links, sockets and the like are none of the store's objects, which are always regular files.
                 elif path.startswith(prefix) and entry.is_file(follow_symlinks=False):
                     with suppress(FileNotFoundError):
                         yield path, entry.stat(follow_symlinks=False).st_size

@@ -38,6 +38,7 @@ class _MemoryRoot:
 
 
 _roots: dict[str, _MemoryRoot] = {}
+# One count for all roots: a root that was forgotten and made again never has a version that it had before.
 _versions = itertools.count(1)
 
 
@@ -106,6 +107,8 @@ class MemoryStore(PagedStore):
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         with self._root.lock:
             found = [path for path in self._root.objects if path.startswith(prefix) and path > str(more or "")]
+            # A page begins after the last path of the one before, and not at a number, since objects come and go
+            # between two pages.
             page = heapq.nsmallest(_PAGE_SIZE, found)
             entries = [ListedObject(path, len(self._root.objects[path].data)) for path in page]
         return ListingPage(entries, page[-1] if len(found) > _PAGE_SIZE else None)

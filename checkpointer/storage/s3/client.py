@@ -9,6 +9,7 @@ from pyspark_checkpointer.storage.connection import load, take_finalizers_off
 
 # Nothing in a user's options may bring back caches, shared instances or requests that read old versions.
 _FORCED = {
+    # An asynchronous instance breaks on its second event loop. Its coroutines are run on fsspec's loop in any case.
     "asynchronous": False,
     "skip_instance_cache": True,
     "use_listings_cache": False,
@@ -29,10 +30,12 @@ async def open_client(url: str, given: Mapping[str, Any], concurrency: int, time
     options = {k: v for k, v in given.items() if k not in _FORCED}
     config = dict(options.pop("config_kwargs", None) or {})
     pool = max(cloud.connections(concurrency), config.get("max_pool_connections", 0))
+    # The user's own timeouts come later and win. Retries, below, stay off: a swap must be sent once.
     config = {"connect_timeout": min(timeout, 10.0), "read_timeout": timeout, **config}
     # One attempt: "standard" counts the first request among the attempts, "legacy" would not.
     config |= {"retries": {"mode": "standard", "total_max_attempts": 1}, "max_pool_connections": pool}
     files = s3fs.S3FileSystem(**options, config_kwargs=config, **_FORCED)
+    # s3fs repeats requests by itself too, and would not tell that the first one may have taken effect.
     files.retries = 1
     files.session = _session(await load("aiobotocore.session"), files.kwargs)
     client = await files.set_session()

@@ -34,6 +34,8 @@ _UNKNOWN_USER = {
     "TokenRefreshRequired",
     "XMinioInvalidIAMCredentials",
 }
+# After these the request can be sent again: a damaged body, two conditional writes at once of which S3 decided none, or
+# an upload that is gone, since each attempt of a put begins an upload of its own.
 _AGAIN = {
     "ConditionalRequestConflict",
     "OperationAborted",
@@ -129,6 +131,7 @@ def _final(code: str, name: str, url: str, said: str) -> CheckpointError:
 
 def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
     """Return the error for a request that failed before the server answered."""
+    # Imported here, because the package is optional.
     from botocore import exceptions as boto
 
     no_user = (

@@ -177,6 +177,7 @@ class S3Store(PagedStore):
 
     def _check_whole(self, path: str, found: int, reply: Any) -> None:
         """Raise `DependencyError` where the body ended early."""
+        # A connection that breaks off can look like the end of the body.
         if found != reply["ContentLength"]:
             raise DependencyError(
                 f"{self._name(path)}: the answer broke off after {found} of {reply['ContentLength']} bytes"
@@ -205,6 +206,8 @@ class S3Store(PagedStore):
             )
         except BaseException:
             # The parts of an upload that is never completed cost money until somebody aborts it.
+            # It is shielded, because a caller whose time is over would cancel the abort too. If the completion took
+            # effect unseen, there is nothing left to abort and the object stays.
             await asyncio.shield(asyncio.ensure_future(cloud.clean_up(self._abort(key, upload))))
             raise
 
