@@ -78,6 +78,7 @@ def artifacts_of(operator: Operator) -> Iterator[Artifact]:
 def operator_size(operator: Operator) -> OperatorSize:
     """Return the sizes of an operator whose chains are loaded."""
     artifacts = [*artifacts_of(operator)]
+    # By place, since several partitions may name one slice.
     slices = {(a.path, a.offset, a.length): a for a in artifacts}.values()
     whole = {artifact.path: artifact.size for artifact in artifacts}
     return OperatorSize(
@@ -105,6 +106,7 @@ def partition_bytes(operator: Operator) -> dict[int, int]:
     def share(artifact: Artifact) -> float:
         """Return the part of a slice's bytes that this partition's records take."""
         place = artifact.path, artifact.offset
+        # Without records there is nothing to divide by, so the sharers get equal parts.
         if sharers[place] == 1 or not records[place]:
             return artifact.length / sharers[place]
         return artifact.length * artifact.records / records[place]
@@ -181,4 +183,5 @@ def checkpoint_bytes(manifest: Manifest) -> tuple[int, int] | None:
 
 def _wrote(manifest: Manifest, path: str) -> bool:
     """Return whether a checkpoint wrote an object itself, not an older one."""
+    # A file name begins with the id of the attempt that wrote it. Looking for it is faster than parsing each path.
     return f"/{manifest.id}." in path

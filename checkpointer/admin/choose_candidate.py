@@ -32,6 +32,7 @@ def choose_candidate(found: Sequence[Candidate], url: str, wanted: CheckpointSel
         raise CheckpointNotFoundError(
             f"{url}: {str(wanted)!r:.80} is no candidate for a repair: `checkpointer repair` lists those there are"
         )
+    # Two attempts may have one epoch, and nothing proves which was committed: the caller has to say.
     if len(fitting) > 1:
         known = some(sorted(candidate.id for candidate in fitting))
         raise IllegalArgumentError(f"{wanted} could be {known}: give the whole id")

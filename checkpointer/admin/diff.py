@@ -69,6 +69,7 @@ def compare(before: Manifest, after: Manifest) -> Difference:
         positions=_compare_values(before.positions, after.positions),
         properties=_compare_values(before.properties, after.properties),
         watermark=next(iter(_compare_values(_watermark(before), _watermark(after))), None),
+        # Counted by object and not by partition: several partitions may share one.
         bytes_added=sum(size for path, size in new.items() if path not in old),
         bytes_removed=sum(size for path, size in old.items() if path not in new),
     )
@@ -106,12 +107,15 @@ def partitions_to_compare(before: Operator | None, after: Operator | None) -> It
     old, new = before.chains if before else {}, after.chains if after else {}
     numbers = sorted({*old, *new})
     if before is not None and after is not None:
+        # Where keys are spread otherwise, the same key may be in partition 1 before and in 5 after, so nothing less
+        # than all can be compared.
         layouts = {(side.partitions, side.partitioner, side.codec) for side in (before, after)}
         if len(layouts) == 1:
             yield from ([number] for number in numbers if old.get(number) != new.get(number))
             return
         yield numbers
     else:
+        # One side has no keys, so each partition can be compared by itself.
         yield from ([number] for number in numbers)
 
 

@@ -54,12 +54,15 @@ class Copier:
         for operator in manifest.operators.values():
             for artifact in artifacts_of(operator):
                 names.setdefault(artifact.path, set()).add(artifact)
+        # The objects get the id of this attempt: an object of another attempt may be garbage that a cleanup is deleting
+        # (SPEC.md, the one rule).
         moved = {path: object_paths.under(path, self._owner) for path in names}
         await self._copy_objects({moved[path]: artifacts for path, artifacts in names.items()})
         store, host = self._target.store, self._target.host
 
         def make_manifest() -> tuple[Manifest, list[SegmentObject]]:
             operators = {name: _with_new_paths(operator, moved) for name, operator in manifest.operators.items()}
+            # What the source cost, and fields that a later version added, say nothing about the copy.
             copied = replace(
                 manifest, id=checkpoint, parent=None, created=host.now(), operators=operators, cost=None, extra={}
             )
@@ -67,6 +70,7 @@ class Copier:
 
         written, segments = await host.run(make_manifest)
         for segment in segments:
+            # Segments first: a manifest names nothing that is not there.
             await upload.put_once(store, segment.path, segment.data)
         return await metadata.write_manifest(store, host, written), written
 
@@ -76,6 +80,7 @@ class Copier:
         `wanted` has the artifacts in each object, by its new path. Equal deltas that several attempts wrote become one
         object here.
         """
+        # What several checkpoints share was copied with the first of them.
         missing = {path: artifacts for path, artifacts in wanted.items() if path not in self._written}
         sizes = {path: min(artifact.size for artifact in artifacts) for path, artifacts in missing.items()}
         self._total += sum(sizes.values())
@@ -90,6 +95,7 @@ class Copier:
                 )
             await queue.join()
         finally:
+            # After an error, no copy may go on in the background: the caller closes the stores.
             await queue.cancel()
 
     async def _copy_object(self, path: str, size: int, artifacts: set[Artifact]) -> None:
@@ -97,6 +103,7 @@ class Copier:
         source = next(iter(artifacts)).path
         data = (await self._source.get(source, limit=size)).data
         comparison = Comparison(source, size, artifacts)
+        # The copy is compared before it is written. Damage is found here, and not by whoever restores the copy.
         await offload.compute(self._target.host, lambda: comparison.compare(data), small=len(data) <= offload.LARGE)
         await upload.put_once(self._target.store, path, data)
         self._written.add(path)
@@ -135,6 +142,7 @@ async def _export(
     session: Session, what: CheckpointSelector, target: Session, progress: Progress | None
 ) -> CheckpointId:
     """Export as `export` does, without closing the target."""
+    # Asked first, before anything is read: reading may take long.
     await refuse_used(target)
     ref, manifest = await read_consistent(session.store, lambda head: read_live(session, head, what))
     return await create_root(session, ref.id, manifest, target, progress)
@@ -147,14 +155,17 @@ async def create_root(
 
     The copy has the content of `manifest`, and a new id, which is returned.
     """
+    # Before anything is copied: on a store that ignores conditions, the swap at the end could bury a history.
     await target.prove_conditions(Head())
     checkpoint = target.draw_id(0)
     copier = Copier(session.store, target, checkpoint, progress)
+    # The source is not locked, so the checkpoint may be retired and swept while it is copied; then the error says so.
     copied, _ = await explaining(session, source, lambda: copier.copy(manifest, checkpoint))
 
     async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
         return replace(pointer, committed=copied)
 
+    # On the condition that there is no `_latest`: of two exports to one root, one fails.
     await target.swap_pointer(Base(Head(), None), copied, plan_swap)
     logger.info("%s: copied %s to %s, as %s", session.store.url, source, target.store.url, checkpoint)
     return checkpoint
@@ -168,6 +179,7 @@ async def refuse_used(target: Session) -> None:
     url = target.store.url
     if (await find_head(target.store)).version is not None:
         raise InvalidStateError(f"{url}: holds a store already: export to an empty root")
+    # A missing `_latest` alone does not make a root empty: it may be lost, and then the root is one to repair.
     owners = (object_paths.owner(entry.path) for entry in await target.store.list(object_paths.MANIFESTS))
     if any(owner is not None and owner.sequence > 1 for owner in owners):
         raise InvalidStateError(

@@ -56,9 +56,11 @@ class OlderStates:
                 return OlderState(ref.id, self._epoch(ref), count_records(previous)), {partition: previous}
             current = previous
         length = 0
+        # The loop ends before the chain does: every chain that gets here has a damaged slice.
         while await self._slices.is_intact(current[length]):
             length += 1
         whole = current[:length]  # The state before the first change that is damaged.
+        # What is left are only empty bases, which hold no state.
         if not any(artifact.length for artifact in whole):
             return None, {}
         return OlderState(None, None, count_records(whole)), {partition: whole}
@@ -68,6 +70,7 @@ class OlderStates:
         segments = operator.segments
         while step := await self._step_back(name, operator, segments[-1].path):
             made, ref, before = step
+            # The writer's manifest says something else about these segments, so its parent proves nothing.
             if made.segments != segments:
                 break
             if before.chains:
@@ -86,10 +89,12 @@ class OlderStates:
         """
         found, writer = self._found.manifests, object_paths.owner(path)
         parent = found[writer][1].parent if writer is not None and writer in found else None
+        # The digest is compared too: a manifest of that id with other bytes is not the one that was built upon.
         if writer is None or parent is None or parent.id not in found or found[parent.id][0] != parent:
             return None
         made = (await self._load(writer)).operators.get(name)
         before = (await self._load(parent.id)).operators.get(name)
+        # A partition of another layout holds other keys, so it is no older state of this one.
         if made is None or before is None or _definition(before) != _definition(operator):
             return None
         return made, parent, before
@@ -100,11 +105,13 @@ class OlderStates:
             manifest = self._found.manifests[checkpoint][1]
             operators = dict(manifest.operators)
             for name, operator in manifest.operators.items():
+                # One operator at a time: a damaged segment of one does not cost the others.
                 alone = replace(manifest, operators={name: operator})
                 try:
                     loaded = await metadata.load_operators(self._session.store, self._session.host, alone)
                     operators[name] = loaded.operators[name]
                 except UnsupportedFormatError:
+                    # What a newer library wrote is not damage, and must not be taken for a loss.
                     raise
                 except (CorruptionError, ObjectNotFoundError):
                     continue

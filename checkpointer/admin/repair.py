@@ -71,9 +71,12 @@ async def repair(
                 "commits the rest. Nothing was written"
             )
         savepoints = [entry for entry in examined.savepoints if entry.name not in plan.savepoints]
+        # `_latest` may name a sequence that no object in the store has any more.
         top = max(examined.top, head.sequence)
         # The committed checkpoint needs the highest sequence, so the candidate is copied last, after the savepoints.
         ids = [session.draw_id(top + number) for number in range(len(savepoints) + 1)]
+        # One copier for all, so that objects which savepoints and the candidate share are copied once. They carry the
+        # lowest of the new ids, which is at or below that of every checkpoint that names them.
         copier = Copier(session.store, session, ids[0])
         try:
             entries = await _copy_savepoints(session, copier, savepoints, ids)
@@ -93,10 +96,13 @@ async def repair(
                 committed=copied,
                 prepared=None,
                 boundary=copied.id.sequence,
+                # A catalog that can be read stays: its savepoints are live in the version that is swapped on.
                 catalog=pointer.catalog if examined.has_catalog else catalog,
                 retired=(),
             )
 
+        # The swap begins on the version that was examined: of two repairs, or of a repair and a commit, only one takes
+        # effect.
         session.rebase_on_commit(await session.swap_pointer(Base(head, None), copied, plan_swap), copied, whole)
     logger.warning("%s: repaired to %s, as %s; nothing older is kept but savepoints", url, to, copied.id)
     if not plan:
@@ -126,6 +132,7 @@ async def _examine(session: Session, wanted: CheckpointSelector, progress: Progr
 
     Raises `InvalidStateError` where there is nothing to repair.
     """
+    # The version is read first, before the listing: a commit that comes later makes the swap fail.
     head, latest = await read_damaged(session.store)
     found = await scan_store(session, latest)
     to = choose_candidate(found.candidates, session.store.url, wanted)
@@ -151,6 +158,7 @@ async def _is_old(session: Session, head: Head) -> bool:
     Then manifests exist that are newer than any attempt on it can be.
     """
     newest = await newest_above(session.store, head)
+    # Read again: if `_latest` has moved since, the newer manifest may be of a commit that is all right.
     return newest is not None and (await find_head(session.store)).version == head.version
 
 
@@ -161,8 +169,10 @@ async def _find_intact(session: Session) -> Intact | None:
     """
     store = session.store
     try:
+        # An intact committed checkpoint is not enough: where the chain below it is broken, going back is not possible.
         await read_consistent(store, lambda head: read_history(store, head))
         return await find_intact(session)
+    # Only damage counts. A store that does not answer is no reason for a repair.
     except CorruptionError:
         return None
 
@@ -194,6 +204,7 @@ async def _copy_savepoints(
 ) -> list[CatalogEntry]:
     """Copy the savepoints that are whole, and return the entries of the copies."""
     entries = []
+    # There is one id more than savepoints: the last one is for the candidate.
     for entry, checkpoint in zip(savepoints, ids, strict=False):
         manifest = await metadata.read_manifest(session.store, session.host, entry.ref)
         ref, _ = await copier.copy(manifest, checkpoint)

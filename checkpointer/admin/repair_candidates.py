@@ -134,6 +134,8 @@ async def read_spark_log(location: str | os.PathLike[str], storage_options: Mapp
         log = await read_log(store)
     finally:
         await store.close()
+    # A folder without a finished batch is most likely the wrong one; as evidence it would speak against every
+    # candidate.
     if log.finished is None:
         raise IllegalArgumentError(f"{log.url}: expected a checkpointLocation of Spark, with commits/ of a batch")
     return log
@@ -146,6 +148,8 @@ async def scan_store(session: Session, latest: bytes, log: SparkLog | None = Non
     checkpoint, where its evidence is wanted.
     """
     store = session.store
+    # One listing of everything: it shows the highest sequence, and the existence and size of each object, without a
+    # request for each.
     sizes = {entry.path: entry.size for entry in await store.list("")}
     owners = {path: owner for path in sizes if (owner := object_paths.owner(path)) is not None}
     # Interrupted writes count too: one may still end, under an id that a repair must not use again.
@@ -191,6 +195,7 @@ class _Evidence:
         entries: Sequence[tuple[CatalogEntry, int]],
     ) -> "_Evidence":
         """Index the references of all manifests and catalog entries."""
+        # By id and digest: a child of a manifest with other bytes is no evidence for this one.
         children = Counter(manifest.parent for manifest in manifests)
         by_checkpoint: dict[Ref, list[CatalogEntry]] = {}
         for entry, _ in entries:
@@ -261,6 +266,7 @@ async def _read_catalogs(session: Session, paths: Sequence[str]) -> list[tuple[C
         except UnsupportedFormatError:
             raise
         except (CorruptionError, ObjectNotFoundError):
+            # A damaged catalog is evidence for nothing, and must not keep the others from being read.
             continue
         if catalog is not None:
             entries += [(entry, catalog.id.sequence) for entry in catalog.entries]
@@ -272,8 +278,10 @@ def _newest_savepoints(entries: Sequence[tuple[CatalogEntry, int]]) -> list[Cata
 
     Nothing says which of these catalogs was the last.
     """
+    # Only the newest catalogs count: in older ones there are savepoints that were deleted since.
     newest = max((sequence for _, sequence in entries), default=0)
     named = sorted((entry for entry, sequence in entries if sequence == newest), key=lambda entry: entry.created)
+    # Sorted by time before, so of two entries of one name the younger one stays.
     last = {entry.name: entry for entry in named if entry.name is not None}
     return sorted(last.values(), key=lambda entry: (entry.ref.id, entry.name))
 
@@ -283,12 +291,14 @@ async def _missing(session: Session, ref: Ref, manifest: Manifest, sizes: Mappin
 
     A problem is an object that the listing does not show, or shows with another size.
     """
+    # Segments are looked for even where they cannot be read, so that a missing one is named.
     wanted = {segment.path: segment.size for op in manifest.operators.values() for segment in op.segments}
     problems = []
     try:
         whole = await metadata.load_operators(session.store, session.host, manifest)
     except UnsupportedFormatError:
         raise
+    # The missing segment is told below, like every other missing object.
     except ObjectNotFoundError:
         whole = manifest
     except CorruptionError as error:

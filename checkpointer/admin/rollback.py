@@ -61,12 +61,16 @@ async def _rollback(
 ) -> CheckpointId:
     """Roll back while the session is locked; the arguments are those of `rollback`."""
     async with session.lock:
+        # Before anything is read: a fenced writer must not roll back, and need not read for long to hear of it.
         session.check_may_write()
         target, old = await read_consistent(session.store, lambda head: read_live(session, head, to))
+        # A rewind has just read every object of it, so it is not read twice.
         if target != verified:
             await refuse_damaged(session, target, old, progress)
         # The base is read only now: comparing may take long, and a job that commits meanwhile is no reason to give up.
         base = await session.rollback_base()
+        # The target is newer than what this session stands on. A commit on that base would not follow the target, and
+        # its swap would be refused.
         if target.id.sequence > base.head.sequence:
             raise ConflictError(
                 f"{session.store.url}: {target.id} was committed since this session last restored: call restore() first"
@@ -85,6 +89,8 @@ async def _rollback(
             # A cleanup may have retired the target since it was read, and be deleting its objects.
             if await is_live(session.store, head, target.id) != target:
                 raise RetiredError(f"{session.store.url}: {target.id} was retired before the rollback: choose another")
+            # `prepared` is cleared: its parent is not the committed checkpoint any more, so it must not be committed on
+            # top.
             return replace(pointer, committed=ref, prepared=None)
 
         with session.reports.committing(meter, manifest.id, manifest.epoch):

@@ -68,6 +68,8 @@ def _choose(session: Session, found: StoreScan, to: CheckpointId) -> tuple[Ref, 
         raise CheckpointNotFoundError(
             f"{url}: no manifest of {to}: repair_candidates(), or `checkpointer repair`, lists those there are"
         )
+    # A manifest that its child or a catalog knows by another digest is not the one that was committed, so its content
+    # cannot be trusted.
     unread = [problem for problem in chosen.problems if problem.startswith(object_paths.manifest(to))]
     if to not in found.manifests or unread:
         problems = "; ".join(unread or chosen.problems[:MAX_NAMED_LOSSES])
@@ -111,6 +113,7 @@ class _Search:
                 back, state = await self._older.find_operator(name, operator)
                 losses.append(Loss(name, None, problems[damaged], None, back))
                 older.setdefault(name, {}).update(state)
+            # The copy gets segments of its own, where it needs any.
             kept[name] = replace(operator, chains=chains, segments=(), patches=())
         whole = sum(len(operator.chains) for operator in kept.values())
         plan = RepairPlan(ref.id, manifest.epoch, whole, tuple(losses))
@@ -155,4 +158,5 @@ class _Search:
 def _packs(older: Mapping[str, Mapping[int, Chain]]) -> frozenset[str]:
     """Return the objects that older states share with slices that are not needed."""
     artifacts = (a for chains in older.values() for chain in chains.values() for a in chain)
+    # Copying the whole pack would fail where another slice of it is damaged, and keep state that nothing names.
     return frozenset(artifact.path for artifact in artifacts if artifact.length != artifact.size)

@@ -79,6 +79,7 @@ async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> 
             f"savepoint {name!r}: reads like the id of a checkpoint, or a number, or like `latest`, `prepared` or "
             "`epoch=41`, and would mean two things: choose another name, such as one that begins with a letter"
         )
+    # Drawn once for all attempts, so that a repeated step recognises its own entry.
     nonce, created = session.host.token(32), session.host.now()
     kept: Ref | None = None
 
@@ -113,6 +114,8 @@ async def delete_savepoint(session: Session, name: str) -> None:
     async def step(head: Head) -> Pointer | None:
         nonlocal meant
         entries = await read_entries(session.store, head)
+        # Only the first attempt looks for the name. Later ones go on with that very entry (SPEC.md, "Delete the
+        # savepoint that was first seen").
         if meant is None:
             meant = next((entry for entry in entries if entry.name == name), None)
             if meant is None:
@@ -137,4 +140,5 @@ async def replace_catalog(session: Session, head: Head, entries: tuple[CatalogEn
         if ordered
         else None
     )
+    # The writer is carried through: a command line must not fence the running job.
     return replace(head.pointer, catalog=ref, nonce=session.host.token(32))

@@ -17,6 +17,7 @@ async def read_slice(session: Session, artifact: Artifact) -> bytes:
     The rest of its object may be damaged, or longer than it was.
     """
     data = b""
+    # No request for an empty slice: a range of no bytes cannot be asked for.
     if artifact.length:
         data = await session.store.get_range(artifact.path, artifact.offset, artifact.length)
     await offload.verify_bytes(session.host, artifact.path, data, artifact.length, artifact.digest)
@@ -36,6 +37,7 @@ class SliceChecks:
             try:
                 await read_slice(self._session, artifact)
                 self._intact[artifact] = True
+            # Other errors are raised: a store that does not answer is no proof of damage.
             except (CorruptionError, ObjectNotFoundError):
                 self._intact[artifact] = False
         return self._intact[artifact]
@@ -63,6 +65,7 @@ async def extract_slices(
     for name, operator in manifest.operators.items():
         chains = dict(operator.chains)
         for partition, chain in operator.chains.items():
+            # Chains without such an object are left as they are, and copied whole later.
             if not copied_by_slice.isdisjoint(artifact.path for artifact in chain):
                 chains[partition] = tuple(
                     [

@@ -65,9 +65,13 @@ async def read_stats(session: Session, progress: Progress | None = None) -> Stor
     done = 0
     for batch in batched(overview.checkpoints):
         manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in batch))
+        # A long history must not fill the memory: of the segments only those of this batch stay, which the next may
+        # share.
         segments.forget_but(listed.manifest for listed in batch)
         for listed, manifest in zip(batch, manifests, strict=True):
+            # By path, so an object that many checkpoints share counts once.
             sizes |= checkpoint_sizes.object_sizes(manifest)
+            # Later batches overwrite earlier ones, so the newest name of a renamed operator stays.
             named |= checkpoint_sizes.operators_of_objects(manifest)
             if listed.state == "committed":
                 current = dict(sorted(manifest.operators.items()))
@@ -96,6 +100,7 @@ async def _metadata(session: Session, overview: Overview, known: set[str]) -> di
     sections = await asyncio.gather(*(session.store.list(p) for p in (object_paths.MANIFESTS, object_paths.CATALOGS)))
     sizes = {entry.path: entry.size for section in sections for entry in section}
     if overview.history.catalog is not None:
+        # By the id before the digest: the digest in the path is not at hand here.
         wanted |= {path for path in sizes if path.startswith(f"{object_paths.CATALOGS}{overview.history.catalog.id}.")}
     sizes[object_paths.LATEST] = len((await session.store.get(object_paths.LATEST)).data)
     return {path: size for path, size in sizes.items() if path in wanted}

@@ -38,6 +38,8 @@ async def update_latest(session: Session, checkpoint: CheckpointId) -> Checkpoin
             "restore() gives it up"
         )
     if base.parent is not None and base.parent.id == checkpoint:
+        # The session's base may be old. If somebody has committed on top since, the id is not what is committed now,
+        # and the call is no success.
         now = (await read_head(session.store)).committed
         if now is not None and now.id == checkpoint:
             return checkpoint
@@ -59,6 +61,7 @@ async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, 
             ) from None
         try:
             manifest = await metadata.load_operators(session.store, session.host, found)
+            # First what the manifest says, then what is there: a wrong parent needs no requests to be refused.
             _check_attempt(session, base.parent, base.manifest, manifest)
             await _check_written(session, manifest)
         except ObjectNotFoundError as error:
@@ -74,6 +77,8 @@ async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, 
             ) from None
 
         async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
+            # Somebody else's prepared checkpoint has to be committed or dropped explicitly; a saved manifest must not
+            # push it aside.
             if head.prepared != ref:
                 refuse_prepared(session, head.prepared)
             return replace(pointer, committed=ref, prepared=None)
@@ -96,6 +101,8 @@ def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None
             f"{session.store.url}: {manifest.id} has parent {manifest.parent and manifest.parent.id}, but "
             f"{parent and parent.id} was restored: save it again on top of that, under a new id"
         )
+    # Only the parent's objects may be reused: an object of an abandoned attempt may be deleted at any time by a cleanup
+    # that saw it dead.
     known = metadata.objects_of(parent, before) if parent is not None and before is not None else set()
     for path in metadata.objects_of(Ref(manifest.id, ""), manifest) - known:
         if object_paths.owner(path) != manifest.id:
@@ -103,6 +110,7 @@ def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None
     for name, operator in manifest.operators.items():
         for artifact in {artifact for chain in operator.chains.values() for artifact in chain}:
             written = object_paths.parse_artifact(artifact.path)
+            # Objects of the parent may be in the folder of an operator's former name; new ones have no reason to be.
             if written.id == manifest.id and written.operator != name:
                 raise IllegalArgumentError(f"{artifact.path}: was written for {written.operator!r}, not for {name!r}")
 
@@ -116,8 +124,11 @@ async def _check_written(session: Session, manifest: Manifest) -> None:
     sizes = {artifact.path: artifact.size for chain in chains for artifact in chain}
 
     async def check(path: str, size: int) -> None:
+        # An empty object has no last byte to read, so it is read as a whole.
         if not size:
             await session.store.get(path, limit=0)
+        # The last byte shows that the object is there and long enough. Reading all of it would cost as much as writing
+        # it did.
         elif not await session.store.get_range(path, size - 1, 1):
             raise CorruptionError(f"{path}: expected {size} bytes, found fewer: begin another attempt")
 

@@ -39,10 +39,14 @@ def choose(view: OwnershipView) -> Choice:
     open_rows = {name: row for name, row in view.rows.items() if not row.finished}
     taken = {name: row for name, row in open_rows.items() if name not in view.free}
     owners = Counter(row.owner for row in taken.values() if row.owner not in ("", view.me))
+    # A request for a partition that is free to this worker does not count: the worker may take the partition itself.
     steal_requests = {name: requester for name, requester in view.steal_requests.items() if name in taken}
     # A worker that only asked, and owns nothing yet, gets a share too.
     workers = {view.me, *owners, *steal_requests.values()}
+    # Rounded up, so that the shares of all workers together cover every partition.
     fair_share = -(-len(open_rows) // len(workers))
+    # Rows that name this worker come first, since they move nowhere: they are from before a restart, or their positions
+    # could not be written in an earlier round.
     mine_first = sorted(view.free, key=lambda name: (view.rows[name].owner != view.me, name))
     take = tuple(mine_first[: max(0, fair_share - len(view.held))])
     # What this worker has already asked for counts as its own, or it would ask for more in every round.
@@ -53,6 +57,8 @@ def choose(view: OwnershipView) -> Choice:
 def _ask(rows: Mapping[str, Row], owners: Iterable[str], steal_requests: Iterable[str], mine: int) -> Iterable[str]:
     """Yield the partitions to ask for until shares are even, each from the owner who then has most left."""
     left: dict[str, list[str]] = {owner: [] for owner in owners}
+    # Sorted backwards, since `pop()` takes from the end: the smallest name goes first. A partition that somebody asked
+    # for already is not asked for again: the first who asks is served.
     for name in sorted(rows.keys() - set(steal_requests), reverse=True):
         if rows[name].owner in left:
             left[rows[name].owner].append(name)

@@ -102,6 +102,8 @@ class CasObject(Generic[T]):
             await self._context.store.delete([self._path])
 
     async def _change(self, next_value: NextValue[T], fresh: bool) -> T | None:
+        # Memory is empty until the outcome is known: after an error or a cancellation in between, nobody knows what the
+        # object holds.
         known, self._last_known = None if fresh else self._last_known, None
         remembered = known is not None
         for attempt in range(MAX_ATTEMPTS):
@@ -128,7 +130,11 @@ class CasObject(Generic[T]):
                 await self._swap(known, self._serializer.empty)
                 known = None
                 continue
+            # Whatever lost is planned again on what is there now; the old plan may undo what somebody else has just
+            # written.
             found = await self._swap(known, wanted)
+            # Identity and not equality: somebody else may have written an equal value, and then this change has not
+            # been made.
             if found.value is wanted:
                 self._last_known, self._maybe_not_durable = found, False
                 return wanted
@@ -138,6 +144,8 @@ class CasObject(Generic[T]):
 
     async def _swap(self, known: _Known[T], wanted: T) -> _Known[T]:
         """Return what the object holds after a swap: `wanted` itself if it won, else what somebody else wrote."""
+        # A fresh nonce makes these bytes unlike any other version, so reading them back proves that this swap took
+        # effect. It also keeps a version that is a content hash from coming back.
         nonce = self._context.host.token(32)
         data = await self._compute(lambda: self._serializer.encode(wanted, nonce))
         if len(data) > self._serializer.limit:
@@ -150,10 +158,12 @@ class CasObject(Generic[T]):
         try:
             blob = await decide(self._context.store, self._path, data, known.version, self._serializer.limit)
         except UndecidedError as error:
+            # Only this cause means that the bytes may be visible without having reached the disk.
             self._maybe_not_durable = isinstance(error.__cause__, OutcomeUnknownError)
             raise OutcomeUnknownError(
                 f"{self._name}: a change was sent and nothing proves whether it took effect: look, and try again"
             ) from error.__cause__
+        # The value is not decoded again: these are the bytes that were encoded from it.
         if blob is not None and blob.data == data:
             return replace(known, value=wanted, version=blob.version)
         return await self._decode(blob)
@@ -162,6 +172,8 @@ class CasObject(Generic[T]):
         return await self._decode(await find(self._context.store, self._path, self._serializer.limit))
 
     async def _decode(self, blob: Blob | None) -> _Known[T]:
+        # The clock is read before a large value is decoded, so that this time counts as passed since the store's
+        # answer.
         clock = self._context.host.clock()
         if blob is None:
             return _Known(None, None, None, clock)
@@ -177,6 +189,7 @@ class CasObject(Generic[T]):
         """Return the current time of the store: its last answer plus the time since; else the host's time."""
         if known.store_time is None:
             return self._context.host.now()
+        # The host's monotonic clock only measures how much time has passed; a wrong wall clock does not matter.
         passed = timedelta(microseconds=(self._context.host.clock() - known.clock) // 1000)
         return datetime.fromtimestamp(known.store_time, UTC) + passed
 

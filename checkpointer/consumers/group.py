@@ -23,6 +23,8 @@ from pyspark_checkpointer.manifests.positions_json import (
     encode_position,
 )
 
+# The ownership is `large`, since it has a row for each partition of the group. It is created `empty`, since its rows
+# need the store's time from the beginning, which a missing object does not tell.
 _OWNERSHIP = Serializer(encode_ownership, decode_ownership, MAX_OWNERSHIP, empty=Ownership({}), large=True)
 _POSITION = Serializer(encode_position, decode_position, MAX_POSITION)
 
@@ -52,6 +54,7 @@ class Group:
     async def positions(self) -> list[Position]:
         """Return all positions of the group, by path: one listing, and concurrent reads. Ignore other objects."""
         paths = await self._list()
+        # The objects remember what they read here, so updates after a listing need no read of their own.
         found = await asyncio.gather(*(self._object_at(path).read() for path in paths))
         return [
             self._checked(path, position)
@@ -61,6 +64,7 @@ class Group:
 
     async def create(self, partitions: Iterable[str]) -> None:
         """Create positions without a value for the partitions that have none. One listing if all have one."""
+        # By path, so a name that is given twice, or in two spellings, is created once.
         wanted = {self._path(partition): partition for partition in partitions}
         existing = set(await self._list())
         await asyncio.gather(
@@ -86,11 +90,13 @@ class Group:
     async def _list(self) -> list[str]:
         prefix = object_paths.positions(self.folder)
         paths = [entry.path for entry in await self.context.store.list(prefix)]
+        # Objects that are no positions are not ours to read or to delete.
         return [path for path in paths if object_paths.is_position(path.removeprefix(prefix))]
 
     async def _remove(self, paths: list[str]) -> None:
         await self.context.store.delete(paths)
         for path in paths:
+            # What these objects remember is gone: their next change would begin with a swap that is refused.
             self._positions.pop(path, None)
 
     def _checked(self, path: str, position: Position) -> Position:
@@ -126,6 +132,7 @@ def misplaced(where: str, partition: str) -> MalformedError:
 
 def _create_if_missing(partition: str) -> Callable[[Position | None, datetime], Position | None]:
     def next_position(position: Position | None, now: datetime) -> Position | None:
+        # A position that came since the listing stays as it is, with its lease and its value.
         return Position(partition, 0, None, now) if position is None else None
 
     return next_position

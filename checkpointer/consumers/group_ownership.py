@@ -26,6 +26,7 @@ class GroupOwnership:
 
     def __init__(self, group: Group, clock: LeaseClock, duration: float) -> None:
         self._group, self._clock = group, clock
+        # Very short leases still leave a slow store the time to answer at all.
         self._timeout = max(duration / 2, MIN_TIMEOUT_SECONDS)
 
     async def read(self) -> Mapping[str, Row]:
@@ -36,9 +37,11 @@ class GroupOwnership:
         """Apply an edit in one swap, and return the rows as they stand then. With `fresh` they are read first."""
 
         def next_ownership(ownership: Ownership | None, now: datetime) -> Ownership | None:
+            # The clock sees each version before the edit does, since the edit asks it which rows have expired.
             before = self._clock.see(ownership)
             rows = dict(before.rows)
             edit(rows, now)
+            # An edit that changes nothing writes nothing. A swap would only make the swaps of other workers fail.
             return None if rows == before.rows else replace(before, rows=rows)
 
         after = await self._in_time(self._group.ownership.change(next_ownership, fresh=fresh))

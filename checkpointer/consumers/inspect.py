@@ -77,6 +77,7 @@ _DECODERS: dict[str, tuple[Callable[[str, bytes], Ownership | Position | Marker]
 _VALUE_CHECKS: dict[str, Callable[[str, Position], object]] = {
     "eventhub": eventhub.decode,
     "eventprocessorhost": lambda name, position: eph.decode(name, position.partition, position.value),
+    # Any place to begin would do: the decoder needs one for a shard without a checkpoint, and the result is not used.
     "kinesis": lambda name, position: kinesis.decode(position.partition, position.value, TRIM_HORIZON),
 }
 """By interface: the decoder of a position's value, which raises what its consumers would raise."""
@@ -85,6 +86,7 @@ _VALUE_CHECKS: dict[str, Callable[[str, Position], object]] = {
 def _check(name: object_paths.ProgressName, position: Position) -> None:
     """Raise if a position belongs to another path, or its value cannot be read by its interface."""
     interface = name.group[0]
+    # Event Hubs compares names without case, so the path has the name in lower case.
     partition = position.partition.lower() if interface == "eventhub" else position.partition
     if name.path.rpartition("/")[2] != f"{object_paths.encode_part(partition)}.json":
         raise misplaced(name.path, partition)
@@ -104,5 +106,6 @@ async def _read(
     except ObjectNotFoundError:
         return None  # It was deleted since the listing.
     except CorruptionError as error:
+        # Some decoders name only the shard; the path tells the reader which object to look at.
         damage.append(str(error) if name.path in str(error) else f"{name.path}: {error}")
         return None

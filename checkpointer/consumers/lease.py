@@ -41,6 +41,7 @@ class Lease(NotPicklable):
 
         Raise `LeaseLostError`, and write nothing, once anybody has taken the partition again, this worker included.
         """
+        # A lease that is known to be lost costs no request.
         self.check()
 
         def next_position(position: Position | None, now: datetime) -> Position | None:
@@ -53,6 +54,7 @@ class Lease(NotPicklable):
         try:
             position = await self._position.change(next_position)
         except LeaseLostError:
+            # Remembered for good: each lease has a token of its own, so this one cannot come back into the position.
             self.lost = True
             raise
         return None if position is None else position.value
@@ -61,6 +63,7 @@ class Lease(NotPicklable):
         """Raise `LeaseLostError` if the lease is known to be lost, or belongs to the process that forked this one."""
         if self.lost:
             raise self._ended()
+        # A forked child has the same token, so the store could not tell its writes from those of its parent.
         if self._process != os.getpid():
             raise LeaseLostError(
                 f"partition {self.partition!r}: this lease belongs to the process that took it: take one here"

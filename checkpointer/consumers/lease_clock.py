@@ -31,6 +31,7 @@ class LeaseClock:
         """Note the rows of an ownership that was just read, and return it; a missing one counts as empty."""
         found = ownership or Ownership({})
         now = self._host.clock()
+        # Both are built anew from this version, so rows that were removed do not stay in memory.
         self._etags = _note(self._etags, {name: row.etag for name, row in found.rows.items()}, now)
         self._requesters = _note(self._requesters, {name: row.asked_by for name, row in found.rows.items()}, now)
         return found
@@ -45,11 +46,16 @@ class LeaseClock:
         It may take its own, an expired one, and one that has no owner and is not promised to another worker. It may
         also take one that it asked for, and whose owner has not released it for a whole lease since.
         """
+        # This comes first: nobody renews a finished row, so it would look expired below.
         if row.finished:
             return False
+        # A row without an owner "expires" too: this frees a partition that was promised to a worker that never came for
+        # it.
         if row.owner == self._worker or self._has_expired(row):
             return True
         if row.owner:
+            # The upper bound keeps a worker from taking a partition by an old request that everybody else has ignored
+            # since.
             waited = self._age(self._requesters, row)
             return row.asked_by == self._worker and self._length(row) < waited <= self._request_lifetime(row)
         return row.asked_by in ("", self._worker)
@@ -67,11 +73,13 @@ class LeaseClock:
 
     def _length(self, row: Row) -> float:
         """Return the duration of the row's lease in seconds."""
+        # The owner's own length counts: a worker with short leases would take everything from one with long ones.
         return row.lease_ms / 1000 or self._duration
 
     def _age(self, first_seen: _FirstSeen, row: Row) -> float:
         """Return for how many seconds the row has been seen as it is; 0 for a row that was never seen."""
         now = self._host.clock()
+        # A row that was never seen is new to this worker, and gets a whole lease, however old it is by `modified`.
         return (now - first_seen.get(row.partition, ("", now))[1]) / 1e9
 
 

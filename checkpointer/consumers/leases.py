@@ -115,6 +115,7 @@ class Leases:
 
     async def renew(self, *leases: Lease) -> tuple[Lease, ...]:
         """Renew these leases, or all that are held, in one swap. Return those that are lost."""
+        # This is a copy: leases may be gained or dropped while the swap is under way.
         chosen = leases or tuple(self.held.values())
         tokens = {lease.partition: self._token() for lease in chosen}
         return self._drop_lost(
@@ -134,14 +135,18 @@ class Leases:
         partition once it has expired.
         """
         try:
+            # The next owner reads the position as soon as the row has no owner, so delayed writes come first.
             if lease.flush is not None and not lease.lost:
                 await lease.flush()
+        # Another worker owns the row by now, so there is nothing to give back.
         except LeaseLostError:
             self.let_go(lease)
             return
         try:
             await self._give_back(lease, finished)
         finally:
+            # Even after an error: the swap may have taken effect unseen, and then another worker may have the partition
+            # already.
             self.let_go(lease)
 
     async def release_seen(self, seen: Row) -> None:
@@ -151,6 +156,7 @@ class Leases:
         the same worker name still renews the lease: it belongs to the object that took it.
         """
         held = self.held.get(seen.partition)
+        # With another epoch the row is from before, and the lease that is held stays.
         if held is not None and held.epoch == seen.epoch:
             await self.release(held)
         elif seen.owner == self.worker:
@@ -165,6 +171,7 @@ class Leases:
 
     def let_go(self, lease: Lease) -> None:
         """Drop a lease without a request: it is not renewed any more, and expires for the others."""
+        # Writes under this object are refused from now on, without asking the store.
         lease.lost = True
         if self.held.get(lease.partition) is lease:
             del self.held[lease.partition]
@@ -179,8 +186,11 @@ class Leases:
         taken: dict[str, str] = {}
 
         def edit(rows: Rows, now: datetime) -> None:
+            # The choice is made on each attempt anew, from the rows of the version that is swapped on.
             choice = choose(self._edits.view(rows, self.held))
             for name in rows:
+                # A row keeps its token over all attempts: by it the edit recognises a row that an earlier swap of this
+                # round wrote, whose answer was lost.
                 tokens.setdefault(name, self._token())
             self._edits.renew(rows, before, tokens, now)
             # An earlier attempt that lost its swap may have chosen other partitions.
@@ -190,6 +200,8 @@ class Leases:
             expired = (name for name, row in rows.items() if self._edits.is_own_expired_request(row))
             self._edits.ask(rows, {*choice.ask, *expired})
 
+        # With `fresh`, since remembered rows do not show how others renewed them: the first choice would take live
+        # leases for expired ones, and its swap would be refused.
         rows = await self._ownership.change(edit, fresh=True)
         self._drop_lost(before, rows)
         gained, failed = await self._enter_positions(taken, rows)
@@ -236,7 +248,10 @@ class Leases:
 
         Return the leases that are held then, and why others are not, both by partition.
         """
+        # Another etag means that the edit left the row out, or that somebody changed it since.
         taken = [rows[name] for name, token in tokens.items() if name in rows and rows[name].etag == token]
+        # Each is entered to its end: a position that cannot be read or written keeps this worker from no other
+        # partition.
         results = await asyncio.gather(*(self._enter_position(row) for row in taken), return_exceptions=True)
         gained: dict[str, Lease] = {}
         failed: dict[str, CheckpointError] = {}
@@ -271,6 +286,7 @@ class Leases:
         token = self._token()
         rows = await self._ownership.change(lambda rows, now: self._edits.raise_epoch(rows, row, epoch, token))
         found = rows.get(row.partition)
+        # The etag shows whose change stands there, also where the answer to our swap was lost.
         return found if found is not None and found.etag == token else None
 
     # ---- leases that are held ------------------------------------------------------------------------------------
@@ -278,6 +294,8 @@ class Leases:
     def _hold(self, lease: Lease) -> bool:
         """Hold a new lease in place of older ones. Return False if a newer one is held by now."""
         older = self.held.get(lease.partition)
+        # Two calls of this worker took the partition at once, and this one finished last. Only the later lease stands
+        # in the position.
         if older is not None and older.epoch > lease.epoch:
             lease.lost = True
             return False
@@ -311,9 +329,15 @@ def _entering(row: Row) -> Callable[[Position | None, datetime], Position]:
 
     def next_position(position: Position | None, now: datetime) -> Position:
         if position is None:
+            # The position is made even where nothing was recorded: a lease can only write over a position in which it
+            # stands.
             return Position(row.partition, row.epoch, None, now, row.etag)
+        # An equal epoch is refused too: an ownership that was deleted by hand begins its epochs anew, so another lease
+        # may have the same number.
         if position.epoch >= row.epoch:
             raise _NewerEpochError(position.epoch)
+        # From this swap on, the old owner's writes are refused. Without it, the old owner could write after the new one
+        # has read where to begin (SPEC.md, Leases, step 2).
         return replace(position, epoch=row.epoch, lease=row.etag)
 
     return next_position

@@ -55,6 +55,7 @@ class OwnershipEdits:
         """Give a new etag to the rows of these leases, except those that are lost."""
         for lease in leases:
             row = rows.get(lease.partition)
+            # A lease that was let go is not renewed: others have to see it expire.
             if row is None or lease.lost or not self.is_mine(row, lease):
                 continue
             if row.etag != tokens[lease.partition]:
@@ -65,6 +66,7 @@ class OwnershipEdits:
         """Add a steal request to the rows of these partitions, where another worker owns it and nobody asked yet."""
         for name in names:
             row = rows.get(name)
+            # There is nobody to ask, or nothing left to read.
             if row is None or row.finished or row.owner in ("", self._worker):
                 continue
             if not self._clock.has_steal_request(row):
@@ -78,11 +80,14 @@ class OwnershipEdits:
         row = rows.get(lease.partition)
         if row is None or not self.is_mine(row, lease) or (only_if_expired and self._clock.is_live(row)):
             return
+        # `asked_by` stays: the partition is kept for the worker that asked for it (SPEC.md, Leases, step 6).
         rows[lease.partition] = replace(row, owner="", etag=token, modified=now, finished=finished)
 
     def raise_epoch(self, rows: Rows, taken: Row, epoch: int, token: str) -> None:
         """Set the epoch of a row that the worker has just taken, unless anybody changed it since."""
         row = rows.get(taken.partition)
+        # The etag is compared too: if the ownership was deleted by hand meanwhile, another row may have the same owner
+        # and the same epoch.
         if row is not None and (row.owner, row.epoch, row.etag) == (self._worker, taken.epoch, taken.etag):
             rows[taken.partition] = replace(row, epoch=epoch, etag=token)
 

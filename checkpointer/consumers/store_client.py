@@ -59,6 +59,7 @@ class StoreClient(Generic[T]):
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
         self._cores: dict[int, T] = {}
+        # Subclasses call this `__init__` last, since `_make_core` reads the attributes that they set.
         _ = self._core  # A wrong configuration is refused here, and not by the first call.
 
     def _make_core(self, context: StoreContext) -> T:
@@ -70,6 +71,7 @@ class StoreClient(Generic[T]):
         return per_process(self._cores, lambda: self._make_core(self._config.open()))
 
     def __getstate__(self) -> dict[str, Any]:
+        # Cores have connections, locks and an event loop's tasks, none of which another process can use.
         return vars(self) | {"_cores": {}}
 
 

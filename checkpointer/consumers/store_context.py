@@ -20,7 +20,9 @@ class StoreContext:
 
         It is called before the first object is created, so that no store is used that would lose updates.
         """
+        # Objects that are created at once wait for one check, instead of each making its own.
         async with self._check_lock:
             if not self._conditional_writes_checked:
                 await probe(self.store)
+                # Set only after a success: a store that could not be asked is asked again by the next creation.
                 self._conditional_writes_checked = True

@@ -54,11 +54,14 @@ def write_each(write: Callable[[K, V], Coroutine[Any, Any, object]]) -> Write[K,
     """Return a `Write` that writes all values concurrently, and each to its end whatever others raise."""
 
     async def write_all(batch: Mapping[K, V]) -> Mapping[K, Exception]:
+        # With `return_exceptions`, since `gather` would else return at the first error and leave the other writes
+        # running. They could end after a newer write of the same key, and undo it.
         results = await asyncio.gather(*(write(key, value) for key, value in batch.items()), return_exceptions=True)
         failures: dict[K, Exception] = {}
         for key, result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
                 failures[key] = result
+            # A cancellation says nothing about this value alone, so it ends the whole write.
             elif isinstance(result, BaseException):
                 raise result
         return failures
@@ -188,6 +191,7 @@ class WriteBehind(Generic[K, V]):
         Raise what `flush()` raises. Values stay held then, but are no longer written in the background, where they
         could come after what the caller does next: call `close()` or `flush()` again.
         """
+        # This comes before the flush: what is put after it is refused, so this flush is the last one.
         self._closed = True
         await self.flush()
 
@@ -199,6 +203,7 @@ class WriteBehind(Generic[K, V]):
             return
         before = self._buffer.count
         self._buffer.drain_inbox()
+        # Only the value that reaches the number starts a write. Those that follow are written together with it.
         if before < self._max_updates <= self._buffer.count:
             self._start_write()
         elif before == 0 < self._buffer.count:
@@ -215,6 +220,7 @@ class WriteBehind(Generic[K, V]):
 
     async def _write_in_background(self) -> None:
         failures = await self._write_held(_all_keys)
+        # Only the first failure in a row of each key is logged: a store that is away for hours would fill the log.
         new = [error for key, error in failures.kept.items() if self._buffer.failed_tries(key) == 1]
         self._warn(new, f"tried again every {self._interval:g} s")
         self._warn([*failures.given_up.values()], "given up")
@@ -238,13 +244,18 @@ class WriteBehind(Generic[K, V]):
 
     async def _write_held(self, wanted: Callable[[K], bool]) -> _Failures[K]:
         """Write the held values of these keys, and return those that were not written, with the reasons."""
+        # One write at a time: an older value whose write ends last would undo a newer one.
         async with self._write_lock:
+            # Taken under the lock and not before it, so that a flush also writes what a failed write has just given
+            # back.
             writing = self._take(wanted)
             try:
                 reasons = await self._write(writing) if writing else {}
                 given_up = {key: error for key, error in reasons.items() if isinstance(error, PERMANENT_ERRORS)}
                 failures = _Failures({key: error for key, error in reasons.items() if key not in given_up}, given_up)
             except Exception as error:
+                # Nothing tells which values were written. Writing one again does no harm, and dropping one would lose
+                # it.
                 failures = _Failures(dict.fromkeys(writing, error), {})
             except BaseException:  # It was cancelled: nothing is known of any value.
                 self._finish_write(writing.keys(), {})
@@ -299,11 +310,14 @@ _all: "weakref.WeakSet[WriteBehind[Any, Any]]" = weakref.WeakSet()
 
 def _after_fork() -> None:
     for write_behind in _all:
+        # What was held is the parent's to write. The lock and the timer belong to the parent's event loop, which does
+        # not run here.
         write_behind._reset()
 
 
 def _at_exit() -> None:
     """Write what is held when the interpreter ends, and log what cannot be written."""
+    # After a `close()` that failed, its caller was told what was not written, and decides what to do.
     left = [write_behind for write_behind in _all if not write_behind._closed and write_behind.pending]
     if left:
         runtime.run_sync(_write_at_exit(left))
@@ -311,9 +325,11 @@ def _at_exit() -> None:
 
 async def _write_at_exit(left: Sequence["WriteBehind[Any, Any]"]) -> None:
     writes = {write_behind: asyncio.create_task(write_behind._write_held(_all_keys)) for write_behind in left}
+    # All are written at the same time, so one that hangs takes no time from the others.
     await asyncio.wait(writes.values(), timeout=EXIT_FLUSH_SECONDS)
     for write_behind, write in writes.items():
         reasons = {**write.result().kept, **write.result().given_up} if write.done() else {}
+        # Values that were given up are not pending any more, but they are lost as well.
         if lost := write_behind.pending.keys() | reasons.keys():
             logger.error(
                 "%s: the process ends, and what it recorded last of %d could not be written, so that it will be read "

@@ -76,19 +76,23 @@ class WriteBuffer(Generic[K, V]):
 
     def waiting(self) -> Sequence[tuple[K, V]]:
         """Return the values in the inbox, in order; `accept` may have been called with the first of them."""
+        # A copy, which is atomic: other threads append meanwhile, and a deque that changes cannot be iterated.
         return [(put.key, put.value) for put in self._inbox.copy()]
 
     @property
     def pending(self) -> Mapping[K, V]:
         """The values that are not known to be written, the latest of each key."""
         waiting = self.waiting()  # The inbox is read first: what leaves it afterwards is in this copy.
+        # One read of both: a value that moves from one to the other in between would be seen in neither.
         held, writing = self._stages
+        # Later stages first, so that the newest value of a key wins.
         return {**writing, **dict(held), **dict(waiting)}
 
     # ---- on the event loop ---------------------------------------------------------------------------------------
 
     def drain_inbox(self) -> None:
         """Hold the values of the inbox that `accept` accepts."""
+        # Values that are added from here on wait for the next call: their `put` schedules one.
         for put in self._inbox.copy():
             if not put.claim():
                 continue  # The thread that added it takes it back, and removes it.
@@ -110,11 +114,14 @@ class WriteBuffer(Generic[K, V]):
     def finish_write(self, kept: Collection[K], given_up: Mapping[K, Exception]) -> None:
         """Hold the values of `kept` again, and drop the others; remember why some were given up."""
         held, writing = self._stages
+        # `held` comes last: its values came during the write, and are newer than what is kept.
         self._stages = _Stages({**{key: writing[key] for key in kept}, **held}, {})
         for key in writing:
             tries = self._failed_tries.pop(key, 0)
+            # A value that was written or given up starts to count anew.
             if key in kept:
                 self._failed_tries[key] = tries + 1
+        # Nobody may be waiting for this write, so the reasons are kept for the next flush of their keys.
         self._unreported.update(given_up)
 
     @property

@@ -36,14 +36,18 @@ class GarbageClassifier:
     index: ReferenceIndex
 
     def __call__(self, path: str, size: int) -> PlanRow:
+        # Asked first: whatever a live checkpoint names stays, whatever its sequence is.
         found = self.index.find(path)
         if found is not None:
             referrer, references = found
             by = None if referrer.id is None else str(referrer.id)
             return PlanRow(path, size, referrer.action, referrer.reason, by, references)
         owner = object_paths.owner(path)
+        # Somebody else's file may lie in the root. A name that is not of the format is never ours to delete.
         if owner is None:
             return PlanRow(path, size, KEEP, "not of the format: never touched")
+        # Objects at or below the committed sequence that are dead stay dead, so this plan may be applied at any later
+        # time. A newer one may belong to an attempt that commits next (SPEC.md, the one rule).
         if owner.sequence > self.sequence:
             return PlanRow(path, size, KEEP, "newer than the committed checkpoint: may be in the making")
         return PlanRow(path, size, DELETE, "no live checkpoint names it")

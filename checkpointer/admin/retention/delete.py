@@ -31,11 +31,14 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
     it the history cannot be proven any more, so older ones go with it, except for those that the catalog names.
     """
     url = session.store.url
+    # Resolved once: after a refused swap, the selector must not come to mean another checkpoint.
     checkpoint = wanted.id or await find(session, wanted)
     meant: Ref | None = None
 
     async def step(head: Head) -> Pointer | None:
         nonlocal meant
+        # Asked before liveness, since a prepared checkpoint does not count as live and the error would not say what to
+        # do.
         if head.prepared is not None and head.prepared.id == checkpoint:
             raise InvalidStateError(f"{url}: {checkpoint} is prepared: abort it instead")
         ref = await is_live(session.store, head, checkpoint)
@@ -45,6 +48,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
             raise CheckpointNotFoundError(f"{url}: no live checkpoint {checkpoint}")
         if ref == head.committed:
             raise InvalidStateError(f"{url}: {checkpoint} is the committed checkpoint: roll back to another one first")
+        # Read for each attempt anew: a savepoint may have been made, or deleted, since the swap that was refused.
         live = await _read_live(session, head, ref)
         if ref in live.savepoints:
             raise InvalidStateError(
@@ -79,9 +83,12 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
             chain.append(known)
             following = manifest.parent
     except (CorruptionError, ObjectNotFoundError) as error:
+        # Only the checkpoint that is to be deleted may be unreadable. Damage of another manifest is an error like any
+        # other.
         if following != ref:
             raise
         logger.warning("%s: nothing older than %s can be proven any more: %s", session.store.url, ref.id, error)
+        # Its child names it, so it is live, and it has to be on the chain to be taken out.
         chain.append(ref)
     return LiveCheckpoints(tuple(chain), catalog)
 
@@ -97,6 +104,7 @@ async def _sweep_deleted(session: Session, gone: Ref) -> None:
         return  # Somebody else swept it meanwhile.
 
     async def classifier(head: Head) -> tuple[GarbageClassifier, bool]:
+        # A policy that keeps everything: whatever is live keeps its objects.
         decision = await decide(session, head, RetentionPolicy())
         retired = head.pointer.retired if head.pointer is not None else ()
         leads_to_retired = any(old.boundary <= gone.id.sequence for old in retired)
@@ -109,4 +117,5 @@ async def _sweep_deleted(session: Session, gone: Ref) -> None:
     # Checkpoints that were retired lately are found by going from parent to parent, so this manifest has to stay.
     if leads_to_retired:
         paths.discard(object_paths.manifest(gone.id))
+    # The classifier decides: another live checkpoint, or the prepared one, may share an object with the deleted one.
     await session.store.delete([path for path in sorted(paths) if classify(path, 0).action == DELETE])

@@ -85,10 +85,12 @@ async def decide(
     read = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref in others))
     light |= dict(zip(others, read, strict=True))
     known |= light
+    # Sorted by id, since checkpoints of the catalog and of the chain are mixed, and the policy wants the newest first.
     newest_first = sorted(light, key=lambda ref: ref.id, reverse=True)
     chosen = {} if policy.keeps_all else await _ask(session, policy, [light[ref] for ref in newest_first])
     kept: dict[Ref, str] = {}
     for ref in newest_first:
+        # These two come before the policy's own rules: no rule can give them up.
         if ref == head.committed:
             kept[ref] = "committed"
         elif ref in live.savepoints:
@@ -138,9 +140,11 @@ async def retire_chosen(session: Session, choose: ChooseRetired, grace: timedelt
 
     async def step(head: Head) -> Pointer | None:
         live, gone = await choose(head)
+        # No swap where nothing is retired: it would only make the swaps of others fail.
         if not gone:
             return None
         pointer = await pointer_without(session, head, live, gone, grace)
+        # Noted before the swap is sent, since a swap whose answer is lost may have taken effect.
         planned[pointer.nonce] = gone
         return pointer
 
@@ -160,6 +164,8 @@ async def decide_now(
     Then the note says so; else it is None.
     """
     decision = await decide(session, head, policy, known)
+    # Each retirement adds an entry to `retired`, which every sweep has to follow. Without this limit, a cleanup after
+    # each batch would make the list long, and `_latest` with it.
     if decision.retired and is_too_soon(head, policy.grace, session.host.now()):
         kept = decision.kept | dict.fromkeys(decision.retired, "to be retired with a later cleanup")
         note = f"nothing more is retired now: that is done every eighth of the grace period of {policy.grace} at most"
@@ -176,6 +182,8 @@ def is_in_grace(old: Retired, now: datetime, grace: timedelta) -> bool:
 def is_too_soon(head: Head, grace: timedelta, now: datetime) -> bool:
     """Return whether the last retirement was so lately that the next one has to wait."""
     assert head.pointer is not None
+    # An entry from the future, of a clock that is ahead, does not count. Otherwise nothing would be retired until that
+    # time.
     return any(timedelta(0) <= now - old.at < grace / RETIREMENTS_PER_GRACE for old in head.pointer.retired)
 
 
@@ -192,6 +200,8 @@ async def pointer_without(
     run = 0
     while run < len(live.chain) and live.chain[run] not in gone:
         run += 1
+    # The boundary never decreases: what is below it may be half deleted already. Where nothing of the chain goes, it
+    # stays.
     boundary = max(old.boundary, live.chain[run - 1].id.sequence) if run < len(live.chain) else old.boundary
     entries = [entry for entry in live.entries if entry.ref not in gone]
     listed = {entry.ref for entry in entries}
@@ -199,11 +209,15 @@ async def pointer_without(
     for ref in live.chain[run:]:
         if ref not in gone and ref not in listed:
             entries.append(CatalogEntry(ref, None, now, session.host.token(32)))
+    # Entries past the grace period are left out in the same swap, so the list stays short.
     young = tuple(former for former in old.retired if is_in_grace(former, now, grace))
+    # The catalog stays where it is; only the nonce has to be new, as with every swap.
     if tuple(entries) == live.entries:
         planned = replace(old, nonce=session.host.token(32))
     else:
         planned = await replace_catalog(session, head, tuple(entries))
+    # What was live until now is noted with the time, so that sweeps keep its objects for readers until the grace period
+    # is over.
     return replace(planned, boundary=boundary, retired=(*young, Retired(old.boundary, old.catalog, now)))
 
 

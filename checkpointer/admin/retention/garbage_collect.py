@@ -86,8 +86,10 @@ async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None
         return plan
     with Spool() as spool:
         async for entries in pages(session.store, ""):
+            # In a thread, since a page has many paths. `some` is bound as a default, since the loop goes on.
             await session.host.run(lambda some=entries: spool.extend(classify(e.path, e.size) for e in some))  # type: ignore[misc]
         spool.extend(await classify_leftovers(session, plan, classify))
+    # Only after the block: an error in it deletes the file.
     plan.attach(spool)
     plan.totals = spool.totals
     return plan
@@ -136,6 +138,8 @@ async def begin_plan(session: Session, policy: RetentionPolicy) -> tuple[Cleanup
         )
         return plan, GarbageClassifier(head.sequence, await index_live(session, head, decision, policy.grace))
 
+    # What is missing is read again if `_latest` moved; else it is damage, and nothing is deleted (SPEC.md, "Missing is
+    # not empty").
     return await read_consistent(session.store, begin)
 
 
@@ -154,8 +158,11 @@ async def apply_plan(session: Session, plan: CleanupPlan, progress: Progress | N
     """
     if not isinstance(plan, CleanupPlan):
         raise IllegalArgumentError(f"expected a CleanupPlan, got {type(plan).__name__}")
+    # A plan of another root says nothing about this one, although a copied root has the same names.
     if plan.root != session.store.url:
         raise IllegalArgumentError(f"this plan was made for {plan.root}, not for {session.store.url}")
+    # First the swap, then the deletes: a crash in between leaves garbage, and the other order would leave a live
+    # checkpoint without its objects.
     retired = await retire_chosen(session, lambda head: _check_plan(session, head, plan), plan.grace)
     deleted = await _sweep(session, plan, progress)
     return Cleaned(tuple(ref.id for ref in retired), deleted, plan.total(LATER), plan.note)
@@ -175,6 +182,7 @@ async def _check_plan(session: Session, head: Head, plan: CleanupPlan) -> tuple[
     fresh = head.pointer.nonce == plan.nonce and not plan.from_file
     if fresh and not plan.retired:
         return LiveCheckpoints((), None), ()
+    # The policy is not asked again: the plan says what is to go, and only what must stay now is looked up.
     now = await decide(session, head, RetentionPolicy(grace=plan.grace))
     needed = find_protected(head, now.live, plan.retired)
     if needed is not None:
@@ -218,6 +226,7 @@ async def _sweep(session: Session, plan: CleanupPlan, progress: Progress | None)
     async def delete(batch: list[PlanRow]) -> None:
         nonlocal done, size
         await session.store.delete([row.path for row in batch if row.leftover is None])
+        # Leftovers are no objects: only the store knows how to remove them.
         left = [WriteLeftover(row.path, row.leftover) for row in batch if row.leftover is not None]
         if left:
             await session.store.discard(left)
@@ -227,6 +236,8 @@ async def _sweep(session: Session, plan: CleanupPlan, progress: Progress | None)
 
     for is_artifact in (False, True):
         rows = (row for row in _deletions(plan) if row.path.startswith(object_paths.ARTIFACTS) == is_artifact)
+        # The rows are read from a file, a few batches at a time, so a million deletions take no more memory than a
+        # thousand.
         while batches := await session.host.run(lambda some=rows: _next_batches(some)):  # type: ignore[misc]
             await asyncio.gather(*map(delete, batches))
     if done:
@@ -250,6 +261,7 @@ async def retire_and_sweep(
     except StoreRefusedError:
         # A full disk has no room for the swap. Deleting garbage that was there before takes no room, and makes some.
         before, _ = await _plan_and_sweep(session, policy, progress)
+        # Without garbage there is no more room than before, so another try would fail in the same way.
         if not before.objects:
             raise
         retired, note = await retire(session, policy)
@@ -264,5 +276,6 @@ async def _plan_and_sweep(
 
     Returns what was deleted, and the plan.
     """
+    # With a policy that keeps everything: what is dead by now is found, and nothing more is retired.
     plan = await plan_retire_and_sweep(session, RetentionPolicy(grace=policy.grace))
     return await _sweep(session, plan, progress), plan

@@ -92,6 +92,7 @@ class CleanupPlan:
         if self._file is None:
             return
         with open(self._file, "rb") as file:
+            # A file that was cut off may read without an error, so the rows are counted.
             missing = sum(total.objects for total in self.totals.values())
             try:
                 for line in _lines(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)):
@@ -172,8 +173,11 @@ class CleanupPlan:
             except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
                 raise MalformedError(f"{path}: expected a saved plan, found {error!r:.100}") from None
             with Spool() as spool:
+                # The rows are compressed already, so they are copied as they are, past the packer.
                 shutil.copyfileobj(file, spool.file)
             plan.attach(spool)
+            # Checked as a whole before anybody gets it: a plan from a file may have been damaged or edited, and it
+            # deletes.
             plan._check()
             return plan
 
@@ -185,6 +189,7 @@ class CleanupPlan:
         texts = (self.root, self.nonce or "", self.note or "", *(ref.digest for ref in self.retired))
         if not all(type(text) is str for text in texts):
             raise MalformedError(f"a saved plan of {show(self.root)}: expected texts, found {show(list(texts))}")
+        # By type and not `isinstance`: JSON has booleans, which Python counts as integers.
         if not all(type(total.objects) is type(total.bytes) is int for total in self.totals.values()):
             raise MalformedError(f"a saved plan of {self.root}: expected sums in whole numbers")
         totals: dict[tuple[Action, str], Total] = {}
@@ -201,6 +206,7 @@ class CleanupPlan:
     def attach(self, spool: "Spool") -> None:
         """Take over the file of rows. It is deleted when the plan is."""
         self._file = spool.path
+        # The process id is kept with it: a forked child also runs this finalizer.
         weakref.finalize(self, _remove_own, spool.path, os.getpid())
 
 

@@ -46,6 +46,8 @@ class RetentionPolicy:
                 raise IllegalArgumentError(f"{name}={number!r:.40}: expected an integer of at least 1")
         for name in ("keep_younger", "hourly", "daily", "weekly", "grace"):
             span = getattr(self, name)
+            # A grace period of zero is allowed: it means that objects go at once. A rule that keeps nothing would be a
+            # mistake.
             if span is None and name != "grace":
                 continue
             if not isinstance(span, timedelta) or span < timedelta(0) or (not span and name != "grace"):
@@ -108,6 +110,7 @@ class RetentionPolicy:
 
 def _start(period: str, time: datetime) -> datetime:
     """Return when the hour, day or week began that a time lies in."""
+    # In UTC, so that the same history is kept wherever a cleanup runs, and no day has 23 hours.
     hour = time.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     if period == "hourly":
         return hour

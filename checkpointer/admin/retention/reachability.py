@@ -107,23 +107,30 @@ async def index_live(
     # Strongest first, since an object keeps the reason of its first referrer.
     order = sorted(decision.kept, key=strength, reverse=True)
     named = [(ref, Referrer(ref.id, decision.kept[ref], KEEP)) for ref in order]
+    # A prepared checkpoint is not on the chain, and may be committed at any moment.
     if head.prepared is not None:
         named.append((head.prepared, Referrer(head.prepared.id, "prepared", KEEP)))
     action = LATER if grace else DELETE
+    # Last, so that an object that a kept checkpoint shares with a retired one stays.
     named += [(ref, Referrer(ref.id, "retired by this plan", action)) for ref in decision.retired]
     segments = metadata.Segments(session.store, session.host)
     parents: set[Ref] = set()
     for start in range(0, len(named), MAX_MANIFESTS_IN_MEMORY):
         some = named[start : start + MAX_MANIFESTS_IN_MEMORY]
+        # Errors are raised: if something live cannot be read, nobody knows which objects it names.
         found = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref, _ in some))
         whole = await asyncio.gather(*map(segments.load, found))
         segments.forget_but(found)
+        # Retired checkpoints of the chain are reached from what followed them, so the parent of every live one is a
+        # place to begin.
         parents |= {manifest.parent for manifest in found if manifest.parent is not None}
 
+        # The arguments are bound as defaults, since the loop goes on to other values.
         def add(some: list[tuple[Ref, Referrer]] = some, whole: list[Manifest] = whole) -> None:
             for (ref, referrer), manifest in zip(some, whole, strict=True):
                 index.add(referrer, metadata.objects_of(ref, manifest))
 
+        # Hashing many paths takes long, so it runs in a thread.
         await session.host.run(add)
     known = {ref for ref, _ in named}
     if deleted is not None:
@@ -148,10 +155,12 @@ async def _add_retired(
     starts = set(parents)
     for old in young:
         if old.catalog is not None:
+            # Readers of that version read this catalog too.
             index.add(Referrer(None, _reason(old), LATER), [old.catalog.path])
             with suppress(ObjectNotFoundError, CorruptionError):
                 catalog = await metadata.read_catalog(session.store, old.catalog)
                 starts |= {entry.ref for entry in catalog.entries} if catalog else set()
+    # On the chain, no entry that still counts kept anything below this sequence.
     lowest = min((old.boundary for old in young), default=0)
     segments = metadata.Segments(session.store, session.host)
     for start in sorted(starts - known, key=lambda ref: ref.id, reverse=True) if young else ():

@@ -24,6 +24,7 @@ def compare(root: str, last: Job, job: Job) -> Step:
     offsets than the state was made of. They say how far each side is, and what to do.
     """
     sides = f"{root}: its state is at batch {last.batch_id} of query {last.query_id}"
+    # Asked first: batch ids of different queries cannot be compared.
     if last.query_id != job.query_id:
         raise BatchResetError(
             f"{sides}; this is query {job.query_id}, at batch {job.batch_id}: Spark's checkpoint was reset or is "
@@ -43,6 +44,7 @@ def compare(root: str, last: Job, job: Job) -> Step:
             f"`{rewind_command(root, job, 'latest')}` takes Spark back, to read them again; {RESET_ADVICE}"
         )
     step: Step = "repeated" if job.batch_id == last.batch_id else "next"
+    # Before the offsets are compared: these can be equal numbers that stand for other files.
     if others := _other_lists(last, job):
         back = rewind_command(root, job, f"epoch={last.batch_id - 1}")
         raise BatchResetError(
@@ -71,6 +73,7 @@ def _same_input(last: Job, job: Job, step: Step) -> bool:
     if last.spark is None or job.spark is None:
         return True
     ends = BatchOffsets.parse(last.spark.offsets).sources
+    # A repeated batch has to end where the state ended. The next one has to begin there.
     return same_offsets(ends, BatchOffsets.parse(job.spark.offsets).sources if step == "repeated" else job.spark.before)
 
 
@@ -79,6 +82,7 @@ def _other_lists(last: Job, job: Job) -> str:
     if last.spark is None or job.spark is None:
         return ""
     there = job.spark.lists
+    # Only entries that both sides know are compared; a missing one is no proof of another list.
     return ", ".join(name for name, digest in last.spark.lists.items() if there.get(name, digest) != digest)
 
 

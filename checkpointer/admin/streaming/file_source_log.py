@@ -28,6 +28,7 @@ def last_entries(sources: Iterable[str], folders: Sequence[str] = ()) -> dict[st
     found = {}
     for number, line in enumerate(sources):
         name, offset = split_source(line)
+        # Only sources that keep a list of files have offsets of this form.
         if match := re.fullmatch(r'\{"logOffset":([0-9]+)\}', offset):
             found[name or (folders[number] if number < len(folders) else str(number))] = int(match[1])
     return found
@@ -47,7 +48,9 @@ def digest(text: str, entry: int) -> str | None:
         except (ValueError, RecursionError):
             continue
         if isinstance(found, dict) and found.get("batchId") == entry:
+            # Path and time: a file that was replaced under its old name is another input.
             files.append(json.dumps([found.get("path"), found.get("timestamp")]))
+    # Sorted, so that only the files count, and not their order in the list.
     return sha256("\n".join(sorted(files)).encode()) if files else None
 
 
@@ -68,6 +71,8 @@ async def check_lists(store: Store, job: Job) -> None:
                 f"to {entry}: this is another list; put back the {SOURCES} of the query's own checkpoint"
             )
         known = recorded.get(f"{source}/{entry}")
+        # Spark deletes single entries once it has compacted them, so the entry may stand only in a later compacted
+        # file.
         compacted = min((n for n, name in numbers.items() if n >= entry and name.endswith(".compact")), default=reached)
         path = f"{folder}{numbers.get(entry, numbers[compacted])}"
         if known is not None and known != await _digest_of(store, path, entry):
@@ -96,4 +101,5 @@ async def _digest_of(store: Store, path: str, entry: int) -> str | None:
         data = (await store.get(path)).data
     except ObjectNotFoundError:
         return None
+    # In a thread: a compacted list can have all files that were ever read.
     return await on_cpu(lambda: digest(bytes(data).decode(errors="replace"), entry))

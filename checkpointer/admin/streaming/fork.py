@@ -100,6 +100,7 @@ async def _fork(
     progress: Progress | None,
 ) -> Fork:
     """Fork a query, or finish a fork that was interrupted."""
+    # Spark's files in a root, or one root for both, would mix two histories.
     if target_log.url in (target.store.url, session.store.url) or target.store.url == session.store.url:
         raise IllegalArgumentError(
             f"{target_log.url}: the two roots and Spark's checkpoint are folders of their own each"
@@ -118,6 +119,7 @@ async def _fork(
                 f"{session.store.url}: {ref.id} did not record the offsets of its batch, and those of Spark may be of "
                 "another one since it was rewound: fork a checkpoint that was made since"
             )
+        # Asked before the target is refused as used: what lies there may be an earlier try of this very fork.
         begun = await _find_interrupted(target, target_log, manifest)
         # The commit of the batch is written last: where it is there, an earlier call has come to its end.
         complete = begun is not None and await read_file(target_log, f"{COMMITS}{job.batch_id}") is not None
@@ -125,7 +127,11 @@ async def _fork(
         if begun is None:
             await _refuse_used_root(target)
             await _refuse_used_log(target_log)
+            # The id of the new query is drawn once, and committed with the state. So the call that finishes a fork
+            # finds it again.
             copy = _make_job(session, job, files, target_log)
+            # The state goes first. A query that is started before Spark's files are there gets another id, and is
+            # refused.
             first = await create_root(session, ref.id, replace(manifest, job=copy), target, progress)
         else:
             copy, first = begun
@@ -184,6 +190,7 @@ def _content(manifest: Manifest) -> object:
     """Return what is equal in a checkpoint and its copy, whatever its objects are called."""
 
     def identity(artifact: Artifact) -> tuple[object, ...]:
+        # Without the path, since a copy has other paths.
         return artifact.kind, artifact.offset, artifact.length, artifact.digest
 
     chains = {
@@ -221,6 +228,8 @@ async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str
             f"{target_log.url}: a query was started here before the copy was whole: keep what it holds by "
             "giving another, new checkpointLocation and root; or empty both, then call again"
         )
+    # `metadata` goes first and comes back after the sources: while it is missing, a query that starts here gets another
+    # id.
     await remove(target_log, METADATA)
     for folder in (COMMITS, OFFSETS):
         for entry in await target_log.list(folder):
@@ -228,6 +237,7 @@ async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str
                 await remove(target_log, entry.path)
     await _copy_sources(spark, target_log)
     if copy.spark is not None:
+        # The first query may have compacted or lost entries while they were copied, so the copies are checked.
         await check_lists(target_log, copy)
     for path, data in {METADATA: json.dumps({"id": copy.query_id}).encode(), **files}.items():
         await _put(target_log, path, data)
@@ -242,6 +252,7 @@ async def _copy_sources(spark: Store, target_log: Store) -> None:
     copied: set[str] = set()
     for _ in range(MAX_COPY_ATTEMPTS):
         names = await _source_files(spark)
+        # Files that the first query has deleted since must not stay in the copy, where they would count.
         for path in await _source_files(target_log) - names:
             await remove(target_log, path)
         for path in sorted(names - copied):
@@ -271,4 +282,5 @@ async def _source_files(spark: Store) -> set[str]:
 
     Checksums are left out.
     """
+    # Spark writes a file under a hidden name and renames it; checksums are hidden too.
     return {e.path for e in await spark.list(SOURCES) if not re.match(r"[._]", e.path.rpartition("/")[2])}

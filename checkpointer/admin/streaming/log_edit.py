@@ -33,8 +33,10 @@ async def apply_log_plan(store: Store, plan: LogPlan, kept_in: str) -> None:
     """
     for path in plan.cut:
         data = await read_file(store, path)
+        # After an interruption the file may be gone already, and its copy is there.
         if data is not None:
             await _copy_aside(store, f"{kept_in}{path}", data)
+        # The copy is complete before the file goes, so a crash loses nothing.
         await remove(store, path)
     for path, data in plan.write.items():
         if not await put_new(store, path, data):
@@ -60,6 +62,7 @@ async def put_new(store: Store, path: str, data: bytes) -> bool:
     await store.delete([_checksum(path)])
     try:
         await store.put(path, data)
+    # Somebody wrote it since the look; only the same content counts as success.
     except ObjectExistsError:
         return await read_file(store, path) == data
     return True

@@ -53,11 +53,14 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: LogBeforeRewin
     if before is None or written & here - before.cut.keys():
         wanted = await _wanted_after(store, log, job, recorded)
     else:
+        # What was there before the rewind and is there now stays as it is.
         wanted = dict.fromkeys(here & {*before.names})
         wanted |= {**recorded, **before.cut}
         if not _can_start(wanted):  # Spark has since deleted older offsets that it would need.
             wanted = await _wanted_after(store, log, job, recorded)
     cut: list[str] = []
+    # Commits go first: until the offsets are cut too, Spark repeats a batch that the state does not wait for, and is
+    # refused (step 7 in `rewind.py`).
     for folder, files in ((COMMITS, log.commits), (OFFSETS, log.offsets)):
         for n in sorted(files, reverse=True):  # Newest first: a log that is half cut is ahead of the state.
             path = f"{folder}{n}"
@@ -113,6 +116,7 @@ async def _is_readable(store: Store, path: str, job: Job | None = None) -> bool:
         if found is None or not isinstance(json.loads(found.metadata), dict) or len(found.sources) < len(wanted):
             return False
         for line, known in zip(found.sources, wanted, strict=False):
+            # Only sources whose recorded offset is JSON are checked as JSON; others may write plain text.
             if split_source(known)[1].startswith(("{", "[")) and split_source(line)[1] != NO_OFFSET:
                 json.loads(split_source(line)[1])
     except (InvalidStateError, ValueError, RecursionError):
@@ -140,6 +144,7 @@ async def recorded_offsets(store: Store, log: SparkLog, job: Job, kept: Mapping[
     starts = None if spark is None or ends is None else ends._replace(sources=spark.before)
     for n, recorded in ((batch - 1, starts), (batch, ends)):
         path = f"{OFFSETS}{n}"
+        # Batch 0 has no batch before it.
         if n < 0 or path in kept:
             found |= {path: kept[path]} if path in kept else {}
             continue
@@ -156,6 +161,7 @@ async def recorded_offsets(store: Store, log: SparkLog, job: Job, kept: Mapping[
             )
         same = recorded is None or (there is not None and same_offsets(there.sources, recorded.sources))
         found[path] = None if same else str(recorded).encode()
+    # Offsets of the file source are only numbers, so the lists behind them have to be those that the batch read.
     await check_lists(store, job)
     return found
 
@@ -191,5 +197,6 @@ async def commit_of(store: Store, log: SparkLog, job: Job) -> bytes:
         except (ValueError, TypeError, RecursionError):
             version, value = NO_WATERMARK
     watermark = BatchOffsets.parse(job.spark.offsets).watermark if job.spark else 0
+    # Other fields are kept as Spark wrote them last: newer versions may need them.
     line = json.dumps({**value, "nextBatchWatermarkMs": watermark}, separators=(",", ":"))
     return f"{version}\n{line}".encode()

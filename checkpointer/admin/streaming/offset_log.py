@@ -72,6 +72,7 @@ def split_source(line: str) -> tuple[str, str]:
     Older versions of Spark write no name: it is "".
     """
     name, colon, offset = line.partition(":")
+    # An offset of JSON has colons of its own, but never a plain name before the first one.
     return (name, offset) if colon and re.fullmatch(r"[A-Za-z0-9_]+", name) else ("", line)
 
 
@@ -81,6 +82,7 @@ def _parse_source(line: str) -> Any:
     try:
         return name, json.loads(offset)
     except (ValueError, RecursionError):
+        # An offset that is no JSON is compared as text.
         return line
 
 
@@ -192,6 +194,7 @@ async def query_id_of(store: Store) -> str | None:
 async def _batches(store: Store, folder: str) -> tuple[int, ...]:
     """Return the batches that have a file in a folder, in order."""
     names = [entry.path.removeprefix(folder) for entry in await store.list(folder)]
+    # Temporary files, checksums and other spellings of a number are not Spark's batches.
     return tuple(sorted(int(name) for name in names if name.isdecimal() and name == str(int(name))))
 
 

@@ -62,6 +62,7 @@ async def undo(session: Session, where: SparkCheckpointLocation, options: Rewind
 @asynccontextmanager
 async def _open_query(session: Session, where: SparkCheckpointLocation) -> AsyncIterator[RewoundQuery]:
     """Open Spark's checkpoint, and yield the query with the rewinds begun so far."""
+    # Read once, at the beginning: the rewind's swap has to be on what the plan was made for.
     base = await session.read_base()
     if base.manifest is None or base.parent is None:
         raise CheckpointNotFoundError(f"{session.store.url}: nothing is committed")
@@ -80,7 +81,11 @@ async def _attempt_to(query: RewoundQuery, to: CheckpointId) -> RewindAttempt:
     """
     ref, manifest = await _find(query, to)
     job = job_of(query.session, manifest)
+    # Only a rewind that made the checkpoint which is committed now can be finished. After a later commit it is a new
+    # rewind.
     begun = next((record for record in query.records if record.leads_to(query.committed.id, to)), None)
+    # Spark's own files may be of the line of batches after the earlier rewind, and nothing in the checkpoint could
+    # tell.
     if job.spark is None and begun is None and any([await _happened(query, record) for record in query.records]):
         raise InvalidStateError(
             f"{query.session.store.url}: {to} did not record the offsets of its batch, and those of Spark may be of "
@@ -124,6 +129,7 @@ async def _find_left(query: RewoundQuery, record: RewindRecord, savepoint: str) 
     try:
         return await find(query.session, CheckpointSelector("savepoint", savepoint))
     except NotFoundError:
+        # The savepoint may have been deleted while the history still has the checkpoint.
         return record.left
 
 
@@ -137,6 +143,7 @@ async def _happened(query: RewoundQuery, record: RewindRecord) -> bool:
     async def look(head: Head) -> bool | None:
         if await is_live(store, head, record.new):
             return True
+        # Below the boundary a commit is not live, whether it happened or not.
         return None if head.pointer is not None and head.pointer.boundary > record.new.sequence else False
 
     happened = await read_consistent(store, look)

@@ -94,6 +94,7 @@ class RewindAttempt:
         )
         if not result.changes:
             return result
+        # Asked after the plan: where there is nothing to change, it does not matter whether the query runs.
         refused = self._why_not_stopped(options.stopped)
         if options.dry_run:
             return replace(result, refused=refused or (await self._why_damaged(options) if options.verify else None))
@@ -138,6 +139,7 @@ class RewindAttempt:
         """Record the rewind, keep what is left, and commit the target with one swap."""
         session, spark, committed = self.query.session, self.query.spark, self.query.committed.id
         job = await self._new_job()
+        # The id is drawn here, since the record has to name the commit before it is made.
         new = session.draw_id(committed.sequence)
         record = RewindRecord(
             number=await next_number(spark),
@@ -148,8 +150,10 @@ class RewindAttempt:
             undoes=self.undoes.number if self.undoes else None,
             names=plan.names,
         )
+        # The record comes before any change, so that the next call can find out how far this one got.
         await write_record(spark, record)
         if record.savepoint is not None:
+            # Before the swap: after it, a cleanup could retire what is left, and there would be no way back.
             await savepoint(session, record.savepoint, CheckpointSelector.parse(committed))
         # On what was committed when the plan was made: a job that has committed since makes the swap fail.
         session.rebase(self.query.base)
@@ -169,6 +173,7 @@ class RewindAttempt:
         if spark is None:
             spark = await spark_progress_at(self.query.spark, self.job, self.before.cut if self.before else {})
         here = None if spark is None else replace(spark, location=self.query.spark.url)
+        # The last driver stays: the next call has to see whether that process still runs.
         return replace(self.job, driver=self.query.last.driver, spark=here)
 
     async def _withdraw(self, record: RewindRecord) -> None:
@@ -184,6 +189,7 @@ class RewindAttempt:
     async def _cut(self, record: RewindRecord, planned: LogPlan) -> None:
         """Change Spark's progress as planned, and once more where Spark planned a batch meanwhile."""
         plan = planned
+        # Twice: Spark may have planned a batch while the first plan was carried out. If it writes once more, it runs.
         for _ in range(2):
             await apply_log_plan(self.query.spark, plan, record.folder)
             plan = await self.plan()

@@ -63,6 +63,7 @@ async def write_record(store: Store, record: RewindRecord) -> None:
 async def _numbers(store: Store) -> list[int]:
     """Return the numbers of all folders of rewinds, newest first."""
     names = [folder.split("/")[1] for folder in await store.folders(REWOUND)]
+    # Folders of other names were put there by somebody else.
     return sorted((int(name) for name in names if name.isdecimal() and name == f"{int(name):04d}"), reverse=True)
 
 
@@ -83,6 +84,7 @@ async def read_record(store: Store, number: int) -> RewindRecord | None:
     data = await read_file(store, path)
     try:
         return None if data is None else _decode(number, Fields.parse(f"{store.url}/{path}", data))
+    # It is no damage of the store, but of a file in Spark's checkpoint, which a person can move away.
     except MalformedError as error:
         raise InvalidStateError(f"{error}: is no record of a rewind: move its folder out of {REWOUND}") from None
 
@@ -109,6 +111,8 @@ async def read_log_before(store: Store, record: RewindRecord) -> LogBeforeRewind
     for folder in (OFFSETS, COMMITS):
         for entry in await store.list(f"{record.folder}{folder}"):
             path = entry.path.removeprefix(record.folder)
+            # Copies with a number behind their name are of a try that was repeated; only the plain name is what was
+            # there before.
             if path.removeprefix(folder).isdecimal():
                 found[path] = (await store.get(entry.path, limit=MAX_FILE)).data
     return LogBeforeRewind(record.names, found)

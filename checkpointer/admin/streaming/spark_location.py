@@ -29,6 +29,7 @@ class SparkCheckpointLocation:
 
         Raises `IllegalArgumentError` where neither caller nor `job` says where it is.
         """
+        # The caller comes first: the checkpoint may have been moved since it was recorded.
         location = self.location or (job.spark.location if job.spark else None)
         if not location:
             raise IllegalArgumentError(

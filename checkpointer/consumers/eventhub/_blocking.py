@@ -9,6 +9,7 @@ from pyspark_checkpointer.consumers.eventhub.client import ConfiguredStore
 from pyspark_checkpointer.consumers.eventhub.core import GroupName
 from pyspark_checkpointer.runtime import run_sync
 
+# The client calls these methods by name, so its class is only needed to check types, and is no dependency.
 if TYPE_CHECKING:
     from azure.eventhub import CheckpointStore as Contract
 else:

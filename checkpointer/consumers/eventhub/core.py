@@ -81,6 +81,7 @@ class EventHubGroups:
         """Apply claims, of one or several groups, and return those that were won, with their new etags."""
         if isinstance(ownerships, Mapping | str) or not isinstance(ownerships, Iterable):
             raise IllegalArgumentError(f"expected a list of ownerships, got {type(ownerships).__name__}")
+        # All are checked before anything is sent: a call with one bad claim changes nothing.
         claims = [self._claim(given) for given in ownerships]
         released = {self._key(claim.given) for claim in claims if not claim.owner}
         if released:
@@ -89,11 +90,13 @@ class EventHubGroups:
         by_group: dict[Group, list[_Claim]] = {}
         for claim in claims:
             by_group.setdefault(self._group(_group_name(claim.given)), []).append(claim)
+        # Each group is one object, so its claims are one swap, and groups do not wait for each other.
         won = await asyncio.gather(*(_swap_claims(group, some) for group, some in by_group.items()))
         rows = {row.etag: row for some in won for row in some}
         return [
             {**claim.given, "etag": claim.etag, "last_modified_time": rows[claim.etag].modified.timestamp()}
             for claim in claims
+            # The etag was drawn for this claim, so a row that has it shows that the claim was won.
             if claim.etag in rows
         ]
 
@@ -103,12 +106,14 @@ class EventHubGroups:
         if self._write_behind.coalesces:
             self._write_behind.put(key, checkpoint)
         else:
+            # Updates that wait are refused after `close()`; those that do not wait are refused alike.
             self._write_behind.check_open()
             await _write(key, checkpoint)
 
     async def list_checkpoints(self, name: GroupName) -> list[dict[str, Any]]:
         """Return the checkpoints of a group as dictionaries, after those recorded here were written."""
         group = self._group(_group_name(name._asdict()))
+        # A client that reads where to begin must not get a position from before its own last update.
         await self._write_behind.flush_for_read(lambda key: key.group is group)
         return [
             {**name._asdict(), **decode(group.position_url(position.partition), position)._asdict()}
@@ -128,6 +133,8 @@ class EventHubGroups:
 
     def _group(self, name: GroupName) -> Group:
         folder = object_paths.progress("eventhub", *(part.lower() for part in name))
+        # There is one `Group` for each folder: keys compare groups by identity, and its objects remember what they
+        # read.
         return self._groups.setdefault(folder, Group(self._context, folder, str.lower))
 
     def _key(self, given: Mapping[str, Any]) -> _Key:
@@ -156,17 +163,22 @@ async def _swap_claims(group: Group, claims: list[_Claim]) -> list[Row]:
     def next_ownership(ownership: Ownership | None, now: datetime) -> Ownership | None:
         won.clear()  # An earlier attempt that lost its swap may have won others.
         before = Ownership({}) if ownership is None else ownership
+        # Event Hubs compares names without case, so two spellings claim the same row.
         rows = {row.partition.lower(): row for row in before.rows.values()}
         for claim in claims:
             key = claim.partition.lower()
             row = rows.get(key)
             # A row that has the new etag already was written by our own swap, whose answer was lost.
             if row is None or row.etag != claim.etag:
+                # The claim rests on a row that is gone. It is left out, and the other claims of the call may still be
+                # won (SPEC.md, Event Hubs).
                 if (None if row is None else row.etag) != claim.expected:
                     continue
                 row = rows[key] = _claimed(row, claim, now)
             won.append(row)
+        # By the name as the last claim wrote it, which is how it is returned.
         after = replace(before, rows={row.partition: row for row in rows.values()})
+        # Where no claim holds, nothing is written: a swap would only make those of other consumers fail.
         return None if after == before else after
 
     await group.ownership.change(next_ownership)
@@ -198,6 +210,7 @@ def decode(name: str, position: Position) -> _Checkpoint:
     fields = Fields(name, position.value)
     found = {key: fields.take(key) for key in ("sequence_number", "offset")}
     try:
+        # A stored value obeys the rules of a given one; here it is the object that is at fault, and not the caller.
         return _checkpoint({"partition_id": position.partition, **found})
     except IllegalArgumentError as error:
         fields.fail(str(error))

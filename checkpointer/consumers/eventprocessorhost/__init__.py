@@ -64,6 +64,7 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
 
     def leases(self, host_name: str | None = None, *, lease_duration: float = 30.0) -> "LeaseManager":
         """Return the lease manager of a host for the same event hub and consumer group. It shares the connections."""
+        # `__init__` would make a `StoreConfig` of its own, and with it connections of its own.
         manager = object.__new__(LeaseManager)
         manager._set_up(self._config, self._folder, host_name, lease_duration)
         return manager
@@ -170,6 +171,8 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         super().__init__(config)
 
     def _make_core(self, context: StoreContext) -> HostLeases:
+        # Drawn here and not in `__init__`: a copy of this manager in another process is another host, and must not
+        # renew the leases of this one.
         host_name = f"host-{secrets.token_hex(8)}" if self._host_name is None else self._host_name
         return HostLeases(context, self._folder, host_name, self._duration)
 

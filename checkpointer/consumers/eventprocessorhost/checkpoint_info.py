@@ -46,6 +46,7 @@ def decode(name: str, partition_id: str, value: Value | None) -> CheckpointInfo 
     offset, number = fields.text("offset"), fields.integer("sequence_number")
     try:
         return CheckpointInfo(partition_id, offset, number)
+    # The caller gave nothing wrong: the stored value is no checkpoint.
     except IllegalArgumentError as error:
         fields.fail(str(error))
 
@@ -70,8 +71,10 @@ def advancing(name: str, new: CheckpointInfo) -> Callable[[Value | None], Value 
     """Return the change of the position `name` to `new`. Other fields of its value stay."""
 
     def change(value: Value | None) -> Value | None:
+        # An equal checkpoint costs no write.
         if not is_newer(decode(name, new.partition_id, value), new):
             return None
+        # Fields that a later version of this library added stay.
         return {**(value or {}), "offset": new.offset, "sequence_number": new.sequence_number}
 
     return change

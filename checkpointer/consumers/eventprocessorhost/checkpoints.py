@@ -44,6 +44,7 @@ class Checkpoints:
     async def delete_store(self) -> None:
         """Delete all holders, then the store. A call that was interrupted may be repeated."""
         await self._group.clear()
+        # The marker goes last: a deletion that was interrupted leaves a store that exists, and can be deleted again.
         await self._marker.delete()
         self._store_seen = False
 
@@ -55,6 +56,7 @@ class Checkpoints:
 
     async def get(self, partition_id: str) -> CheckpointInfo | None:
         """Return the checkpoint of a partition, after those recorded here were written; None if there is none."""
+        # A host must not read a checkpoint from before its own last update.
         await self._write_behind.flush_for_read(lambda lease: lease.partition_id == partition_id)
         position = await self._group.position(partition_id).read()
         if position is None:
@@ -75,7 +77,9 @@ class Checkpoints:
             raise IllegalArgumentError(
                 f"partition {new.partition_id!r}: expected a lease of it, got the one of {lease.partition_id!r}"
             )
+        # A lease that is known to be lost is refused before any request.
         hold = lease.hold
+        # Once the store was seen, updates do not look again: each would cost one more request.
         if not self._store_seen:
             await self._expect_store()
         self._write_behind.check_open()
@@ -98,6 +102,7 @@ class Checkpoints:
             await self.store.close()
 
     async def _write(self, lease: CompleteLease, new: CheckpointInfo) -> None:
+        # The renewal comes first: it may find the lease lost, and then `hold` raises.
         await lease.renew_if_due()
         await lease.hold.write(advancing(self._group.position_url(new.partition_id), new))
 

@@ -82,6 +82,7 @@ class CompleteLease(NotPicklable):
     def is_of(self, group: Group) -> bool:
         """Return whether the lease belongs to this group."""
         mine = self._host.group
+        # By location and not by identity: the managers of checkpoints and of leases each have a `Group` of their own.
         return (mine.context.store.url, mine.folder) == (group.context.store.url, group.folder)
 
     async def renew_if_due(self) -> None:
@@ -93,6 +94,7 @@ class CompleteLease(NotPicklable):
 
         It is compared with the checkpoint that stood there when the lease was acquired, and those accepted since.
         """
+        # Only updates that wait are compared here. One that is written at once is compared with the stored position.
         if self._accepted is None:
             hold = self.hold
             url = self._host.group.position_url(hold.partition)
@@ -153,6 +155,7 @@ class HostLeases:
     async def acquire(self, lease: CompleteLease) -> bool:
         """Make this host the owner, and return whether it is. See `LeaseManager.acquire_lease`."""
         held = self._checked(lease)._hold
+        # A lost lease stays lost. If this host acquires the partition again, that is another lease.
         if held is not None and held.lost:
             return False
         now = self._clock()
@@ -165,6 +168,8 @@ class HostLeases:
             return False
         lease._hold, lease._renewed_at = hold, now
         lease._row = replace(lease._row, owner=hold.owner, epoch=hold.epoch)
+        # Another host may have recorded checkpoints since the last hold, so the next comparison begins with what stood
+        # there now.
         lease._accepted = None
         return True
 
@@ -175,6 +180,7 @@ class HostLeases:
         if holds:
             await self.leases.renew(*holds)
         for lease in leases:
+            # The time is from before the request: others may have seen the new etag at any moment since.
             lease._renewed_at = now
         return len(holds) == len(leases) and not any(hold.lost for hold in holds)
 
@@ -183,7 +189,10 @@ class HostLeases:
         self._used.add(lease)
         await asyncio.sleep(0)  # Concurrent updates add their leases first, so that one swap renews all of them.
         async with self._renewal_lock:
+            # Checked under the lock: whoever waited for it may find that the call before has renewed its lease too.
             if (self._clock() - lease._renewed_at) / 1e9 * RENEWALS_PER_LEASE >= self.leases.duration:
+                # Leases that are not used any more drop out here, and expire. Otherwise one update would keep a lease
+                # for ever.
                 used, self._used = self._used, set()
                 await self.renew(*used)
 
@@ -195,6 +204,7 @@ class HostLeases:
             return
         if hold is not None:
             await self.leases.release(hold)
+        # The row names this host, perhaps from an earlier process, so there is no hold to release.
         elif lease.owner == self.leases.worker:
             await self.leases.release_seen(lease._row)
         else:
@@ -221,6 +231,7 @@ def check_partitions(partition_ids: Iterable[str]) -> list[str]:
         raise IllegalArgumentError(f"{partition_ids!r:.60}: expected a list of partitions, got one name")
     if not isinstance(partition_ids, Iterable):
         raise IllegalArgumentError(f"expected a list of partitions, got {type(partition_ids).__name__}")
+    # A generator can be read only once, and the caller needs the names again.
     found = list(partition_ids)
     for name in found:
         object_paths.encode_part(name)  # raises if it is not text

@@ -77,6 +77,7 @@ class Journal(NotPicklable):
         updates, seconds = _clamp(max_updates, interval)
         folder, name = _split(file)
         self._file = JournalFile(open_store(folder, storage_options, fencing=fencing), name)
+        # Opened in the constructor: a file that cannot be read or written is told before anything is acknowledged.
         self._written = runtime.run_sync(self._file.open())
         self._states = dict(self._written.states)
         self._size = self._file.size
@@ -118,10 +119,13 @@ class Journal(NotPicklable):
         if not isinstance(timestamp, datetime):
             raise IllegalArgumentError(f"timestamp: expected a datetime, found {show(timestamp)}")
         state = check_state(name, record_number, timestamp, {})
+        # Without this, the caller would hear of it only at the next flush.
         if self._file.fenced is not None:
             raise FencedError(self._file.fenced)
         if state.name not in self._states:
             self._reserve_space(state)
+        # Staleness is decided later, on the event loop: two threads could otherwise both pass the check, and the older
+        # event be held last.
         self._updates.put(state.name, state)
 
     def states(self) -> dict[str, EventLogState]:
@@ -173,6 +177,7 @@ class Journal(NotPicklable):
         """
         held = self._states.get(name)
         if held is not None and _is_stale(state, held):
+            # The same event once more is no sign of anything, so it is not logged.
             if state.record_number != held.record_number and name not in self._warned:
                 self._warned.add(name)
                 logger.warning(
@@ -189,6 +194,7 @@ class Journal(NotPicklable):
 
     async def _write(self, batch: Mapping[str, EventLogState]) -> Mapping[str, Exception]:
         content = replace(self._written, states={**self._written.states, **batch})
+        # All logs are in one file, so an error of a write counts for all values: it is raised, and not told for each.
         await self._file.write(content)
         self._written = content
         return {}

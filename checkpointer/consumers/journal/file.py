@@ -69,6 +69,7 @@ class JournalFile:
     async def _read(self) -> Content:
         """Return the content of the file, or of the previous version if the file is missing or damaged."""
         current, self._previous = await self._get(self._name), await self._get(self._previous_name)
+        # Until the file is known to be intact it has no data here, so a damaged one is never copied to `.previous`.
         self.recovered_from = self.fenced = self._intact_data = None
         self._version = None if current is None else current.version
         self._unanswered.clear()
@@ -101,7 +102,9 @@ class JournalFile:
                 "begin anew"
             ) from None
         kept = ""
+        # There is nothing to save of a missing or empty file.
         if current is not None and current.data:
+            # Named by its content, so an opening that is tried again saves it once.
             aside = f"{self._name}.damaged-{sha256(current.data)[:16]}"
             with suppress(ObjectExistsError):  # An earlier opening was interrupted after it had saved the file.
                 await self._store.put(aside, current.data)
@@ -130,10 +133,15 @@ class JournalFile:
         if self.fenced is not None:
             raise FencedError(self.fenced)
         data = await runtime.on_cpu(encode, content, self._host.now(), self._host.token(16))
+        # First the copy, then the file: a crash in between leaves the file as it is, and whole.
         await self._keep_previous()
         while True:
+            # Noted before the swap: if this call ends without an answer, the request may still land, and is this
+            # journal's own.
             self._unanswered.add(sha256(data))
             found = self._check_mine(await self._swap(self._name, data, self._version))
+            # What was found may be an earlier write of this journal that landed late. It is then the version to swap on
+            # next.
             self._version, self._intact_data = found.version, found.data
             if found.data == data:
                 self._unanswered.clear()
@@ -146,6 +154,7 @@ class JournalFile:
                 return
             expected = None if self._previous is None else self._previous.version
             self._previous = await self._swap(self._previous_name, self._intact_data, expected)
+            # Somebody changed `.previous`. Before this journal tries again, it makes sure that it was not overtaken.
             if self._previous is None or self._previous.data != self._intact_data:
                 self._check_mine(await self._get(self._name))
         raise ConflictError(f"{self.url}.previous: others change it all the time; stop them")
@@ -154,6 +163,7 @@ class JournalFile:
         """Return the file as it was found; raise `FencedError`, now and for good, if this journal did not write it."""
         if current is not None and (current.version == self._version or sha256(current.data) in self._unanswered):
             return current
+        # Remembered for good: what this journal holds rests on a version that is gone, so it must not win a later swap.
         self.fenced = (
             f"{self.url}: was {'removed' if current is None else 'written'} by somebody else since this journal read "
             "it; nothing of theirs was overwritten; stop this one, or open a new Journal to go on from what is there"

@@ -114,6 +114,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return a dictionary; raise if a key stands twice."""
+        # PyYAML keeps the last of two equal keys without a word.
         mapping = super().construct_mapping(node, deep)
         if len(mapping) != len(node.value):
             raise ValueError("a field stands twice")
@@ -159,6 +160,8 @@ for _kind in ("omap", "pairs", "set"):
 
 def max_entry_bytes(state: EventLogState) -> int:
     """Return an upper bound of the bytes of a log's entry, whatever its numbers, without other fields."""
+    # PyYAML escapes a character as at most ten, `\U` and eight digits. The rest is the field names, the number and the
+    # time.
     return 200 + 10 * len(state.name)
 
 
@@ -168,9 +171,11 @@ def encode(content: Content, now: datetime, nonce: str) -> bytes:
         {"name": state.name, "record_number": state.record_number, "timestamp": state.timestamp, **state.other}
         for _, state in sorted(content.states.items())
     ]
+    # An entry whose log was persisted since is replaced by the new state; the others are kept for a person to correct.
     logs += [dict(entry.fields) for entry in content.unreadable if entry.name not in content.states]
     document = {"update_time": now, "event_logs": logs, **content.other}
     text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=MAX_FILE_BYTES)
+    # The nonce makes each version unique, so a swap cannot succeed on equal bytes that somebody else wrote.
     body = f"# write {nonce}\n{text}".encode()
     data = _SEAL % sha256(body).encode() + body
     if len(data) > MAX_FILE_BYTES:
@@ -189,12 +194,15 @@ def decode(name: str, data: bytes) -> Content:
     `Content.unreadable`. But if the file may have been cut off there, it is malformed. It is whole if its digest
     matches, or if it ends with a newline.
     """
+    # Checked before parsing: a torn file may still parse.
     if seal := _SEALED.match(data):
         check_digest(f"{name} below its first line", sha256(data[seal.end() :]), seal["digest"].decode())
     try:
         if len(data) > MAX_FILE_BYTES:
             raise ValueError(f"{len(data)} bytes, at most {MAX_FILE_BYTES} are read")
         content = _parse(data)
+        # A file that was cut off in its last entry would otherwise count as one with a bad entry, and lose those behind
+        # it.
         if content.unreadable and not (seal or data.endswith(b"\n")):
             raise ValueError(content.unreadable[0].why)
         return content
@@ -217,6 +225,7 @@ def _parse(data: bytes) -> Content:
         raise ValueError(f"event_logs: {show(logs)}")
     entries = [_parse_entry(number, log) for number, log in enumerate(logs, 1)]
     names = [entry.name for entry in entries if entry.name]
+    # Nothing tells which of the two is right, and taking the older one would process events again.
     if len(set(names)) != len(names):
         raise ValueError("an event log that stands twice")
     states = {entry.name: entry for entry in entries if isinstance(entry, EventLogState)}
@@ -241,6 +250,7 @@ def _load(data: bytes) -> Any:
 
 def _name_as_text(log: yaml.Node) -> None:
     for key, value in log.value if isinstance(log, yaml.MappingNode) else ():
+        # A null stays null: it is a name that is missing, and not the text "null".
         if key.value == "name" and isinstance(value, yaml.ScalarNode) and value.tag != "tag:yaml.org,2002:null":
             value.tag = _TEXT
 
@@ -249,6 +259,8 @@ def _parse_entry(number: int, log: Any) -> EventLogState | Unreadable:
     """Return an entry of `event_logs`; raise if a field is missing, which may be a sign of a torn file."""
     if not isinstance(log, dict):
         raise ValueError(f"entry {number} of event_logs: {show(log)}")
+    # A missing field fails the whole file, and a bad value only its entry: the first may be the place where the file
+    # was torn.
     if missing := [key for key in _FIELDS if key not in log]:
         raise ValueError(f"entry {number} of event_logs without {missing[0]}")
     rest = {key: value for key, value in log.items() if key not in _FIELDS}
@@ -260,10 +272,12 @@ def _parse_entry(number: int, log: Any) -> EventLogState | Unreadable:
 
 def check_state(name: object, record_number: object, timestamp: object, other: Mapping[str, Any]) -> EventLogState:
     """Return the state with these fields; raise `IllegalArgumentError`, naming the bad field, if there is none."""
+    # Surrogates cannot be written as UTF-8, so one such name would make every later write of the file fail.
     if not isinstance(name, str) or not name or any("\ud800" <= character <= "\udfff" for character in name):
         raise IllegalArgumentError(f"name: expected text, found {show(name)}")
     if isinstance(record_number, bool) or not isinstance(record_number, int) or not 0 <= record_number < 2**64:
         raise IllegalArgumentError(f"record_number: expected an integer below 2**64, found {show(record_number)}")
+    # Subclasses become plain values, since the safe dumper refuses them.
     return EventLogState(str(name), int(record_number), _time(timestamp), other)
 
 

@@ -165,6 +165,7 @@ class RecordCheckpointer(NotPicklable):
         if state is not None and not isinstance(state, bytes):
             raise IllegalArgumentError(f"application_state: expected bytes, got {type(state).__name__}")
         new, seen = self._target(number), self._max_allowed(number)
+        # Never delayed: the next owner has to find it, even if this process ends right after the call.
         self._record(lambda recorded: prepared(recorded, new, seen, state), at_once=True)
         return PreparedCheckpointer(new, self)
 
@@ -200,11 +201,13 @@ class RecordCheckpointer(NotPicklable):
 
     async def _take_step(self, step: Step, at_once: bool) -> None:
         self._lease.check()
+        # One step at a time: each is checked against the outcome of the one before.
         async with self._step_lock:
             self._write_behind.check_open()
             # A delayed checkpoint is checked against the recorded state, so that has to be sure.
             if at_once or not self._is_current or not self._write_behind.coalesces:
                 await self._write_step(step)
+            # The step raises for a checkpoint that is refused, so nothing of that is put.
             elif (after := step(self._recorded)) != self._recorded:
                 self._write_behind.put(self, after)
                 self._recorded = after
@@ -219,7 +222,10 @@ class RecordCheckpointer(NotPicklable):
     def _change(self, step: Step) -> Callable[[Value | None], Value | None]:
         def change(value: Value | None) -> Value | None:
             before = self._decode(value)
+            # The step is checked again on what is stored now: a swap of this lease may have taken effect since the
+            # caller looked.
             after = step(before)
+            # A checkpoint that is recorded already costs no write.
             return None if after == before else encode(after)
 
         return change
@@ -278,6 +284,7 @@ def deliver(checkpointer: RecordCheckpointer, records: Iterable[Any]) -> None:
             f"shard {checkpointer.shard_id!r:.60}: records were delivered after its end was announced: "
             "deliver them before"
         )
+    # Never lower than before: what was delivered once may be checkpointed from then on.
     checkpointer._delivered = max([checkpointer.seen, *map(number_of, records)])
 
 
@@ -297,8 +304,11 @@ def run_in_contract(coro: Coroutine[Any, Any, T]) -> T:
         return run_sync(coro)
     except (RetryableError, ShutdownError, InvalidStateError, IllegalArgumentError):
         raise
+    # The contract knows no unknown outcome. It is told as an error to retry, since the same checkpoint twice counts
+    # once.
     except OutcomeUnknownError as error:
         throttled = isinstance(error.__cause__, ThrottlingError)
         raise (ThrottlingError if throttled else DependencyError)(f"{error}") from error
+    # What is left, such as a damaged position, is not mended by trying again.
     except CheckpointError as error:
         raise InvalidStateError(f"{error}") from error

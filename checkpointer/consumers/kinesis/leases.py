@@ -68,6 +68,7 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
     def _make_core(self, context: StoreContext) -> Shards:
         worker = self._worker
         if worker is None:
+            # Drawn here and not in `__init__`: a copy in another process is another worker.
             worker = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         return Shards(
             context, self._application, worker, self._initial, self._duration, self._max_updates, self._interval
@@ -90,6 +91,7 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
     @property
     def held(self) -> Mapping[str, RecordCheckpointer]:
         """The checkpointers of the leases that are not known to be lost, by shard."""
+        # A copy first: the event loop changes the dictionary while this thread iterates.
         return {name: one for name, one in dict(self._core.checkpointers).items() if not one.lost}
 
     def rows(self) -> Mapping[str, Row]:
@@ -148,6 +150,7 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
 
     def finish(self, checkpointer: RecordCheckpointer) -> None:
         """Give back a shard that has ended. Raise `IllegalArgumentError` if its end was not checkpointed."""
+        # An object of another type is refused by `release()` below.
         if isinstance(checkpointer, RecordCheckpointer) and checkpointer.position != SHARD_END:
             raise IllegalArgumentError(
                 f"shard {checkpointer.shard_id!r:.60}: has ended, and its checkpoint is {checkpointer.position}: call "
@@ -169,6 +172,7 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
     @contextmanager
     def renewing(self) -> Iterator[None]:
         """Renew leases in the background during the `with` block, whenever `renew()` and `balance()` are late."""
+        # The library's loop renews, so a processor that blocks its own thread for long keeps its leases.
         work = runtime.submit(self._core.keep_renewing())
         try:
             yield

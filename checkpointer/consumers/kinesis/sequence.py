@@ -48,6 +48,7 @@ class ExtendedSequenceNumber:
                 f"sequence number {number!r:.60}: expected text of 1 to {MAX_DIGITS} decimal digits, or one of "
                 f"{', '.join(_NAMED)}"
             )
+        # Python counts a bool as an int, but here it is most likely a mistake.
         if isinstance(sub, bool) or not isinstance(sub, int) or not 0 <= sub < 2**63:
             raise IllegalArgumentError(f"sub-sequence number {sub!r:.60}: expected an integer from 0 to {2**63 - 1}")
         if sub and number in _NAMED:
@@ -69,6 +70,7 @@ class ExtendedSequenceNumber:
     def parse(cls, text: str) -> Self:
         """Return the sequence number that `str()` wrote as this text."""
         number, colon, sub = text.partition(":") if isinstance(text, str) else (text, "", "")
+        # `str()` leaves out a zero, and each number has one spelling only.
         if colon and (sub == "0" or not _DIGITS.fullmatch(sub)):
             raise IllegalArgumentError(f"{text!r:.200}: expected a sequence number, or one with `:` and a sub-sequence")
         return cls(number, int(sub) if colon else 0)
@@ -86,6 +88,7 @@ class ExtendedSequenceNumber:
     @property
     def _key(self) -> tuple[int, int, int]:
         kind = self._kind
+        # As text, "9" would come after "10".
         return kind, int(self.sequence_number) if kind == _Kind.RECORD else 0, self.sub_sequence_number
 
     @property

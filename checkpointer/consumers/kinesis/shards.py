@@ -93,6 +93,7 @@ class Shards:
         """Renew all leases, and return the checkpointers of those that are lost."""
         began = self.host.clock()
         await self.leases.renew()
+        # The time is from before the request: others may have seen the new etags at any moment since.
         self._renewed_at = began
         return self._drop_lost()
 
@@ -103,6 +104,8 @@ class Shards:
         self._renewed_at = began
         lost = self._drop_lost()
         gained, failed = [], dict(changes.failed)
+        # All that are held, and not only those gained in this round: a position that could not be decoded is tried
+        # again.
         for shard, lease in self.leases.held.items():
             if shard not in self.checkpointers:
                 try:
@@ -124,6 +127,7 @@ class Shards:
         while True:
             await asyncio.sleep(sixth)
             began = self.host.clock()
+            # A worker that holds nothing has nothing to renew; a request would cost, and do nothing.
             if not self.leases.held or (began - self._renewed_at) / 1e9 < 2.5 * sixth:
                 continue
             try:

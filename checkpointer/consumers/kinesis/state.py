@@ -70,6 +70,7 @@ def coalesced(recorded: ShardState, new: ShardState) -> ShardState:
     Another user of the same lease may have written a later checkpoint meanwhile; this one then goes back, and is
     refused.
     """
+    # What was delivered was checked when each checkpoint was accepted; here only going back is refused.
     _check(recorded, new.checkpoint, new.checkpoint)
     return new
 
@@ -91,6 +92,7 @@ def encode(recorded: ShardState) -> Value:
     """Return the value of the shard's position."""
     checkpoint, pending = recorded.checkpoint, recorded.pending
     return {
+        # The place to begin is the reader's own configuration, so it is not recorded for others.
         "checkpoint": None if checkpoint.is_start else _number(checkpoint),
         "pending": None
         if pending is None
@@ -133,6 +135,7 @@ def _decode_number(fields: Fields) -> ExtendedSequenceNumber:
 def _decode_state(fields: Fields) -> bytes | None:
     value = fields.take("state")
     try:
+        # With `validate`, since Python else skips characters that are no base64, and damage would give another state.
         return None if value is None else base64.b64decode(str(value), validate=True)
     except (binascii.Error, ValueError):
         fields.fail("state: expected base64 or null")

@@ -61,6 +61,8 @@ class _Flag:
 
     def set(self) -> None:
         """Set the flag, and wake the thread that waits."""
+        # The flag is set before the wake-up. A thread that was woken before it would find the flag unset, and wait
+        # again.
         self._set = True
         self._wakes.put(None)
 
@@ -133,12 +135,14 @@ class Worker(NotPicklable):
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Allow one run at a time; renew leases meanwhile; give everything back after an error."""
+        # Never wait here: a processor that calls `run()` would wait for itself.
         if not self._running.acquire(blocking=False):
             raise InvalidStateError(
                 f"worker {self._leases.worker}: is running already, in another thread or in a call of a processor that "
                 "has not returned: make another Worker, on ShardLeases of its own"
             )
         try:
+            # Renewing goes on while leases are given back after an error, since that may take long too.
             with self._leases.renewing():
                 try:
                     yield
@@ -166,6 +170,8 @@ class Worker(NotPicklable):
         now = self._leases.clock()
         if self._balanced_at is not None and now - self._balanced_at < self._leases.duration / 3:
             return
+        # Set before the request: while the store is away, it is asked again after a third of a lease, and not in each
+        # round.
         self._balanced_at = now
         asked: Sequence[RecordCheckpointer] = ()
         try:
@@ -176,6 +182,8 @@ class Worker(NotPicklable):
             asked = change.asked
             for shard_id, failure in change.failed.items():
                 logger.error("shard %r is not read, which is tried again: %s", shard_id, failure)
+        # Lost shards end first: one that was lost and taken again has another checkpointer below, and needs another
+        # processor.
         for shard_id, reader in list(self._readers.items()):
             if reader.checkpointer.lost:
                 self._lose(shard_id)
@@ -198,6 +206,7 @@ class Worker(NotPicklable):
             self._give_back(self._leases.finish, checkpointer)
             return
         processor = self._make_processor()
+        # Noted before `initialize`, so that `lease_lost` is called even if that raises.
         self._readers[checkpointer.shard_id] = _Reader(checkpointer, processor)
         self._call(checkpointer, processor.initialize, InitializationInput.of(checkpointer))
 
@@ -210,12 +219,15 @@ class Worker(NotPicklable):
         if not ended:
             records, ended = self._fetch(shard_id, checkpointer.seen)
         if records:
+            # Delivered before the call, in which the processor may checkpoint these records.
             self._leases.deliver(checkpointer, records)
             self._call(checkpointer, processor.process_records, ProcessRecordsInput(records, checkpointer))
+        # The lease may have been lost during the call; then the end is the next owner's to record.
         if ended and shard_id in self._readers:
             self._leases.end(checkpointer)
             if self._call(checkpointer, processor.shard_ended, ShardEndedInput(checkpointer)):
                 self._give_back(self._leases.finish, checkpointer)
+                # `shard_ended` was the last call, so `lease_lost` does not follow.
                 del self._readers[shard_id]
         return bool(records)
 
@@ -225,6 +237,7 @@ class Worker(NotPicklable):
             try:
                 method(message)
             except ShutdownError:
+                # The error then comes from something else of the processor's, and must not pass for a lost shard.
                 if not self._is_lost(checkpointer):
                     raise
         if checkpointer.lost:
@@ -247,6 +260,8 @@ class Worker(NotPicklable):
         """Release or finish a shard; if the store does not take that, let its lease expire."""
         try:
             verb(checkpointer)
+        # Nothing is lost by an expiry: the next owner goes on from what was checkpointed. Other errors, such as an end
+        # that was not checkpointed, end the run.
         except (RetryableError, ShutdownError) as error:
             self._let_go(checkpointer, error)
 
@@ -270,6 +285,7 @@ class Worker(NotPicklable):
 
     def _abandon(self) -> None:
         """Give all leases back after an error, and tell all processors."""
+        # Forgotten first: the next run begins with new leases and new processors, and balances at once.
         readers, self._readers, self._balanced_at = self._readers, {}, None
         for checkpointer in self._leases.held.values():
             try:
