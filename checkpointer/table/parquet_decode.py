@@ -175,7 +175,7 @@ def _read(
     arrays = [_align(found, stored.get(name), by_name[name]) for name in columns] + [found[name] for name in own]
     fields = [by_name[name].field() for name in columns] + [found.schema.field(name) for name in own]
     expected = sum(file.metadata.row_group(group).num_rows for group in groups)
-    # Pages can hold other numbers of rows than the footer says, and Arrow returns those of the pages.
+    # Pages may hold another number of rows than the footer says, and Arrow need not notice.
     if wanted and found.num_rows != expected:
         raise ValueError(f"{found.num_rows} rows, where the row groups say that they have {expected}")
     return pa.table(arrays, schema=pa.schema(fields))
