@@ -65,6 +65,7 @@ class Verbs(click.Group):
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]
         extra.pop("standalone_mode", None)  # click would print errors itself
+        # The words as they were typed: where an option is wrong, click has parsed no --json yet.
         typed = sys.argv[1:] if args is None else list(args)
         try:
             status = super().main(typed, prog_name or "checkpointer", standalone_mode=False, **extra)
@@ -85,6 +86,8 @@ def _sentence(error: click.ClickException) -> tuple[str, str]:
         return "checkpointer", error.format_message()
     path = error.ctx.command_path if error.ctx else "checkpointer"
     message = error.format_message().rstrip(".")
+    # With a root in the environment people leave ROOT out. click then takes their first word for it, and misses an
+    # argument that they gave.
     if isinstance(error, click.MissingParameter) and os.environ.get(ROOT_VARIABLE):
         message += f"; the first argument is ROOT, `-` for the one in {ROOT_VARIABLE}"
     return path, f"{message}; see `{path} --help`".replace("?;", "?")  # click's "Did you mean …?" ends with a mark
@@ -129,6 +132,7 @@ def checkpointer(context: click.Context) -> None:
     Every verb takes the ROOT of a store, and --json for scripts. Only `rollback`, `rewind` and `repair` stop a running
     job, and `rewind` refuses one that it sees running.
     """
+    # To stderr and with a status: a script that left the verb out must not take the help for a result.
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(MISTYPED)

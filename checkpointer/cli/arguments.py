@@ -100,6 +100,7 @@ def read_root(context: click.Context, parameter: click.Parameter, value: str) ->
     """Return the root as it was typed; `-` stands for the one in the environment."""
     if value != "-":
         return value
+    # click reads the variable only where no argument is given, so `-` has to look it up.
     known = os.environ.get(ROOT_VARIABLE)
     if not known:
         raise click.UsageError(f"`-` stands for the root in {ROOT_VARIABLE}, which is not set", context)
@@ -119,6 +120,7 @@ def parse_options(context: click.Context, parameter: click.Parameter, value: str
     try:
         options = json.loads(value)
     except ValueError as error:
+        # The error of the JSON parser has a position, and nothing of the text.
         raise click.BadParameter(f"expected a JSON object, or @FILE: {error}", context, parameter) from None
     if not isinstance(options, dict):
         raise click.BadParameter("expected a JSON object, or @FILE", context, parameter)
@@ -127,5 +129,6 @@ def parse_options(context: click.Context, parameter: click.Parameter, value: str
 
 def options_for(root: str, options: StorageOptions, name: str = "storage_options") -> StorageOptions:
     """Return the storage options of a root. A folder takes none: those of the environment are for other roots."""
+    # Options that were typed are meant for this root, also where it is a folder that takes none.
     source = click.get_current_context().get_parameter_source(name)
     return None if source is ParameterSource.ENVIRONMENT and parse(root).kind.reach is Reach.MACHINE else options

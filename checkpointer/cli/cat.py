@@ -56,6 +56,7 @@ def command(
     --json they are one array. Every byte is verified before it is shown. Partitions are read one after the other. With
     --output a table, or the keys and values of a map, as JSON text, are written as a Parquet file.
     """
+    # What was typed wrong is said before anything is read.
     if output is not None and output.suffix != ".parquet":
         raise click.BadParameter(f"{output}: give a name that ends in .parquet", param_hint="--output")
     if sum(given is not None for given in (checkpoint, savepoint, epoch)) > 1:
@@ -67,6 +68,7 @@ def command(
     if output is not None:
         _write(store, reader, operator, numbers, limit, output)
         return
+    # Records are read one by one, so that a limit also limits what is fetched.
     found = islice(records(reader, operator, numbers), limit)
     if store.json:
         _print_array(found)

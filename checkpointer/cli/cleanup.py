@@ -39,6 +39,7 @@ def _duration(context: click.Context, parameter: click.Parameter, value: str | N
     if value is None:
         return None
     parts = _PART.findall(value)
+    # `findall` skips what it does not know. The parts together have to be the whole text.
     if not parts or "".join(map("".join, parts)) != value:
         raise click.BadParameter(f"{value!r}: write 90s, 30min, 12h, 7d, 4w, or 1d12h", context, parameter)
     try:
@@ -122,6 +123,7 @@ def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
     This is safe beside a running job, readers, and other cleanups, and stops none of them. A cleanup that was
     interrupted is finished by the next one. A saved plan is refused if something that it would delete is needed since.
     """
+    # Before the plan is made, which may take long and be in vain.
     store.check_can_ask(yes)
     if file is not None:
         # --grace has a default, so its value does not tell whether it was given.
@@ -130,8 +132,10 @@ def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
         if given or source is not ParameterSource.DEFAULT:
             raise click.UsageError("--plan says already what to keep: leave the rules out")
         made = _load(file)
+        # The paths of a plan are below its root. In another store they would be other objects.
         if made.root != store.ck.root:
             raise IllegalArgumentError(f"{file}: was made for {made.root}, not for {store.ck.root}")
+    # Nobody is asked, so no plan is shown first: what is garbage is decided right before it is deleted.
     elif yes:
         with progress("deleting", "items") as on_progress:
             _print_done(store, store.ck.clean(RetentionPolicy(**policy), progress=on_progress))

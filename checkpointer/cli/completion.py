@@ -23,6 +23,7 @@ Names = Callable[[Session], Coroutine[Any, Any, list[str]]]
 def checkpoints(context: click.Context, typed: str) -> list[str]:
     """Return the savepoints that complete a text, and ids once a digit was typed."""
     found = [LATEST, *_read(context, _savepoints)]
+    # Ids are read only then: that takes a request for each checkpoint.
     if typed[:1].isdigit():
         found += _read(context, _ids)
     return _matching(found, typed)
@@ -42,6 +43,8 @@ def _read(context: click.Context, names: Names) -> list[str]:
     """Return names from the store that the command line names; none if anything fails."""
     # After an option that lacks its value, click leaves the arguments unparsed: the first of them is the root.
     root = context.params.get("root") or next(iter(context.args), None)
+    # Whatever goes wrong would be printed into the line that somebody is typing. Nothing is written, so stores
+    # without fencing will do.
     with suppress(Exception), Checkpointer(root or "", context.params.get("storage_options"), fencing="none") as ck:
         return run_sync(asyncio.wait_for(names(ck.session), TIMEOUT_SECONDS))
     return []

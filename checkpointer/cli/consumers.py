@@ -38,6 +38,7 @@ def command(store: Opened, owner: str | None) -> int:
         print_json([_document(partition) for partition in partitions])
     else:
         print_table(_COLUMNS, [_line(partition, store) for partition in partitions])
+    # After the table, which has all that can be read: one damaged object must not hide the others.
     for damage in found.damage:
         if store.json:
             print_error(_damage(damage))

@@ -97,6 +97,7 @@ def _partitions(operator: OperatorDifference) -> str:
     """Return how the definition and the partitions of an operator changed, as text."""
     parts = [f"another {aspect}" for aspect in operator.redefined]
     for what in ("added", "removed", "changed"):
+        # Ranges of numbers, as thousands of partitions may have changed.
         if numbers := getattr(operator, what):
             parts.append(f"{len(numbers)} {what} ({ranges(numbers)})")
     return "; ".join(parts)

@@ -60,11 +60,13 @@ def explain(error: Exception, root: str, secrets: Sequence[object]) -> Failed:
     Errors of this library never show secrets; those of other packages may, so their texts are scrubbed.
     """
     kind = type(error).__name__
+    # From the special to the general: the first two are CheckpointErrors too.
     if isinstance(error, IllegalArgumentError):
         return Mistyped(str(error))
     if isinstance(error, CorruptionError):
         return Damaged(f"{error}; `checkpointer verify` says what that hurts", kind)
     if isinstance(error, CheckpointError):
+        # Only for a root that was typed: it may have been meant as the argument after the root.
         hint = root_hint() if isinstance(error, StoreNotFoundError) and root != os.environ.get(ROOT_VARIABLE) else ""
         return (Unavailable if error.retryable else Failed)(f"{error}{hint}", kind)
     shown = scrub(str(error), {"any": secrets})
@@ -84,6 +86,7 @@ def root_hint() -> str:
 
 def print_traceback(secrets: Sequence[object]) -> None:
     """Print the traceback of the current error to stderr, without secrets and control characters."""
+    # Line by line, since control characters are made visible and line ends are among them.
     for line in traceback.format_exc().splitlines():
         indent = line[: len(line) - len(line.lstrip())]
         print(indent + visible(scrub(line, {"any": secrets})), file=sys.stderr)

@@ -63,6 +63,7 @@ def _contents(snapshot: CheckpointReader, operator: Operator | None, name: str, 
     if operator is None:
         return {}
     key_of = _table_key(name, operator) if kind_of(operator) == "table" else lambda record: record["key"]
+    # A partition may have state in one of the two checkpoints only.
     held = [number for number in partitions if number in operator.chains]
     return {to_text(key_of(record)): _digest(record) for record in records(snapshot, name, held)}
 
@@ -79,6 +80,8 @@ def _digest(record: schemas.Record) -> bytes:
     """Return a digest of a value or row. A missing column counts as null, since a schema may have grown."""
     row = record.get("row")
     told: Any = record["value"] if row is None else {name: value for name, value in row.items() if value is not None}
+    # A digest and not the value: all keys of the compared partitions are in memory, and values may be large. Text
+    # from a store may have lone surrogates, which UTF-8 refuses.
     return blake2b(to_text(told).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 

@@ -30,6 +30,7 @@ def _rows(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Ite
 
     read = partition_reader(reader, name, partitions)
     for partition in partitions:
+        # In small batches, as Python objects take far more memory than Arrow's columns.
         for batch in run_sync(read(partition)).to_batches(max_chunksize=1024):
             for row in batch.to_pylist():
                 yield {"partition": partition, "row": {column: to_json(value) for column, value in row.items()}}

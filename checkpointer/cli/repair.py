@@ -87,6 +87,7 @@ def command(
 def _candidates(store: Opened, spark_checkpoint: str | None = None, options: StorageOptions = None) -> list[Candidate]:
     """Return all candidates. Raise if there is no store at all."""
     found = store.ck.repair_candidates(spark_checkpoint, options)
+    # A root without a store is an error here as for every verb: the path may be mistyped.
     if not found:
         store.require()
     return found
@@ -99,6 +100,7 @@ def _choose(store: Opened, to: CheckpointSelector) -> CheckpointId:
 def _repair(store: Opened, chosen: CheckpointId, accept_loss: bool, older_partitions: bool, yes: bool) -> int:
     """Commit a copy of the chosen candidate, and return the exit status. A plan is true where nothing is missing."""
     with progress("verifying", "bytes") as on_progress:
+        # Before the question, so that who says yes knows what is lost.
         plan = store.ck.repair_plan(chosen, progress=on_progress)
     if not plan and not accept_loss:
         if store.json:

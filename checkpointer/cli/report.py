@@ -46,6 +46,7 @@ def command(store: Opened, output: str | None, share: float | None, **policy: An
     from pyspark_checkpointer.cli.report_page import page
     from pyspark_checkpointer.cli.report_page.gather import make_report
 
+    # Both are found out before the store is read, which may take minutes.
     target = _target(output, store.json)
     if output is not None:
         require("jinja2", "report", "the page of a report")
@@ -54,6 +55,7 @@ def command(store: Opened, output: str | None, share: float | None, **policy: An
     if report.is_empty:
         store.require()
     if output is not None:
+        # Text from a store may have lone surrogates, which UTF-8 cannot write.
         data = page.render(report).encode("utf-8", "xmlcharrefreplace")
         if target is None:
             sys.stdout.buffer.write(data)
@@ -89,6 +91,7 @@ def _write(path: Path, data: bytes) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
         try:
             path.write_bytes(data)
+        # Not an error of the output: whoever read the pipe has had enough. The command ends as for any pipe.
         except BrokenPipeError:
             raise
         except OSError as error:

@@ -66,6 +66,8 @@ def rewind(
         return store.read(lambda session: query.rewind(session, to, where, options))
 
     with progress("verifying", "bytes") as on_progress:
+        # Planned first, so that the question names both batches. Only a dry run reads every object here, as the
+        # rewind itself does it again.
         planned = run(checkpoint, RewindOptions(stopped, dry_run=True, verify=dry_run, progress=on_progress))
     if dry_run or not planned.changes:
         _show(store, planned)
@@ -76,6 +78,7 @@ def rewind(
     store.confirm(question, yes)
     with progress("verifying", "bytes") as on_progress:
         done = run(
+            # What was agreed to, by its id: `latest` may be another checkpoint by now.
             None if checkpoint is None else CheckpointSelector.parse(planned.to),
             RewindOptions(stopped, progress=on_progress),
         )

@@ -94,6 +94,7 @@ async def _above(url: str, options: Mapping[str, Any] | None) -> str | None:
     """Return the nearest store that the root lies in, on a store that is not of this machine."""
     for _ in range(_MAX_PARENTS):
         url = url.rpartition("/")[0]
+        # Only `s3:/` is left: above a bucket there is nothing to look at.
         if url.endswith(":/"):
             return None
         store = open_store(url, options, fencing="none")

@@ -52,6 +52,7 @@ def _list(store: Opened) -> None:
 
 
 def _create(store: Opened, name: str, checkpoint: CheckpointSelector | None) -> None:
+    # Without a checkpoint the store takes what is committed at that moment, and nothing is looked up before.
     wanted = None if checkpoint is None else store.read(lambda session: find(session, checkpoint))
     made = store.ck.savepoint(name, wanted)
     if store.json:

@@ -76,6 +76,7 @@ def _escape(found: re.Match[str]) -> str:
 def to_text(value: object, *, indent: int | None = None) -> str:
     """Return a JSON value on one line, or indented."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
+    # Line by line: line ends are control characters too, and those of indented JSON have to stay.
     return "\n".join(map(visible, text.split("\n")))
 
 
@@ -190,6 +191,7 @@ def _console(stream: TextIO, width: int | None = None) -> "Console":
     from rich.console import Console
 
     colours: Any = "auto" if may_colour(stream) else None
+    # Names from a store are text: rich must not take brackets for markup, or `:x:` for an emoji.
     return Console(file=stream, width=width, color_system=colours, markup=False, emoji=False, highlight=False)
 
 
@@ -207,6 +209,7 @@ def print_error(value: object) -> None:
 @contextmanager
 def progress(doing: str, unit: Literal["bytes", "items"]) -> Iterator[Progress | None]:
     """Show a progress bar on stderr while the block runs, and yield its callback. Without a terminal, yield None."""
+    # Without a terminal the control sequences of a bar would fill a log.
     if not is_terminal(sys.stderr):
         yield None
         return

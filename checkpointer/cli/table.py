@@ -52,10 +52,12 @@ def arrange(
     beside = [n for n in everything if not columns[n].extra]
     alone: list[int] = []
     while beside and _total(beside, least) > room:
+        # The widest one leaves, so that as few columns as possible lose their place.
         widest = max(beside, key=lambda n: least[n])
         beside.remove(widest)
         alone.append(widest)
     extra = [n for n in everything if columns[n].extra]
+    # In their order, and not the ones that happen to fit, so that a narrower window only ever loses the last ones.
     while extra and _total([*beside, extra[0]], least) <= room:
         beside.append(extra.pop(0))
     spare = room - _total(beside, least)

@@ -99,11 +99,13 @@ def verb(
                 options = options_for(root, storage_options)
                 with Checkpointer(root, options, fencing=fencing) as ck:
                     store = Opened(ck, as_json, options)
+                    # A mistyped root must not look like an empty store.
                     if not lost:
                         store.require()
                     status = function(store, **arguments)
                 sys.stdout.flush()  # a pipe that is closed is noticed here, and not while the interpreter exits
                 return status
+            # These say already how the run ends.
             except (click.ClickException, click.Abort):
                 raise
             except BrokenPipeError:
@@ -111,6 +113,7 @@ def verb(
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return PIPE_CLOSED
             except Exception as error:
+                # Errors of file systems may repeat the options that they were given.
                 secrets = [storage_options, arguments.get("target_storage_options")]
                 if debug:
                     print_traceback(secrets)

@@ -91,6 +91,7 @@ def check_combine(table: str, given: Any) -> dict[str, Any]:
 
 def check_num_partitions(what: str, given: Any) -> int:
     """Return a number of partitions, an integer of at least 1."""
+    # The error of a partition's number is replaced by one that speaks of how many there are.
     try:
         if object_paths.check_partition(given) > 0:
             return int(given)
@@ -104,6 +105,7 @@ def check_schema(table: str, given: Any) -> StructType:
 
     A schema in text needs a session, as only Spark can parse it.
     """
+    # `fromDDL` asks the JVM to parse the text, and only a session has started one.
     if isinstance(given, str) and SparkContext._active_spark_context is None:
         raise IllegalArgumentError(
             f"table {table!r}: schema={given!r:.80}: only Spark parses a schema written as text, and there is no "
@@ -112,6 +114,7 @@ def check_schema(table: str, given: Any) -> StructType:
     try:
         found = StructType.fromDDL(given) if isinstance(given, str) else given
     except PySparkException as error:
+        # Spark's message goes on with a drawing of the place in the text. The first line says what is wrong.
         said = str(error).strip().partition("\n")[0]
         raise IllegalArgumentError(
             f"table {table!r}: schema={given!r:.80}: Spark cannot parse it: {said:.300}: expected columns with their "

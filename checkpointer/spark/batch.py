@@ -58,12 +58,14 @@ def refuse_temporary(batch: DataFrame, query_id: str) -> None:
 
 def find_query(session: Any, query_id: str) -> Any:
     """Return the JVM object of an active query of any session of this process, or None."""
+    # Not `streams.get(id)`, which is None inside foreachBatch. The shared state knows the queries of all sessions.
     identifier = session._jvm.java.util.UUID.fromString(query_id)
     return session._jsparkSession.sharedState().activeStreamingQueries().get(identifier)
 
 
 def is_active(query_id: str) -> bool:
     """Return whether a streaming query of this process runs, its first batch included."""
+    # The active session is one of the calling thread. Another thread finds the one that the process made.
     session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     with suppress(Py4JError, AttributeError, OSError):  # Without a JVM there is no query either.
         return session is not None and find_query(session, query_id) is not None
@@ -76,6 +78,8 @@ ask(is_active)  # A rewind or fork asks this before it changes what a query uses
 def _is_temporary(query: Any) -> bool:
     """Return whether Spark made up a checkpoint location that it deletes when the query stops."""
     kind = query.getClass()
+    # The field is private, in a class that moved between versions of Spark, so it is looked for in all of them. Where
+    # none has it, the name of the folder tells.
     while kind is not None:
         for declared in kind.getDeclaredFields():
             if declared.getName() == "deleteCheckpointOnStop":

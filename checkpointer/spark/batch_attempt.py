@@ -32,6 +32,7 @@ class BatchAttempt:
 
         Raises `InvalidStateError` where an operation failed, although the callback went on.
         """
+        # First of all: an operation that went on would change what is being saved.
         self.operations.end()
         if (failure := self.operations.failure) is not None:
             raise InvalidStateError(
@@ -48,6 +49,7 @@ class BatchAttempt:
         with self.checkpoint.writer.meter.blocking():
             for table in self.tables.values():
                 table.finish()
+        # What follows is recorded only once the commit succeeded: the next batch is compared with `last_job`.
         self.checkpoint.commit()
         self.run.tables_to_shuffle = {name for name, table in self.tables.items() if table.shuffle_first}
         self.run.last_job, self.run.has_committed = self.job, True
@@ -57,6 +59,7 @@ class BatchAttempt:
 
         Nothing of it becomes visible, even where the abort itself fails.
         """
+        # First nobody can write any more, then the attempt is aborted: a thread of the callback may still be running.
         self.operations.abandon()
         self.run.end()
         try:

@@ -41,6 +41,8 @@ class QueryOffsets:
             return job
         try:
             offsets = self._offsets(job.batch_id)
+            # The batch before this one is asked of Spark only where this run did not commit it: each question is
+            # several calls of the JVM.
             known = None if last is None or last.batch_id != job.batch_id - 1 else last.spark
             before = known.offsets if known else self._offsets(job.batch_id - 1) if job.batch_id > 0 else None
             if offsets is None or (before is None and job.batch_id > 0):
@@ -82,6 +84,8 @@ class QueryOffsets:
                     field = source.getClass().getDeclaredField("metadataLog")
                     field.setAccessible(True)
                     log = field.get(source)
+                # The folder may have another number than the line, for instance where one source stands twice in a
+                # query.
                 found.append((str(number) if log is None else str(log.metadataPath().getName()), log))
         except Py4JError as error:  # These are internals of Spark: another version may have others.
             logger.debug("its lists of files could not be found: %s", type(error).__name__)
@@ -93,6 +97,7 @@ class QueryOffsets:
         logs = dict(self._logs)
         for source, entry in last_entries(sources, [folder for folder, _ in self._logs]).items():
             name = f"{source}/{entry}"
+            # An entry that the batch before ended with is the one that this batch begins with: it was hashed then.
             seen = known.get(name) or self._digest(logs.get(source), entry)
             if seen is not None and LIST_ENTRY.fullmatch(name):  # The manifest could not be read with another name.
                 yield name, seen
@@ -105,6 +110,7 @@ class QueryOffsets:
         if log is None:
             return None
         try:
+            # Python cannot make Scala's Option. Java's converter can.
             only = self._jvm.scala.jdk.javaapi.OptionConverters.toScala(self._jvm.java.util.OptionalLong.of(entry))
             files = log.get(only, only)[0]._2()
             return digest(self._text(log, files), entry) if len(files) <= MAX_FILES else None

@@ -63,6 +63,7 @@ def can_restore(
     if known is None:
         if key is None:
             raise IllegalArgumentError(f"table {operator!r}: there is none yet: say its key")
+        # Called only to see whether such a table would be refused.
         try:
             first_schema(operator, fields, key, combine or {})
         except CheckpointError as error:
@@ -70,6 +71,7 @@ def can_restore(
         return Compatibility((f"table {operator!r} is created",))
     version = TableVersion.of(operator, known)
     old = version.schema
+    # What is left out stays as it was. Passed as nothing, every column would be compared with the role `last`.
     if combine is None:
         combine = {c.name: c.role for c in old.values if c.role != "last"}  # type: ignore[misc]
     try:

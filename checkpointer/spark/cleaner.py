@@ -29,6 +29,8 @@ class Cleaner:
         The sequence number of the checkpoint decides, so that a job that restarts often is cleaned up too.
         """
         if committed.sequence % self._every == 0 and not (self._running and self._running.is_alive()):
+            # A daemon, as a cleanup must not keep the driver from ending. One that is cut short is finished by the
+            # next.
             self._running = threading.Thread(target=self._clean, name="checkpointer-clean", daemon=True)
             self._running.start()
 
@@ -45,5 +47,6 @@ class Cleaner:
             logger.info("%s: %s", self._client.root, run_sync(retire_and_sweep(self._client.session, self._policy)))
         except CheckpointError as error:
             logger.warning("%s: the cleanup failed, the next one goes on: %s", self._client.root, error)
+        # An exception of this thread would reach nobody, so the log has to say it.
         except Exception:
             logger.exception("%s: the cleanup failed, the next one goes on", self._client.root)

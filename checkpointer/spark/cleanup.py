@@ -114,11 +114,13 @@ def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -
     Return the totals of what was deleted and of what is deleted later, and the note of the plan.
     """
     session = client.session
+    # Without rules, as the checkpoints were retired before. The grace period still protects their readers.
     plan, judge = run_sync(begin_plan(session, RetentionPolicy(grace=policy.grace)))
     totals = {DELETE: Total(), LATER: Total()}
     for action, objects, size in _over_objects(spark, client, judge, _delete, _COUNT).collect():
         totals[action] += Total(objects, size)
     if judge is not None:
+        # Leftovers belong to no prefix that a task could list, so the driver deletes them.
         left = run_sync(classify_leftovers(session, plan, judge))
         garbage = [WriteLeftover(row.path, row.leftover) for row in left if row.leftover and row.action == DELETE]
         run_sync(session.store.discard(garbage))
@@ -135,10 +137,12 @@ def _over_objects(
 
     Each task lists some prefixes of the paths.
     """
+    # There is no `_latest`, and so nothing proves what is garbage: nothing is touched (SPEC, Retire and sweep).
     if judge is None:
         return spark.createDataFrame([], schema)
     prefixes = run_sync(_listing_prefixes(client, judge.sequence))
     root = TaskRoot.of(client, spark)
+    # The index of live objects can be large. A broadcast reaches each executor once, not each task.
     sent = spark.sparkContext.broadcast(judge)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -148,6 +152,7 @@ def _over_objects(
                 yield from work(store, _rows(store, prefix, sent.value))
 
     frame = spark.createDataFrame([(prefix,) for prefix in prefixes], "prefix string")
+    # Several tasks for each core, since nobody knows how many objects a prefix has.
     parts = min(len(prefixes), 4 * spark.sparkContext.defaultParallelism)
     return frame.repartition(max(1, parts)).mapInArrow(run, schema)
 
@@ -214,10 +219,14 @@ async def _listing_prefixes(client: Client, sequence: int) -> Sequence[str]:
     return prefixes
 
 
+# `1/` is partition 1, and `10` is the beginning of 10, 100 and 1000: each partition has exactly one of these
+# prefixes.
 _PARTITION_PREFIXES = (*(f"{digit}/" for digit in range(10)), *map(str, range(10, 100)))
 
 
 def _id_prefixes(newest: int) -> Sequence[str]:
     """Return about `LISTING_PREFIXES` prefixes that cover all ids up to a sequence."""
+    # Each digit more makes ten times as many prefixes. The fewest digits that give a quarter of the wanted number
+    # come near enough to it.
     digits = next((d for d in range(1, 10) if int(f"{newest:010d}"[:d]) >= LISTING_PREFIXES // 4), 10)
     return [f"{number:0{digits}d}" for number in range(int(f"{newest:010d}"[:digits]) + 1)]

@@ -69,6 +69,8 @@ def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame
         if column.name in given
     ]
     found = frame.select(*cells)
+    # The hash is of the columns as the table stores them, since 5 as an integer and as a long have different hashes.
+    # It is a column because adaptive execution moves rows between tasks: no index of a task says where a row belongs.
     number = F.pmod(F.hash(*(F.col(quote(name)) for name in schema.key)), F.lit(partitions))
     return found.withColumn(PARTITION, number)
 
@@ -126,6 +128,7 @@ def has_unique_keys(frame: DataFrame, key: list[str]) -> bool:
         keys = {ids[name] for name in key}
         while str(plan.nodeName()) in ("Project", "Filter", "Sort", "SubqueryAlias"):
             if str(plan.nodeName()) == "Project":
+                # A projection renames columns, so the ids of the key are followed down to the aggregate.
                 keys = {_source(item) for item in _items(plan.projectList()) if _id(item) in keys}
             plan = plan.children().head()
         if str(plan.nodeName()) != "Aggregate":
@@ -134,6 +137,7 @@ def has_unique_keys(frame: DataFrame, key: list[str]) -> bool:
     except (*BAD_INPUT, Py4JError, PySparkException):
         # Another version of Spark may have other plans. Then the rows are shuffled, which is always right.
         return False
+    # Rows that differ in some columns of the key differ in the key.
     return bool(grouped) and grouped <= keys
 
 

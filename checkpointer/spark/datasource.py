@@ -107,6 +107,7 @@ class ReadRequest:
         except ValueError as error:
             raise IllegalArgumentError(f"option epoch or storage_options: {error}") from None
         return cls(
+            # Spark plans and reads in processes of their own, which may have another working directory.
             root=absolute(given["path"]),
             operator=operator or "",
             view=view,
@@ -131,6 +132,7 @@ class ReadRequest:
         """
         if self.view is not None:
             return self
+        # The id takes the place of epoch and savepoint: a savepoint of that name could be another one later.
         return replace(self, id=str(self.restore().id), epoch=None, savepoint=None)
 
 
@@ -155,6 +157,7 @@ class TableSourceReader(DataSourceReader):
         restored = self._restore()
         version = version_of(restored, self._request.operator)
         self._check_schema(version)
+        # For no partitions PySpark would make one of its own, which `read` cannot understand.
         groups = group_by_bytes(version.sizes(), MAX_SCAN_TASKS) or [[]]
         return [PartitionRead(restored.id, version.only(group), group) for group in groups]
 
@@ -169,6 +172,7 @@ class TableSourceReader(DataSourceReader):
 
     def _check_schema(self, version: TableVersion) -> None:
         """Raise `IllegalArgumentError` where the table does not have the schema of `spark.read.schema(…)`."""
+        # Compared by name and type alone, as nullability varies between runs.
         now = {field.name: field.dataType for field in struct_of(list(version.schema.columns))}
         for asked in self._schema:
             if now.get(asked.name) != asked.dataType:
@@ -211,6 +215,7 @@ def _checkpoints(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
         manifest = client.load_manifest(checkpoint)
         job = manifest.job
         chains = [chain for operator in manifest.operators.values() for chain in operator.chains.values()]
+        # By path, as several partitions can share an object.
         size = sum({a.path: a.size for chain in chains for a in chain}.values())
         yield (
             str(checkpoint),

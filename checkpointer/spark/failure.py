@@ -28,6 +28,7 @@ def _core(error: BaseException) -> str:
     if isinstance(error, CheckpointError):
         return f"{type(error).__name__}: {error}"
     text = str(error)
+    # Of chained exceptions Python prints the last one at the end, and that is the one that was raised.
     lines = text.rpartition(_TRACEBACK)[2].splitlines()
     if _TRACEBACK in text:
         # The frames are indented. The first line that is not indented names the error; its text may have more lines.

@@ -62,8 +62,10 @@ def ensure_interpreter(spark: SparkSession, root: str) -> None:
     if package in checked:
         return
     use_driver_python(spark)
+    # Local tasks with the driver's own Python can import what the driver has imported.
     if context.pythonExec != sys.executable or not _is_local(context):
         _check_packages(context, [*_NEEDED, package] if package else [*_NEEDED])
+    # Last, so that a check that failed is made again: somebody may have installed what was missing.
     checked.add(package)
 
 
@@ -99,6 +101,7 @@ def _check_packages(context: Any, packages: list[str]) -> None:
     try:
         seen = context.parallelize(range(tasks), tasks).map(lambda _: look(packages)).collect()
     except Exception as error:
+        # Only an interpreter that could not run is explained. Any other failure stays what it is.
         why = _explain(context, str(error))
         if why is None:
             raise
@@ -134,6 +137,8 @@ def _make_probe() -> Any:
             try:
                 found[name] = str(getattr(__import__(name), "__version__", ""))
             except Exception as error:
+                # A package can also be there and fail to import what it needs itself. Then the error says more than
+                # its name.
                 absent = isinstance(error, ModuleNotFoundError) and error.name == name
                 found[name] = "!" if absent else f"! ({error})"
         return sys.executable, found

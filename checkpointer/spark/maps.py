@@ -43,6 +43,7 @@ def _refuse_changes(operation: Callable[..., Any]) -> None:
 
 
 def _refuse_all(operation: Callable[..., Any]) -> None:
+    # A change gets the more exact error of the two.
     _refuse_changes(operation)
     raise InvalidStateError(
         "this map is of a run that has ended, or of a batch that failed: its changes may never have been committed; "

@@ -40,11 +40,14 @@ class Operations:
         """Run one operation on `name`, after those that other threads began, and after `check`."""
         with self._changed:
             self._refuse_from(_Stage.ENDED)
+            # Counted before the wait for the lock, so that `end` waits also for those that wait here.
             self._active += 1
             lock = self._locks.setdefault(name, threading.RLock())
         try:
             with lock:
                 self._refuse_from(_Stage.ABANDONED)  # The batch may have failed while this one waited.
+                # The check is inside: what it refuses makes the batch fail too, even where the callback swallows the
+                # error.
                 try:
                     check()
                     yield

@@ -72,6 +72,7 @@ def write_partitions(
 
     Return the artifact of each partition, and where its task ran.
     """
+    # Before any task runs, so that a name that no path can have costs no work.
     object_paths.encode_name("operator", operator)
     check_frame(f"operator {operator!r}: write_partitions()", frame)
     if not callable(write):
@@ -98,7 +99,9 @@ def write_partitions(
 def _artifacts(operator: str, written: list[tuple[str, int, str]]) -> list[tuple[Artifact, str]]:
     artifacts: dict[int | None, tuple[Artifact, str]] = {}
     for path, size, place in written:
+        # The path says partition, kind and digest, so a task returns no more than that.
         name = object_paths.parse_artifact(path)
+        # One of two artifacts of a partition would be lost without a word.
         if name.partition in artifacts or name.kind is None:
             raise InvalidStateError(f"operator {operator!r}: partition {name.partition} was written by two tasks")
         artifacts[name.partition] = Artifact(path, name.kind, 0, size, size, size, 1, name.digest), place
@@ -117,6 +120,7 @@ class _PartitionTask:
     def run_partition(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
+        # Without a key the partitions are those of the DataFrame, whose index is the only name that they have.
         yield from self._store(context.partitionId(), batches).to_batches()
 
     def run_group(self, key: tuple[Any, ...], rows: pa.Table) -> pa.Table:

@@ -85,6 +85,7 @@ def diff(
     old, new = versions
     if old.schema.key != new.schema.key:
         raise IllegalArgumentError(f"table {operator!r}: its keys differ: {old.schema} and {new.schema}")
+    # Equal chains hold equal rows only under one schema and one number of partitions. Else everything is compared.
     partitions: list[list[int] | None] = [None, None]
     if (old.partitions, old.schema) == (new.partitions, new.schema):
         changed = [p for p in range(old.partitions) if old.chains.get(p, ()) != new.chains.get(p, ())]
@@ -99,6 +100,7 @@ def diff(
 def _compare(old: DataFrame, new: DataFrame, key: list[str]) -> DataFrame:
     """Return the rows of a full join of two tables that differ."""
     left, right = _side(old, key, "before"), _side(new, key, "after")
+    # Nulls of a key are equal to nulls, as in the table.
     same_key = [_key("before", name).eqNullSafe(_key("after", name)) for name in key]
     joined = left.join(right, same_key, "full")
     inserted, deleted = F.col("`before?`").isNull(), F.col("`after?`").isNull()
@@ -127,6 +129,7 @@ def _free(name: str, key: list[str]) -> str:
 
 def _side(frame: DataFrame, key: list[str], name: str) -> DataFrame:
     """Return one side of the join: renamed keys, a mark that the row exists, other columns as a struct."""
+    # The key columns get the side as a prefix, so that no name of the user's can be one of the names made here.
     keys = [F.col(quote(column)).alias(f"{name}.{column}") for column in key]
     values = [F.col(quote(column)) for column in frame.columns if column not in key]
     whole = [F.struct(*values).alias(name)] if values else []
@@ -150,6 +153,7 @@ def _differs(old: DataFrame, new: DataFrame, key: list[str]) -> Column:
             for name, frame in (("before", old), ("after", new))
         ]
         if _are_alike(kinds):
+            # Spark cannot compare maps and variants, so both sides are turned into what it can compare.
             sides = [_comparable(side, kinds[0]) for side in sides]
             differs = differs | ~sides[0].eqNullSafe(sides[1])
         else:  # The column was dropped, and added again with another type.
@@ -166,6 +170,7 @@ def _are_alike(kinds: list[DataType]) -> bool:
 def _comparable(value: Column, kind: DataType) -> Column:
     """Return a value in a form that Spark can compare: maps and variants it cannot."""
     if isinstance(kind, VariantType):
+        # JSON alone would lose the types: a date and its text look the same there.
         return F.struct(F.to_json(value), F.schema_of_variant(value))
     if isinstance(kind, ArrayType):
         inner = kind.elementType
@@ -176,9 +181,11 @@ def _comparable(value: Column, kind: DataType) -> Column:
             F.map_entries(value),
             lambda entry: F.struct(_comparable(entry["key"], of_key).alias("k"), _comparable(entry["value"], of_value)),
         )
+        # Maps have no order, so two that differ in it alone are equal.
         return F.array_sort(entries)
     if isinstance(kind, StructType) and _has_map(kind):
         fields = [_comparable(value[field.name], field.dataType).alias(field.name) for field in kind.fields]
+        # Without this a null would become a struct of nulls, and equal one.
         return F.when(value.isNotNull(), F.struct(*fields))
     return value
 

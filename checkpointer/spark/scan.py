@@ -47,6 +47,7 @@ class ReadTask:
                 yield from self.read(group)
 
     def read(self, group: int) -> Iterator[pa.RecordBatch]:
+        # The reader is made for the partitions of this group alone, so that packs are dropped once these are read.
         session = self.root.open().session
         reader = TableReader(session.store, session.host, self.version.only(self.groups[group]), self.columns)
         for partition in self.groups[group]:
@@ -79,6 +80,7 @@ def scan(
     """Return the rows of a version, or of some of its partitions, as a DataFrame pinned to that version."""
     shown = _shown(version, columns)
     read = version if partitions is None else version.only(partitions)
+    # Only the numbers of groups are rows, so Spark has nothing to move. The version goes along with the task.
     groups = group_by_bytes(read.sizes(), spark.sparkContext.defaultParallelism)
     task = ReadTask(TaskRoot.of(client, spark), checkpoint, version, groups, None if columns is None else list(columns))
     # A lambda: Spark looks at the signature of the function, which a bound method hides.
@@ -87,6 +89,7 @@ def scan(
 
 def task_numbers(spark: SparkSession, tasks: int) -> DataFrame:
     """Return the numbers of some tasks as rows, one row in each partition of the DataFrame."""
+    # Spark refuses a range of no partitions.
     return spark.range(0, tasks, 1, max(tasks, 1))
 
 
@@ -95,6 +98,7 @@ def group_by_bytes(sizes: Mapping[int, int], tasks: int) -> list[list[int]]:
 
     There are as many groups as `tasks`, and more where a task would read more than about `READ_TASK_BYTES`.
     """
+    # A partition of no bytes still costs something, and the total must not be 0.
     weights = {partition: max(sizes[partition], 1) for partition in sorted(sizes)}
     total, before = sum(weights.values()), 0
     count = max(min(tasks, len(weights)), math.ceil(total / READ_TASK_BYTES))

@@ -103,6 +103,7 @@ class State(NotPicklable):
             raise IllegalArgumentError(f"map {name!r}: a table of this job has that name")
         attempt.used_names.add(name)
         keyed = run.maps.get(name)
+        # Maps and tables share their names, so a table must not be opened as a map.
         known = attempt.checkpoint.writer.operator(name)
         if keyed is None and known is not None and known.codec == codecs.PARQUET.name:
             raise IllegalArgumentError(
@@ -110,6 +111,7 @@ class State(NotPicklable):
             )
         if keyed is None:
             restored = run.restored
+            # A map that this run dropped begins empty, although the checkpoint that the run began with still has it.
             if restored is not None and name in restored.operators and name not in run.dropped:
                 keyed = restored.keyed(name, partitions)
             else:
@@ -196,6 +198,7 @@ class State(NotPicklable):
         attempt = self._attempt
         attempt.used_names.add(name)
         draft = attempt.checkpoint.writer
+        # Before the tasks run: another key or number of partitions than before is refused, and costs no work.
         draft.declare(name, partitioning(name, key, num_partitions))
         with draft.meter.blocking():
             written = write_partitions(attempt.run.client, self.id, name, frame, write, key, num_partitions)
@@ -225,6 +228,7 @@ class State(NotPicklable):
         attempt.used_names.add(name)
         known = name in run.maps or name in attempt.tables
         if (dropped := run.maps.pop(name, None)) is not None:
+            # The callback may keep the map, and a change of it would be in no checkpoint.
             maps.refuse_all(dropped)
         if (table := attempt.tables.pop(name, None)) is not None:
             table.close()

@@ -65,6 +65,7 @@ def stateful(
             its errors are logged, and do not fail the job.
         metrics: See `Checkpointer`. Called on the driver.
     """
+    # Written without parentheses, the decorator is given the function as its root.
     if callable(root) and not isinstance(root, str | os.PathLike):
         raise IllegalArgumentError(
             "@stateful stands without its root: write @stateful('s3://bucket/jobs/orders'), or a folder, above the "
@@ -109,9 +110,12 @@ class StatefulSink:
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Run the callback for a batch and commit, or skip the batch where it is committed already."""
         job = identify(batch, batch_id)
+        # Before anything is restored: two active queries on one root would each write state that the other does not
+        # know.
         _claim_root(self.checkpointer.root, batch, job.query_id)
         run = self._runs.get(job.run_id) or self._begin_run(batch, job)
         job = run.offsets.add_to(job, run.last_job if run.has_committed else None)
+        # Spark repeats a batch whose end it did not record. Run again, its changes would count twice.
         if self._is_repeated(run, job):
             logger.info("%s: batch %d is committed already, skipped", self.checkpointer.root, batch_id)
             drain(batch)
@@ -129,6 +133,7 @@ class StatefulSink:
             if attempt is not None:
                 attempt.abort()
             raise
+        # Outside of the try: the batch is committed, and a failure here must not end its run.
         if self._cleaner is not None:
             self._cleaner.after(attempt.checkpoint.id)
 
@@ -141,6 +146,7 @@ class StatefulSink:
         client = self.checkpointer.copy()
         run = QueryRun(client, client.restore(), QueryOffsets(batch.sparkSession, job.query_id))
         check_tasks(client, batch.sparkSession, run.restored)
+        # Only after the restore succeeded, so that one that fails leaves the run before as it is.
         for before in self._runs.values():
             before.end()
         self._runs = {job.run_id: run}
@@ -168,8 +174,11 @@ class StatefulSink:
         root = self.checkpointer.root
         if run.last_job is not None:
             return compare(root, run.last_job, job)
+        # State without a batch, such as a first commit by hand: nothing says which batch it contains.
         if run.restored is not None:
             raise BatchResetError(f"{root}: its state was not written by a streaming query; {RESET_ADVICE}")
+        # The earlier batches were counted somewhere else, or their state was lost. Going on would give too small
+        # sums.
         if job.batch_id > 0:
             raise BatchGapError(
                 f"{root} is empty, but query {job.query_id} is at batch {job.batch_id}: the state of the batches "
@@ -178,13 +187,16 @@ class StatefulSink:
         return "next"
 
     def __getstate__(self) -> dict[str, Any]:
+        # A run has objects of the JVM, which no other process can use.
         return self.__dict__ | {"_runs": {}}
 
 
 def _claim_root(root: str, batch: DataFrame, query_id: str) -> None:
     """Refuse a second query on a root that another active query of this process uses."""
+    # Two queries may begin their first batches at the same time.
     with _root_owners_lock:
         owner = _root_owners.get(root)
+        # An owner that has stopped gives the root free: a job may be started anew as another query.
         if owner is not None and owner != query_id and find_query(batch.sparkSession, owner) is not None:
             raise InvalidStateError(
                 f"{root}: query {owner} of this process uses it, query {query_id} cannot: give each query its own root"

@@ -79,6 +79,7 @@ class TableChanges:
         self._combine = check_combine(name, combine)
         if num_partitions is not None:
             check_num_partitions(f"table {name!r}", num_partitions)
+        # Of the attempt and not of its parent: the name may have been dropped earlier in this batch.
         known = writer.operator(name)
         self.version = None if known is None else TableVersion.of(name, known)
         before = DEFAULT_PARTITIONS if self.version is None else self.version.partitions
@@ -142,9 +143,12 @@ class TableChanges:
         """Bring the rows into their partitions, shorten some chains, and hand the table to the checkpoint."""
         if self.version is None:
             return
+        # Nothing was written in this batch, or the rows would have been moved then.
         if self.version.partitions != self._partitions:
             self._rescale(self.version.schema)
         max_chain = self._client.session.max_chain
+        # So few snapshots in a batch that each partition has its turn within `max_chain` batches: all at once would
+        # make one batch much slower.
         turn = math.ceil(self.version.partitions / max_chain)
         self._rewrite(table_rewrites(self.version.chains, max_chain, turn))
         if self._has_changed:
@@ -195,6 +199,7 @@ class TableChanges:
         `clear`: on top of nothing, in place of all rows that are there.
         """
         version = self.version or TableVersion(self._name, schema, self._partitions, {})
+        # Readers look for a key only in the partition that its hash says, so rows of two numberings must not meet.
         if not clear and (needs_rescale(version.schema, schema) or version.partitions != self._partitions):
             self._rescale(schema)
             version = self._known_version()
@@ -248,6 +253,7 @@ class TableChanges:
         The driver does it while few bytes have to be read for it, and the executors do the rest.
         """
         version = self._known_version()
+        # A Spark job costs more than reading a few bytes, and much state does not fit into the driver.
         here, there = _split_by_bytes(version.chains, keep, DRIVER_BYTES)
         chains = dict(version.chains)
         if here:
@@ -263,6 +269,7 @@ class TableChanges:
             for output in self._run(task_numbers(self._spark, len(groups)), task.run):
                 chains |= output.chains
         if keep:
+            # A partition of which no row is left has no chain (SPEC, Manifests).
             chains = {partition: chain for partition, chain in chains.items() if chain}
             self.version = TableVersion(self._name, version.schema, version.partitions, chains)
             self._has_changed = True
@@ -270,6 +277,7 @@ class TableChanges:
     def _rescale(self, schema: TableSchema) -> None:
         """Bring every row into the partition that its key belongs to now."""
         version = replace(self._known_version(), schema=schema)
+        # Without rows there is nothing to move, and no Spark job is needed.
         if version.chains:
             rows = scan(self._spark, self._client, self._parent, version)
             self._write(rows, schema, MERGE, clear=True)
@@ -289,11 +297,13 @@ class TableChanges:
         results = map_batches(frame, work, OUTPUT_SCHEMA).collect()
         outputs = [TaskOutput.load(bytes(row["written"])) for row in results]
         for output in outputs:
+            # A refusal comes back as a value, since Spark would repeat a task that raises it.
             if output.refused is not None:
                 raise output.refused
             # The driver has to find what the task wrote before it reads any of it to shorten chains.
             if (first := output.first(self._checkpoint.id)) is not None:
                 run_sync(self._checkpoint.prove(output.place, first))
+        # Two snapshots of one partition mean that its rows were split over tasks: one of them would be lost.
         counts = Counter(partition for output in outputs for partition in output.snapshots)
         twice = [partition for partition, count in counts.items() if count > 1]
         if twice:
@@ -310,6 +320,7 @@ def _split_by_bytes(chains: Mapping[int, Chain], keep: Mapping[int, int], most: 
     here, there, in_memory = [], [], 0
     for partition, count in sorted(keep.items()):
         artifacts = chains[partition][count:]
+        # Partitions that share an object are read by one request, so its bytes count once.
         read_with = read | {artifact.path: artifact.length for artifact in artifacts if artifact.length}
         in_memory_with = in_memory + sum(artifact.raw_size for artifact in artifacts)
         if max(sum(read_with.values()), in_memory_with // 4) <= most:

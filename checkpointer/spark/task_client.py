@@ -37,11 +37,14 @@ class TaskRoot:
         """
         _refuse_foreign_executors(client, spark)
         ensure_interpreter(spark, client.root)
+        # As bytes it is hashable, which the cache of `_client` needs.
         return cls(pickle.dumps(client), socket.gethostname())
 
     def open(self) -> Checkpointer:
         """Return the client of this Python worker, which is kept for its next tasks."""
+        # By the process too: a worker is a fork, and connections and event loops do not survive one.
         client = _client(self.client, os.getpid())
+        # Asked again here, as executors on other machines may have come after the driver looked.
         if parse(client.root).kind.reach is Reach.MACHINE and socket.gethostname() != self.driver_host:
             raise InvalidStateError(f"{client.root}: a folder of {self.driver_host}, this task runs elsewhere")
         return client
@@ -67,6 +70,7 @@ def check_tasks(client: Checkpointer, spark: SparkSession, restored: Restored | 
     """
     use_driver_python(spark)
     try:
+        # A root that can have no tables needs nothing of tasks, so their packages do not matter.
         _refuse_foreign_executors(client, spark)
     except InvalidStateError:  # The first table on this root raises the same error.
         return
@@ -91,6 +95,7 @@ def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None
     if not hosts:
         return
     context: Any = spark.sparkContext
+    # Spark may know the driver's machine by a name or by an address.
     here = {context.getConf().get("spark.driver.host"), socket.gethostname(), "localhost", "127.0.0.1"}
     elsewhere = hosts - here
     if elsewhere:

@@ -48,6 +48,7 @@ class TaskOutput:
     def first(self, owner: CheckpointId) -> Artifact | None:
         """Return an artifact that this task wrote itself, or None: a rewritten chain has older artifacts too."""
         artifacts = (*self.snapshots.values(), *self.deltas.values(), *chain.from_iterable(self.chains.values()))
+        # An empty snapshot has no bytes that could prove anything.
         return next(
             (found for found in artifacts if found.length and object_paths.parse_artifact(found.path).id == owner), None
         )
@@ -83,6 +84,7 @@ class WriteTask:
     inline: int
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # All rows of the task at once: rows of one key may come in different batches.
         found = [batch for batch in batches if batch.num_rows]
         if found:
             yield _run_task(partial(self._write_all, pa.Table.from_batches(found)))
@@ -94,12 +96,15 @@ class WriteTask:
     def _write(self, given: pa.Table) -> TaskOutput:
         """Consolidate and sort the rows. Write them, or leave them to the driver where they are few."""
         rows = self._changes(given)
+        # Deletions, and rows that are combined, have no order, so those of one key become one. Both ways end in order
+        # of partition and key, as a pack has to be.
         if self.schema.combines or self.change != MERGE:
             rows = row_order.in_order(merge.consolidate(rows, self.schema, self.table), self.schema.key)
         else:
             rows = row_order.in_order(rows, self.schema.key)
             # Rows that replace each other have no order in a batch: nothing says which row of a key is the newer one.
             row_order.check_unique(rows, self.schema, self.table)
+        # Before anything is written: in a wrong partition no reader would find the row.
         check_partitions(rows, self.schema, self.partitions, self.table)
         context = TaskContext.get()
         assert context is not None
@@ -110,6 +115,7 @@ class WriteTask:
         output, small = TaskOutput(place=self.root.place), [rows]
         if self.whole:
             small = []
+            # Small partitions share a pack, so that a table of many small ones does not cost an object each.
             for partition, part in split(rows):
                 if not is_small(part.num_rows, part.nbytes):
                     output.snapshots[partition] = run_sync(writer.snapshot(partition, part))
@@ -124,6 +130,7 @@ class WriteTask:
         columns = {name: given[name] for name in given.column_names}
         columns[CHANGE] = pa.repeat(pa.scalar(self.change, pa.int8()), given.num_rows)
         absent = [c.id for c in self.schema.values if c.role == "last" and c.name not in columns]
+        # Only rows that merge can keep something (SPEC, Tables), and below a whole partition there is nothing.
         keeps = bool(absent) and self.change == MERGE and not self.whole
         if keeps:
             columns[KEPT] = pa.repeat(pa.scalar(kept_columns.text_of(absent), pa.string()), given.num_rows)

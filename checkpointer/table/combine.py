@@ -16,6 +16,7 @@ from pyspark_checkpointer.table.types import MAX_PRECISION, decimal_scale, is_fl
 
 def combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[str], table: str) -> pa.Array:
     """Return the combined value of each group of rows; null where a group has nulls alone."""
+    # Sums and extremes leave nulls out (SPEC, Tables). A group of nulls alone gets no value below, and so stays null.
     present = rows[column.name].is_valid().to_numpy()
     values, groups = rows[column.name].filter(pa.array(present)).combine_chunks(), groups[present]
     if column.role != "sum":
@@ -24,6 +25,7 @@ def combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[s
         add: Callable[[Any, Any, int], pa.Array] = _add
     else:
         add = _add_decimals if pa.types.is_decimal(values.type) else _add_integers
+    # Which key has the sum that is too large is looked for only after the fast way has failed.
     try:
         return add(values, groups, count).cast(values.type)
     except (pa.ArrowInvalid, OverflowError):
@@ -40,7 +42,9 @@ def _first_too_large(values: pa.Array, groups: Any, count: int) -> int:
     scale = 0 if integer else values.type.scale
     largest = (1 << (values.type.bit_width - 1)) - 1 if integer else 10**values.type.precision - 1
     smallest = -largest - 1 if integer else -largest
+    # 76 digits hold the sum of as many values of 38 digits as fit into memory.
     sums = _add(values.cast(pa.decimal256(76, scale)), groups, count).to_pylist()
+    # `scaleb` rounds to the precision of the context, by default 28 digits, which is less than these sums have.
     with localcontext(prec=80):
         too_large = {
             group
@@ -68,6 +72,7 @@ def _sum_error(table: str, column: Column, key: str) -> InvalidStateError:
 def _extreme(values: pa.Array, groups: Any, count: int, *, last: bool) -> pa.Array:
     """Return the first or last value of each group in Spark's order, in which NaN is above every number."""
     order = np.argsort(pc.rank(values, tiebreaker="dense").to_numpy(), kind="stable")
+    # The reverse order makes the smallest value of each group the one that is assigned last.
     order = order if last else order[::-1]
     found = np.full(count, -1, dtype=np.int64)
     found[groups[order]] = order  # Of several assignments to one group, numpy keeps the last.
@@ -79,6 +84,7 @@ def _add(values: pa.Array, groups: Any, count: int) -> pa.Array:
     sums = pa.table({"group": groups, "value": values}).group_by("group", use_threads=False)
     summed = sums.aggregate([("value", "sum")])
     at = np.full(count, -1, dtype=np.int64)
+    # Arrow returns the groups in an order of its own, and leaves out those without values.
     at[summed["group"].to_numpy()] = np.arange(summed.num_rows)
     return summed["value_sum"].combine_chunks().take(pa.array(at, mask=at < 0))
 
@@ -89,8 +95,10 @@ def _add_integers(values: pa.Array, groups: Any, count: int) -> pa.Array:
     Arrow's own sum would wrap around. The upper and the lower 32 bits are summed by themselves and put together.
     """
     wide = values.cast(pa.int64())
+    # Sums of 32-bit halves fit into 64 bits for up to 2**31 values, which is more than a partition holds.
     high = _add(pc.shift_right(wide, 32), groups, count)
     low = _add(pc.bit_wise_and(wide, 0xFFFFFFFF), groups, count)
+    # What the lower halves carry over belongs to the upper ones. Only the checked steps below can exceed 64 bits.
     high = pc.add(high, pc.shift_right(low, 32))
     shifted = pc.multiply_checked(high, 1 << 32)
     return pc.add_checked(shifted, pc.bit_wise_and(low, 0xFFFFFFFF))

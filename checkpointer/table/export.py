@@ -83,6 +83,7 @@ async def _export(
     ref, manifest = await read_consistent(session.store, lambda head: read_live(session, head, what))
     reader = CheckpointReader(session, manifest, None)
     wanted = _choose(reader, operators)
+    # All files of a folder together are the table: older files would add rows of another checkpoint.
     if (await target.list_page("")).entries:
         raise InvalidStateError(f"{target.url}: is not empty, and nothing is overwritten: give a new folder")
     total = sum(len(reader.operator(name).chains) for name in wanted)
@@ -95,6 +96,7 @@ async def _export(
             path = f"{folder}/part-{partition:05d}.parquet"
             await _put(target, path, await session.host.run(lambda t=table: _encode(t)))  # type: ignore[misc]
             rows, files, done = rows + table.num_rows, files + 1, done + 1
+            # An operator without partitions still gives one file, which the total does not count.
             await tell(session.host, progress, min(done, total), total)
         written.append(ExportedOperator(name, kind, folder, rows, files))
     left = tuple(sorted(manifest.operators.keys() - wanted.keys())) if operators is None else ()
@@ -107,6 +109,7 @@ async def _export(
 async def _put(target: Store, path: str, data: bytes) -> None:
     try:
         await target.put(path, data)
+    # Two exports may have found the folder empty. A put never overwrites, so the first one's files stay.
     except ObjectExistsError:
         raise ConflictError(f"{target.url}/{path}: was written meanwhile, and is kept: give a new folder") from None
 
@@ -132,6 +135,7 @@ async def _partitions(reader: CheckpointReader, name: str, kind: Kind) -> AsyncI
     numbers = sorted(reader.operator(name).chains)
     rows = PlainRows(reader, name, kind, numbers)
     empty, some = None, False
+    # A folder without any file would tell its readers nothing about the columns.
     for partition in numbers or [0]:
         table = await rows.read(partition)
         if table.num_rows:

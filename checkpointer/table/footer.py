@@ -68,10 +68,12 @@ def check_footer(data: bytes, schema: Any) -> None:
 
     `schema` is what Arrow read of it.
     """
+    # A Parquet file ends in the footer, the length of the footer in four bytes, and four bytes `PAR1`.
     length = int.from_bytes(data[-8:-4], "little")
     footer = _CompactReader(data[-8 - length : -8]).struct(_FOOTER, 0)
     columns = [schema.column(index) for index in range(len(schema))]
     for group in footer.get(_ROW_GROUPS, []):
+        # A missing list raises KeyError, and another number of chunks ValueError. Callers report both as damage.
         for chunk, column in zip(group[_CHUNKS], columns, strict=True):
             _check_chunk(chunk, column)
 
@@ -126,10 +128,13 @@ class _CompactReader:
         while header := self._byte():
             kind, step = header & 15, header >> 4
             number = number + step if step else self._integer()
+            # Arrow reads field numbers as 16 bits. A larger one would be one field here and another one there, and
+            # the field that Arrow reads would go unchecked.
             if number in fields or not 0 < number < 2**15:
                 raise ValueError(f"a footer with a field {number} that stands twice, or nowhere")
             wanted = shape.get(number)
             _check_type(kind, wanted)
+            # In a struct the type says the value of a boolean (1 true, 2 false). Only in a list does it take a byte.
             fields[number] = kind == 1 if kind in (1, 2) else self._value(kind, wanted, depth + 1)
         return fields
 
@@ -153,12 +158,15 @@ class _CompactReader:
         header = self._byte()
         kind, size = header & 15, header >> 4
         size = self._varint() if size == 15 else size
+        # Each item takes at least one byte. A list that declares more items than there are bytes is refused before
+        # memory is taken for it.
         if depth > _MAX_NESTING or size > len(self._data):
             raise ValueError("a footer with a list that is too long or too deep")
         _check_type(kind, item)
         return [self._value(kind, item, depth + 1) for _ in range(size)]
 
     def _integer(self) -> int:
+        # The protocol stores signed integers as zigzag: 0, -1, 1, -2 are 0, 1, 2, 3.
         found = self._varint()
         return found >> 1 ^ -(found & 1)
 
@@ -170,6 +178,7 @@ class _CompactReader:
             if byte < 128:
                 return found
             shift += 7
+            # No field has more than 64 bits. Without the limit a long run of such bytes would take quadratic time.
             if shift > 63:
                 raise ValueError("a footer with a number that is too long")
 

@@ -35,6 +35,7 @@ def partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> list[
             for row, value in enumerate(_plain(keys[column.name], column)):
                 if value is not None:
                     hashes[row] = hash_value(value, hashes[row])
+    # Python's `%` of a negative number is not negative, which is what Spark's `pmod` returns.
     return [_signed(value) % partitions for value in hashes]
 
 
@@ -48,6 +49,7 @@ def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table
         rows.select(schema.key).take(pa.array(firsts[:_MAX_CHECKED_PARTITIONS])),
         numbers[:_MAX_CHECKED_PARTITIONS].tolist(),
     )
+    # A row that is in a partition other than its key's would never be found again, as readers look only there.
     right = partitions_of(sample, schema, partitions)
     if len(numbers) and (numbers[0] < 0 or numbers[-1] >= partitions or found != right):
         raise InvalidStateError(
@@ -59,7 +61,9 @@ def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table
 def _plain(values: pa.ChunkedArray, column: Column) -> list[Any]:
     """Return the values as Python numbers, bytes or decimals, which is what Spark hashes."""
     kind = column.field().type
+    # The type decides the hash: to Spark 5 as an integer and 5 as a long are different keys.
     values = values.cast(kind)
+    # Spark hashes dates as days and times as microseconds, which are the integers that Arrow stores.
     if pa.types.is_date32(kind):
         values = values.cast(pa.int32())
     elif pa.types.is_temporal(kind):
@@ -89,6 +93,7 @@ def _hasher(column: Column) -> Callable[[Any, int], int]:
 
 def _bits(real: str, integer: str, value: float) -> int:
     """Return the bits of a float as an integer. All NaNs are one value, and so are both zeros."""
+    # Adding 0.0 turns -0.0 into 0.0. `float("nan")` has the bits of the one NaN that Java writes.
     found: int = struct.unpack(integer, struct.pack(real, float("nan") if value != value else value + 0.0))[0]
     return found
 
@@ -132,6 +137,7 @@ def _hash_bytes(value: bytes, seed: int) -> int:
 
 
 def _mix(hashed: int, word: int) -> int:
+    # Python's integers do not wrap around, so each step is cut to 32 bits.
     word = word * 0xCC9E2D51 & _MASK
     word = (word << 15 | word >> 17) & _MASK
     hashed ^= word * 0x1B873593 & _MASK

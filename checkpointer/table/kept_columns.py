@@ -26,7 +26,10 @@ def ids_of(text: str | None) -> frozenset[int]:
     """
     if text is None:
         return frozenset()
+    # Text that cannot be right gives no ids, for which `text_of` returns None, so the check below refuses it. The
+    # limit keeps damaged text from costing much time.
     ids = [int(part) for part in text.split(",")] if text.isascii() and len(text) < 1 << 20 else []
+    # `int` also takes blanks, signs, underscores and leading zeros. Writing the ids again finds all of these.
     if text_of(ids) != text or len(set(ids)) < len(ids) or min(ids) < 1:
         raise ValueError(f"{KEPT}: expected ids of columns, found {text!r:.40}")
     return frozenset(ids)
@@ -37,6 +40,7 @@ def check(rows: pa.Table) -> None:
     values = rows[KEPT]
     if values.type != pa.string():
         raise TypeError(f"{KEPT}: expected text, found {values.type}")
+    # Each distinct text is parsed once, not each row: there are few of them.
     for text in pc.unique(values).to_pylist():
         ids_of(text)
     if pc.any(pc.and_(values.is_valid(), pc.not_equal(rows[CHANGE], MERGE))).as_py():
@@ -70,10 +74,12 @@ class KeptColumns:
 
     def __init__(self, changes: pa.Table, schema: TableSchema) -> None:
         self._sets: list[frozenset[int]] = []
+        # SPEC (Tables): ids of other roles, and of columns that the schema does not have any more, say nothing.
         wanted = {column.id for column in schema.values if column.role == "last"}
         if KEPT in changes.column_names:
             encoded = changes[KEPT].combine_chunks().dictionary_encode()
             self._sets = [ids_of(text) & wanted for text in encoded.dictionary.to_pylist()]
+            # Rows without a text keep nothing. Their code is the one after the last set, for which `mask` has False.
             self._codes = encoded.indices.fill_null(len(self._sets)).to_numpy(zero_copy_only=False)
         self.ids = frozenset[int]().union(*self._sets)
         """The ids of all columns that some row keeps."""
@@ -91,8 +97,10 @@ def texts(masks: dict[int, Any], count: int) -> pa.Array:
     ids = sorted(masks)
     if not ids or not count:
         return pa.nulls(count, pa.string())
+    # numpy finds distinct rows faster in packed bytes than in one byte for each column.
     bits = np.packbits(np.stack([masks[column] for column in ids], axis=1), axis=1)
     distinct, codes = np.unique(bits, axis=0, return_inverse=True)
     found = np.unpackbits(distinct, axis=1, count=len(ids)).astype(bool)
     named = [text_of(np.array(ids)[row].tolist()) for row in found]
+    # NumPy 2.0 returns the codes with two dimensions, other versions with one.
     return pa.array(named, pa.string()).take(pa.array(codes.reshape(-1)))

@@ -19,6 +19,7 @@ NARROW_BYTES = 1 << 30
 
 def widen(*tables: pa.Table) -> tuple[pa.Table, ...]:
     """Return the tables with 64-bit offsets if they are large together, else as they are."""
+    # The sum counts, as the tables are concatenated later, and an array has the bytes of all of them.
     if sum(rows.nbytes for rows in tables) < NARROW_BYTES:
         return tables
     return tuple(_cast(rows, _wide) for rows in tables)
@@ -28,6 +29,7 @@ def narrow(rows: pa.Table) -> pa.Table:
     """Return the rows with 32-bit offsets again, in chunks that these can hold."""
     if all(_narrow(kind) == kind for kind in rows.schema.types):
         return rows
+    # A cast to 32-bit offsets fails for an array that is too large, so the rows are cut before.
     parts = [_cast(part, _narrow) for part in slices(rows, max(rows.num_rows, 1), NARROW_BYTES)]
     return pa.concat_tables(parts) if parts else _cast(rows, _narrow)
 
@@ -50,6 +52,7 @@ def _halves(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
     if rows.num_rows < 2 or rows.nbytes <= most_bytes:
         yield rows
         return
+    # Rows differ in size. Halving finds parts that fit without measuring each row.
     half = rows.num_rows // 2
     yield from _halves(rows.slice(0, half), most_bytes)
     yield from _halves(rows.slice(half), most_bytes)

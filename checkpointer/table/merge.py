@@ -23,6 +23,7 @@ def consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
 def _consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
     """Consolidate rows that one array can hold."""
     groups, count = _groups(rows, schema.key)
+    # Each key has one change, so nothing has to be merged.
     if count == rows.num_rows:
         return rows
     index = np.arange(rows.num_rows)
@@ -35,10 +36,14 @@ def _consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
     # The last reset or deletion of a key hides all its older changes.
     is_barrier = changes != MERGE
     barrier = _newest(groups[is_barrier], index[is_barrier], count)
+    # A key without a barrier has -1 there, so all of its changes count.
     alive = (index >= barrier[groups]) & (changes != DELETE)
+    # A key is deleted where no change came after its last deletion. The deletion stays, since a row may be below.
     deleted = np.ones(count, dtype=bool)
     deleted[groups[alive]] = False
     made = _combined(rows.filter(pa.array(alive)), groups[alive], count, schema, table)
+    # After a reset or deletion the folded change must reset too: a merge would bring back values of the row below
+    # (SPEC, Tables).
     made[CHANGE] = pa.array(np.where(deleted, DELETE, np.where(barrier >= 0, RESET, MERGE)).astype(np.int8))
     if keeps:
         made |= _last_values(rows, groups, alive, keeps, barrier, schema)
@@ -96,17 +101,21 @@ def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> 
     untouched, changes = base, deltas
     if base.num_rows and deltas.num_rows:
         touched = _candidates(base, deltas, schema.key)
+        # Rows that no change touches need no grouping: they only pass through.
         untouched = base.filter(pc.invert(touched))
         # With one key column the touched rows are exactly those that are changed. Where changes replace whole rows,
         # nothing of the touched rows is needed.
         if not (schema.replaces and len(schema.key) == 1) or kept_columns.KeptColumns(deltas, schema):
             below = base.filter(touched)
+            # Rows of the base become the oldest changes of their keys, so that one consolidation merges all. The
+            # partition is left out again below.
             for name, kind, value in ((PARTITION, pa.int32(), 0), (CHANGE, pa.int8(), MERGE)):
                 below = below.append_column(pa.field(name, kind), pa.repeat(pa.scalar(value, kind), below.num_rows))
             given = [name for name in deltas.column_names if name != KEPT]
             changes = kept_columns.concat([below.select(given), deltas])
     changes = _consolidate(changes, schema, table)
     living = changes.filter(pc.not_equal(changes[CHANGE], DELETE)).select(base.column_names)
+    # The rows are not in order of their keys any more. Whoever needs the order sorts them.
     return large_rows.narrow(pa.concat_tables([untouched, living]))
 
 
@@ -114,6 +123,8 @@ def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:
     """Return exactly the rows whose key is one of `keys`."""
     mask = _candidates(rows, keys, key)
     found = rows.filter(mask)
+    # With one key column the mask is exact. With several, values of two wanted keys may meet in a row that nobody
+    # asked for.
     if len(key) == 1 or found.num_rows == 0:
         return found
     both = pa.concat_tables([found.select(key), keys.select(key).cast(found.select(key).schema)])
@@ -136,6 +147,7 @@ def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
     mask = None
     for name in key:
         wanted = pc.unique(keys[name].combine_chunks())
+        # A join of Arrow would drop null keys. `is_in` finds nulls and NaN.
         here = pc.is_in(rows[name], value_set=wanted)
         mask = here if mask is None else pc.and_(mask, here)
     return mask
@@ -151,6 +163,7 @@ def _positions(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> Any:
     here, sought = values.to_numpy(), np.unique(wanted.to_numpy())
     if not (here[1:] > here[:-1]).all():
         return None
+    # A value beyond the last one has the position after the end, which is no row.
     at = np.searchsorted(here, sought)
     inside = at < len(here)
     at, sought = at[inside], sought[inside]

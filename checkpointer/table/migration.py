@@ -49,8 +49,10 @@ async def transform(
             chains.update((partition, on_top((), delta)) for partition, delta in packed.items())
             small.clear()
 
+    # In ascending order, so that what is put together for a pack is in order of its partitions.
     for partition in sorted(version.chains):
         given = await rows(partition)
+        # `call` and not `run`: the function is the user's, and must not hold a thread that other work waits for.
         made = await host.call(lambda p=partition, g=given: task.run(p, g))  # type: ignore[misc]
         if not is_small(made.num_rows, made.nbytes):
             writer = TableWriter(store, host, owner, new, task.schema)
@@ -58,6 +60,7 @@ async def transform(
         elif made.num_rows:
             small.append(_as_changes(made, partition))
             size += made.nbytes
+        # Small partitions wait in memory for their pack, so that a table of many does not become an object for each.
         if size >= MIGRATION_PACK_BYTES:
             await write_small()
             size = 0
@@ -100,6 +103,7 @@ class _TableTransform:
             raise IllegalArgumentError(
                 f"{where}: its transform has to return a pyarrow.Table, not {type(made).__name__}"
             )
+        # The first partition decides the schema, which the rows are then cast to.
         self._learn(where, made.schema)
         rows = self._stored(where, made)
         if partition is not None:
@@ -147,6 +151,8 @@ class _TableTransform:
         A column that was renamed is recognized by its id.
         """
         old = {column.name: column for column in self._version.schema.columns}
+        # Arrow hands the field id through a rename, so it leads to the old column, unless another column has taken
+        # its name.
         known = {str(column.id).encode(): column for name, column in old.items() if name not in schema.names}
         found = {}
         for field in schema:

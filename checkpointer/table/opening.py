@@ -29,6 +29,7 @@ async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | N
     if keys is not None:
         sought = key_table(version, keys)
         numbers = pa.array(partitions_of(sought, version.schema, version.partitions), pa.int32())
+        # A key can only be in the partition that its hash says, so no other one is read.
         wanted = {p: sought.filter(pc.equal(numbers, p)) for p in sorted(set(numbers.to_pylist()))}
     reader = TableReader(snapshot.store, session.host, version.only(list(wanted)), columns, sought)
 
@@ -36,6 +37,7 @@ async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | N
         return await asyncio.gather(*(reader.rows(partition, some) for partition, some in wanted.items()))
 
     found = await explaining(session, snapshot.manifest.id if snapshot.manifest else None, load)
+    # An empty list of keys leaves no partition to read. Partition 0, which then has no chain, gives the columns.
     return pa.concat_tables(found or [await reader.rows(0)])
 
 
@@ -47,6 +49,7 @@ def partition_reader(
     An object that several partitions share is fetched once.
     """
     session = snapshot.session
+    # The reader counts how many of its partitions share an object, so it must know which ones will be read.
     version = TableVersion.of(name, snapshot.operator(name)).only(partitions)
     reader = TableReader(snapshot.store, session.host, version)
     checkpoint = snapshot.manifest.id if snapshot.manifest else None
@@ -78,6 +81,7 @@ def _exact(values: list[Any], kind: pa.DataType) -> pa.Array:
     """
     found = pa.array(values, kind)
     for given, back in zip(values, found.to_pylist(), strict=True):
+        # Arrow rounds some values without a word. A NaN differs from itself, and was not rounded.
         if given != back and given == given:
             raise TypeError(f"{given!r:.40} is no {kind}")
     return found

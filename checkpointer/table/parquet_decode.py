@@ -27,6 +27,7 @@ def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str]) 
     Columns that are newer than the file are null, and columns that were widened since are cast.
     """
     with _explain_decode_errors(name):
+        # No statistics are asked for here, which is where Arrow aborts over a bad footer.
         return _read(pq.ParquetFile(pa.BufferReader(data)), None, schema, columns, [])
 
 
@@ -36,6 +37,7 @@ def decode_pack(
     """Return the changes in a pack, in order of their partitions: all of `partitions`, and maybe others."""
     with _explain_decode_errors(name):
         file = pq.ParquetFile(pa.BufferReader(data))
+        # Before the bounds are read: over bounds that are not sound Arrow ends the process instead of raising.
         check_footer(data, file.metadata.schema)
         return _read(file, _groups_of(file.metadata, partitions), schema, columns, [PARTITION, CHANGE])
 
@@ -50,6 +52,7 @@ def _groups_of(metadata: pq.FileMetaData, partitions: Sequence[int]) -> list[int
     at, wanted, groups = _paths(metadata).index(PARTITION), sorted(partitions), []
     for group in range(metadata.num_row_groups):
         bounds = metadata.row_group(group).column(at).statistics
+        # Without bounds nothing rules a row group out, so it is read.
         if (
             bounds is None
             or not bounds.has_min_max
@@ -64,6 +67,7 @@ def _range(size: int, start: object, length: object, digest: object) -> tuple[in
 
     Raises for a range outside of it.
     """
+    # `type` and not `isinstance`: True is an int too.
     if type(start) is not int or type(length) is not int or type(digest) is not str:
         raise TypeError("a row group without a place or a digest")
     if not 0 <= start < start + length <= size:
@@ -132,9 +136,12 @@ class RowGroups:
         parts = {}
         for group, data in groups.items():
             start, length, digest = self.ranges[group]
+            # The manifest vouches for the footer, and the footer for each row group: Arrow decodes no byte that was
+            # not verified.
             verify(f"{self._name} (row group {group})", data, size=length, digest=digest)
             parts[start] = data
         with _explain_decode_errors(self._name):
+            # With `pre_buffer` Arrow would also read bytes between neighbouring row groups, which were not fetched.
             file = pq.ParquetFile(_PartialFile(self._size, parts), metadata=self.metadata, pre_buffer=False)
             return _read(file, sorted(groups), self._schema, columns, own)
 
@@ -143,7 +150,9 @@ def _read(
     file: pq.ParquetFile, groups: list[int] | None, schema: TableSchema, columns: Sequence[str], own: list[str]
 ) -> pa.Table:
     """Return the rows of some row groups, or of all: columns of `schema`, then the `own` columns of a delta."""
+    # First of all: Arrow allocates memory for as many rows as the footer declares.
     check_rows(file.metadata)
+    # Columns are known by their id alone: a file has the names of the time when it was written.
     names = _names_by_id(file.schema_arrow, schema)
     stored = dict(zip(names.values(), names, strict=True))
     if own and KEPT in file.schema_arrow.names:
@@ -166,6 +175,7 @@ def _read(
     arrays = [_align(found, stored.get(name), by_name[name]) for name in columns] + [found[name] for name in own]
     fields = [by_name[name].field() for name in columns] + [found.schema.field(name) for name in own]
     expected = sum(file.metadata.row_group(group).num_rows for group in groups)
+    # Pages may hold another number of rows than the footer says, and Arrow need not notice.
     if wanted and found.num_rows != expected:
         raise ValueError(f"{found.num_rows} rows, where the row groups say that they have {expected}")
     return pa.table(arrays, schema=pa.schema(fields))
@@ -196,6 +206,7 @@ def _sorted(values: pa.ChunkedArray) -> list[Any] | None:
         found = values.to_pylist()
     except (OverflowError, UnicodeDecodeError):  # A date that Python does not have, or text that is not UTF-8.
         return None
+    # Parquet's bounds leave nulls and NaN out (SPEC, Tables), so with one of these the column rules nothing out.
     return None if any(value is None or value != value for value in found) else sorted(found)
 
 

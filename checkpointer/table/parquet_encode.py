@@ -52,15 +52,19 @@ class Encoder:
             self._sink, schema, compression="zstd", compression_level=ZSTD_LEVEL, **_encodings(schema)
         )
         self._digests: list[list[Any]] = []
+        # The writer has begun with the four bytes `PAR1`, so the first row group starts at byte 4.
         self._start = self._sink.tell()
         self.num_rows = 0
         self.raw_size = 0
 
     def add(self, rows: pa.Table) -> None:
         """Add rows, as row groups of their own."""
+        # Each part is written as one row group, so that its bytes are known and can be hashed right after.
         for part in large_rows.slices(rows, _rows_per_group(rows), MAX_ROW_GROUP_BYTES):
             self._writer.write_table(part, row_group_size=part.num_rows)
             end = self._sink.tell()
+            # A view saves a copy. It is gone before the next write, as a BytesIO cannot grow while somebody holds
+            # one.
             digest = sha256(self._sink.getbuffer()[self._start : end])
             self._digests.append([self._start, end - self._start, digest])
             self._start = end
@@ -69,6 +73,7 @@ class Encoder:
 
     def finish(self) -> EncodedFile:
         """Write the footer, and return the whole file."""
+        # The digests stand in the footer, and the digest of the footer goes into the manifest.
         self._writer.add_key_value_metadata({ROW_GROUPS_KEY: json.dumps(self._digests, separators=(",", ":"))})
         self._writer.close()
         data = self._sink.getvalue()

@@ -37,6 +37,7 @@ class PlainRows:
         columns = (
             TableVersion.of(name, snapshot.operator(name)).schema.arrow() if kind == "table" else MAP_ENTRIES_SCHEMA
         )
+        # Field ids mean nothing to other programs, and a snapshot as it is stored has them.
         self.schema = pa.schema([field.remove_metadata() for field in columns])
 
     async def read(self, partition: int, limit: int | None = None) -> pa.Table:
@@ -51,6 +52,7 @@ class PlainRows:
         entries = await self._snapshot.entries(self._name, partition)
 
         def build() -> pa.Table:
+            # Values are unpacked here and not before, so that a limit saves the work for all others.
             some = list(islice(entries.items(), limit))
             columns = [[_text(key) for key, _ in some], [_text(unpack(value)) for _, value in some]]
             return pa.table(columns, schema=self.schema)
@@ -87,12 +89,15 @@ def write_file(rows: PlainRows, partitions: Sequence[int], limit: int | None, ou
             finally:
                 with _explaining(output):
                     writer.close()
+            # Without this fsync a power failure after the rename could leave a file without its bytes under the final
+            # name.
             with _explaining(output):
                 file.flush()
                 os.fsync(file.fileno())
         with _explaining(output):
             os.replace(temporary, output)
             files.sync_folder(str(output.absolute().parent))
+    # Also on Ctrl-C: nobody would know what the temporary file was for.
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
@@ -103,6 +108,7 @@ def write_file(rows: PlainRows, partitions: Sequence[int], limit: int | None, ou
 def _tables(rows: PlainRows, partitions: Sequence[int], limit: int | None) -> Iterator[pa.Table]:
     left = limit
     for partition in partitions:
+        # Before the read: the next partition would be fetched for no rows.
         if left == 0:
             return
         table = run_sync(rows.read(partition, left))

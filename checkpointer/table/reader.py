@@ -71,6 +71,7 @@ class TableReader:
         self._keys = keys
         self._huge_packs = asyncio.Semaphore(MAX_CONCURRENT_PACK_READS)
         self._packs: dict[str, asyncio.Task[_Pack]] = {}
+        # The first artifact of a chain is the snapshot. It is fetched by itself, or not at all where it is empty.
         self._expected_reads = Counter(artifact.path for chain in version.chains.values() for artifact in chain[1:])
         """How often each pack will be asked for again, if every partition is read once; by path."""
         self.bytes_read = 0
@@ -104,22 +105,26 @@ class TableReader:
         where the snapshot is not in order or has another number of rows than its artifact says.
         """
         chain = self._version.chains.get(partition, ())
+        # An object without a recorded tail cannot be verified in parts, so it is read as a whole.
         if not chain or not chain[0].length or chain[0].raw_size < STREAMED_SNAPSHOT_BYTES or chain[0].tail is None:
             rows = await self.rows(partition)
             yield await self._host.run(lambda: row_order.in_order(rows, self._schema.key)) if ordered else rows
             return
         base, deltas = chain[0], [await self._delta(artifact, partition) for artifact in chain[1:]]
         changes = await self._host.run(partial(self._by_key, partition, deltas))
+        # `changes` is a sorted copy. Without this all deltas would stay in memory twice while the pieces are read.
         deltas.clear()
         groups = await self._open(base)
         records, last = 0, None
         for wanted in _group_pieces(groups.ranges):
             found = await self._fetch(base, groups, wanted)
             rows = await self._host.run(partial(groups.read, found, self._schema.names))
+            # The caller may hold this generator for long. The stored bytes are not needed once they are decoded.
             found.clear()
             records += rows.num_rows
             if rows.num_rows:
                 self._check_order(base, last, rows)
+                # The next piece must begin above this key.
                 last = rows.slice(rows.num_rows - 1)
             # Changes up to the last key of this piece belong to it, also those whose keys have no row yet.
             count = 0 if changes is None or last is None else row_order.first_beyond(changes, last, self._schema.key)
@@ -127,6 +132,7 @@ class TableReader:
                 some, changes = changes.slice(0, count), changes.slice(count)
                 rows = await self._host.run(partial(self._merged, partition, rows, some, ordered))
             yield rows.select(self._shown)
+        # Only now are all rows counted. The error comes before the end, so nobody takes the rows for all of them.
         if records != base.records:
             raise CorruptionError(f"{base.path}: expected {base.records} rows, found {records}")
         # What is left has keys above all rows of the snapshot.
@@ -166,6 +172,7 @@ class TableReader:
         """Return the rows of a snapshot, or those of them whose key is one of `keys`."""
         if artifact.length == 0:
             return self._schema.arrow().empty_table()
+        # Without a recorded tail the footer cannot be verified alone, so the whole object is read.
         if keys is not None and artifact.tail is not None:
             return await self._lookup(artifact, keys)
         data = await download.read_artifact(self._store, self._host, artifact)
@@ -206,12 +213,15 @@ class TableReader:
         task = self._packs.get(artifact.path)
         if task is None:
             task = self._packs[artifact.path] = asyncio.ensure_future(self._pack(artifact))
+        # Counted before the wait: a reader that is cancelled has to count too, or nobody would be the last one, and
+        # the pack would stay in memory.
         self._expected_reads[artifact.path] -= 1
         if self._expected_reads[artifact.path] <= 0:
             del self._packs[artifact.path]  # If it is read again, it is fetched again.
         # One reader that is cancelled must not cancel the fetch that others wait for.
         pack = await asyncio.shield(task)
         count = pack.counts.get(partition, 0)
+        # SPEC (Tables): each artifact says how many rows of the pack are its own. Fewer would be changes lost.
         if artifact.kind != DELTA or count != artifact.records:
             raise CorruptionError(
                 f"{artifact.path}: expected {artifact.records} rows of partition {partition}, found {count}"
@@ -227,6 +237,7 @@ class TableReader:
 
     def _hold(self, rows: pa.Table) -> _Pack:
         """Return what is held of a pack: with `keys` only their changes, but the counts of all."""
+        # Counted before rows of other keys are left out, as the manifest counts all of them.
         numbers, counts = np.unique(rows[PARTITION].to_numpy(), return_counts=True)
         if self._keys is not None:
             rows = merge.matching(rows, self._keys, self._schema.key)

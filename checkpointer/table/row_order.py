@@ -19,6 +19,7 @@ def in_order(rows: pa.Table, key: list[str], *, stable: bool = False) -> pa.Tabl
 
     `stable`: rows of one key keep their order.
     """
+    # Before the chunks are combined: one array with 32-bit offsets cannot hold more than 2 GiB.
     (rows,) = large_rows.widen(rows)
     rows = rows.combine_chunks()
     first = rows[key[0]]
@@ -30,6 +31,7 @@ def in_order(rows: pa.Table, key: list[str], *, stable: bool = False) -> pa.Tabl
     if PARTITION in rows.column_names:
         numbers = rows[PARTITION].to_numpy()[order]
         fits_16_bits = len(numbers) == 0 or numbers.max() < 1 << 16  # numpy sorts 16 bits in linear time.
+        # The second sort is stable, so that rows of a partition keep the order of their keys.
         order = order[np.argsort(numbers.astype(np.uint16) if fits_16_bits else numbers, kind="stable")]
     return large_rows.narrow(rows.take(pa.array(order)))
 
@@ -38,6 +40,7 @@ def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
     """Return how many of the rows, in order of their key, have a key up to that of the row `last`."""
     keys, last = rows.select(key), last.select(key)
     low, high = 0, keys.num_rows
+    # Arrow's own sort compares each pair of keys, so that nulls and NaN have the place that `in_order` gives them.
     while low < high:
         middle = (low + high) // 2
         both = pa.concat_tables([keys.slice(middle, 1), last]).combine_chunks()
@@ -71,6 +74,7 @@ def show_key(rows: pa.Table, key: list[str], row: int) -> str:
 def _equals_next(values: pa.Array) -> Any:
     """Return for each value but the last whether the next one equals it."""
     here, after = values.slice(0, max(len(values) - 1, 0)), values.slice(1)
+    # Comparing with a null gives null, and NaN differs from itself. As keys both are equal to themselves.
     same = pc.or_(pc.fill_null(pc.equal(here, after), False), pc.and_(here.is_null(), after.is_null()))
     if pa.types.is_floating(values.type):
         same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(here), pc.is_nan(after)), False))

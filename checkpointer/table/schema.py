@@ -141,6 +141,7 @@ class TableSchema:
             schema = cls(columns, _whole(value["next_id"]))
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise MalformedError(f"operator {name!r}: expected the schema of a table: {error}") from None
+        # Spark ignores the case of names, so two that differ in it alone would be one column there.
         ids, names = {column.id for column in columns}, {column.name.lower() for column in columns}
         taken = names.intersection(RESERVED_NAMES)
         if len(ids) < len(columns) or max(ids, default=0) >= schema.next_id or not schema.key:
@@ -155,6 +156,7 @@ class TableSchema:
 
 
 def _whole(value: Json) -> int:
+    # True is an int too, and JSON has both.
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise TypeError(f"expected a positive integer, found {value!r:.40}")
     return value
@@ -163,18 +165,23 @@ def _whole(value: Json) -> int:
 def new_column(table: str, field: Json, role: Any) -> Column:
     where = f"table {table!r}: column {field['name']!r}"
     kind = plain_type(field["type"])
+    # Called for its error alone, which here gets the name of the column.
     try:
         arrow_type(kind)
     except IllegalArgumentError as error:
         raise IllegalArgumentError(f"{where}: {error}") from None
     metadata = {"__COLLATIONS": field["metadata"]["__COLLATIONS"]} if "__COLLATIONS" in field["metadata"] else None
+    # Spark gives equal collated texts different hashes, so rows of one key would lie in several partitions. Maps and
+    # variants have no hash at all.
     if role == "key" and not (can_be_key(kind) and metadata is None):
         shown = "a collated string" if metadata else show_type(kind)
         raise IllegalArgumentError(f"{where}: {shown} cannot be a key: use a text, number, date or time made of it")
     if role not in get_args(Role):
         raise IllegalArgumentError(f"{where}: combine={role!r:.40}: expected one of {', '.join(get_args(Combine))}")
+    # Arrow compares collated texts by their bytes, so their least and greatest would be other ones than in Spark.
     if (role == "sum" and not can_sum(kind)) or (
         role in ("min", "max") and (not can_order(kind) or metadata is not None)
     ):
         raise IllegalArgumentError(f"{where}: {role} of {show_type(kind)} is not defined")
+    # The id follows when the columns are numbered, or read from a manifest.
     return Column(0, field["name"], kind, role, metadata)

@@ -36,6 +36,8 @@ def extended_schema(
     """
     given = {field["name"] for field in fields}
     absent = {column.name: column for column in old.columns if column.name not in given and column.role != "key"}
+    # A callback names the same `combine` in every batch, also for columns that a batch does not have. That is no
+    # error unless it contradicts the table.
     for column in set(combine) & set(absent):
         if absent[column].role != combine[column]:
             raise _refusal(
@@ -118,10 +120,12 @@ def _number(name: str, columns: list[Column], old: TableSchema | None) -> TableS
     for column in columns:
         known = before.get(column.name)
         if known is None:
+            # Spark ignores case, so a reader could not tell the two columns apart.
             if old is not None and column.name.lower() in {name.lower() for name in before}:
                 raise IllegalArgumentError(
                     f"table {name!r}: column {column.name!r} differs from one of {old} in its case alone: keep its name"
                 )
+            # An id is never used again: older files may still hold a dropped column under it.
             numbered.append(replace(column, id=next_id))
             next_id += 1
         else:

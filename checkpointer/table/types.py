@@ -29,11 +29,13 @@ _ATOMIC = {
 _INTEGERS = ("byte", "short", "integer", "long")
 _FLOATS = ("float", "double")
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+# Spark takes a struct for a variant only if its field `metadata` has this mark.
 _VARIANT = pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={"variant": "true"})])
 _DURATION = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
 
 MAX_PRECISION = 38
 
+# Arrow writes deeper files than it reads: its Parquet reader refuses more than 100 levels, and its streams end at 64.
 MAX_PARQUET_NESTING = 98
 """Levels of nesting up to which Parquet files can be read back. An array or a map is two levels, a struct one."""
 
@@ -169,6 +171,7 @@ def is_wider(old: Json, new: Json) -> bool:
     if before is None or after is None:
         return False
     precision, scale = int(after[1]), int(after[2])
+    # Both the digits before and those after the point have to fit, or values would be cut.
     return precision - scale >= before[0] and scale >= before[1]
 
 
@@ -176,6 +179,7 @@ def _digits(spark: str) -> tuple[int, int] | None:
     """Return the digits before and after the point of an exact numeric type; None for any other type."""
     if match := _DECIMAL.fullmatch(spark):
         return int(match[1]) - int(match[2]), int(match[2])
+    # The digits of the largest value of each: 127, 32767, 2147483647, 9223372036854775807.
     integers = dict(zip(_INTEGERS, (3, 5, 10, 19), strict=True))
     return (integers[spark], 0) if spark in integers else None
 

@@ -55,6 +55,7 @@ class TableVersion:
             for artifact in chain:
                 rows[artifact.path] += artifact.records
         return {
+            # A manifest may say that an object holds no records.
             partition: sum(a.length * a.records // max(rows[a.path], 1) for a in self.chains[partition][count:])
             for partition, count in (keep or dict.fromkeys(self.chains, 0)).items()
         }
@@ -67,4 +68,5 @@ class TableVersion:
 
 def empty_base(pack: Artifact) -> Artifact:
     """Return the empty snapshot below the first delta of a partition: no bytes of the delta's pack."""
+    # A chain must begin with a snapshot (SPEC, Manifests). Naming the delta's own pack costs no object of its own.
     return Artifact(pack.path, SNAPSHOT, 0, 0, pack.size, 0, 0, sha256(b""), pack.tail)

@@ -43,6 +43,7 @@ class TableWriter:
     async def snapshot(self, partition: int, rows: pa.Table) -> Artifact:
         """Write all rows of a partition, which are in order of their key, without the columns of a delta."""
         assert CHANGE not in rows.column_names or DELETE not in rows[CHANGE].to_numpy(), "a deletion in a snapshot"
+        # Before the bytes are encoded and sent, as a later task might not be able to read them.
         self._check_size(partition, rows.nbytes)
 
         def encode() -> parquet_encode.EncodedFile:
@@ -62,6 +63,7 @@ class TableWriter:
             with large_rows.explain_arrow_errors(self._table, partition):
                 encoder.add(self._stored(rows))
 
+        # Piece by piece, so that only the encoded bytes of a large partition are in memory as a whole.
         async for rows in pieces:
             await self._host.run(partial(add, rows))
             self._check_size(partition, encoder.raw_size)
@@ -100,6 +102,7 @@ class TableWriter:
         """
 
         def encode() -> tuple[parquet_encode.EncodedFile, dict[int, tuple[int, int]]]:
+            # Readers merge faster without the column, and the format has it only where some row keeps one.
             changes = kept_columns.without_need(rows)
             stored = self._schema.arrow_delta(kept=KEPT in changes.column_names)
             with large_rows.explain_arrow_errors(self._table):
@@ -159,7 +162,10 @@ async def rewrite(
     if any(changes.num_rows for changes in folded):
         for partition, artifact in (await writer.pack(await writer.in_order(kept_columns.concat(folded)))).items():
             chain, count = chains[partition], keep[partition]
+            # On an empty base the chain begins anew: the old empty snapshot names the old pack, which would stay live
+            # for it alone.
             written[partition] = on_top(() if _is_whole(chain, count) else chain[:count], artifact)
+    # A partition that gets no chain here would keep its long one, or lose its rows, and nobody would notice.
     if lost := sorted(keep.keys() - written.keys()):
         raise AssertionError(f"partitions {lost} were to be shortened, and nothing was written for them")
     return written
@@ -175,6 +181,7 @@ async def _fold(reader: TableReader, partition: int, chain: Chain, count: int) -
         return None
     try:
         return await reader.changes(partition, chain[count:])
+    # The sum of the deltas exceeds its type. With the rows below it may fit, and then only a snapshot can hold it.
     except InvalidStateError:
         return None
 

@@ -34,6 +34,7 @@ def injected(faults: Faults) -> Iterator[Faults]:
     Stores of other processes, such as Spark's executors, meet none.
     """
     opened = stores.open_root
+    # Every store is opened by this one function, whoever asks: clients, copies of them, and targets of an export.
     with mock.patch.object(stores, "open_root", lambda *args: FaultyStore(opened(*args), faults)):
         yield faults
 
@@ -62,6 +63,7 @@ def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None
             faults.crash(number, after=after)
             try:
                 _play(run, root, setup, faults)
+            # That is the person at the keyboard, who wants to end the test and not one job of it.
             except KeyboardInterrupt:
                 raise
             except BaseException as ended:  # also SystemExit: a job may end its process

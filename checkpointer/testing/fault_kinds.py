@@ -23,6 +23,7 @@ def calling(action: Action, after: bool) -> Fault:
     """Return a fault that calls `action` before or after the request is sent."""
 
     async def fault(request: Request, send: Send) -> Any:
+        # In a thread: the action may wait, as a gate does, and the event loop has to serve other requests meanwhile.
         if not after:
             await asyncio.to_thread(action, request)
         try:
@@ -39,6 +40,7 @@ def failing(error: type[Exception], after: bool) -> Fault:
 
     async def fault(request: Request, send: Send) -> Any:
         if after:
+            # A request that the store refused has lost its answer too.
             with suppress(CheckpointError):
                 await send(request)
         raise error(f"{request.kind} {request.path}: failed by the test")

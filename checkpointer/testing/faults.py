@@ -174,6 +174,7 @@ class Faults:
         late: list[LateWrite] = []
 
         async def fault(request: Request, send: Send) -> Any:
+            # Marked before it is handed out: the test may land it after the process has died.
             self._late.add(request.number)
             late.append(LateWrite(request, send))
             raise DependencyError(f"{request.kind} {request.path}: no answer yet, says the test")
@@ -219,12 +220,15 @@ class Faults:
 
     def clear(self) -> None:
         """Remove all faults, and revive a process that died. The requests so far stay counted."""
+        # The dice too: a test that checks a state wants no more faults.
         self._rules, self.dead, self._random = [], False, None
 
     # ---- how a request is served ---------------------------------------------------------------------------------
 
     async def serve(self, request: Request, send: Send) -> Any:
         """Send a request through the faults that it meets. For `FaultyStore`."""
+        # Several stores may share the faults, each with threads of its own. Numbers and dice have to stay in one
+        # order.
         with self._lock:
             request = replace(request, number=len(self.requests) + 1)
             self.requests.append(request)
@@ -234,6 +238,7 @@ class Faults:
 
         async def reach_store(sent: Request) -> Any:
             if sent.number not in self._late:  # a late write is under way, and outlives its sender
+                # The process may have died while a fault held this request.
                 self._check_alive()
             answer = await send(sent)
             # Listings can be stale about a new object, and not about one that is only replaced.
@@ -241,6 +246,7 @@ class Faults:
                 self._effects.append(sent)
             return answer
 
+        # Before any fault: what the dead send is not even delayed.
         self._check_alive()
         # The first fault is the outermost.
         way: Send = reach_store
@@ -282,10 +288,12 @@ class Faults:
     def _without_last(self, page: ListingPage, prefix: str, lag: int) -> ListingPage:
         """Return a page as it was before the last `lag` effects on the store."""
         entries = {entry.path: entry for entry in page.entries}
+        # A deleted object is shown again with the size of its last write.
         sizes = {effect.path: effect.size for effect in self._effects if effect.kind != "delete"}
         for effect in reversed(self._effects[-lag:]):
             if effect.kind != "delete":
                 entries.pop(effect.path, None)
+            # Only on the last page, or a deleted object would stand on each of them again.
             elif page.more is None:
                 gone = [path for path in effect.path.split(" ") if path.startswith(prefix) and path in sizes]
                 entries |= {path: ListedObject(path, sizes[path]) for path in gone}

@@ -38,6 +38,7 @@ class _Choice:
 
     def conflicts(self, other: "_Choice") -> bool:
         """Return whether it can make a difference which of the two comes first."""
+        # Two outcomes of one request exclude each other, and two faults share the few that a history may have.
         if self.key[:-1] == other.key[:-1] or (self.is_fault and other.is_fault):
             return True
         return _is_seen(self.request, other.request) or _is_seen(other.request, self.request)
@@ -80,6 +81,8 @@ class _Node:
     def asleep_after(self) -> dict[Key, _Choice]:
         """Return the sleep set of the next node: what conflicts with the choice made here wakes up."""
         now = self.choices[self.chosen]
+        # A choice that was explored here sleeps until one that conflicts with it is made: before that, both orders
+        # lead to the same state.
         before = self.asleep | {key: self.choices[key] for key in self.done}
         return {key: choice for key, choice in before.items() if not choice.conflicts(now)}
 
@@ -99,6 +102,7 @@ class _Order:
         """
         try:
             simulation.run(lambda: self._decide(self._choices(simulation)))
+            # Delayed writes still land or vanish after everybody has ended. One at a time, as each is a decision.
             while simulation.late:
                 self._decide(self._ends(simulation, simulation.late[0]))
         except _RedundantError:
@@ -115,6 +119,7 @@ class _Order:
                 raise _RedundantError
             self._path.append(_Node(choices, asleep, awake[0]))
         node = self._path[self._depth]
+        # Something other than the decisions decides, such as the real clock: then not every order would be played.
         assert node.choices.keys() == choices.keys(), "the same decisions lead elsewhere"
         node.choices = choices  # those of the new simulation
         self._depth += 1
@@ -124,6 +129,7 @@ class _Order:
 
     def _choices(self, simulation: Simulation) -> Iterator[_Choice]:
         """Yield what can happen next while actors wait."""
+        # By name, as the order in which tasks happened to send must not change what a decision means.
         for one in sorted(simulation.waiting, key=_name):
             yield _choice(one, "serve", partial(simulation.serve, one))
             if one.request.kind == "swap" and self._faults:
@@ -165,6 +171,7 @@ def play_in_every_order(begin: Begin, faults: int = 0) -> int:
             try:
                 check = begin(simulation)
                 if order.run(simulation):
+                    # A check that nobody awaits would find nothing wrong, ever.
                     if asyncio.iscoroutine(check()):
                         raise TypeError("what `begin` returned is a coroutine function, and was not awaited")
                     count += 1

@@ -62,6 +62,7 @@ class LateWrite:
         """Do as `land`, on the event loop."""
         try:
             await self._send(self.request)
+        # Another write came first. For a request that lands late this is an outcome, not an error.
         except ConflictError:
             return False
         return True

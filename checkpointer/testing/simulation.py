@@ -80,6 +80,7 @@ class _Selector(selectors.SelectSelector):
         # With a timeout of 0 the loop has callbacks to run, and does not wait.
         if timeout is None or timeout > 0:
             self._idle(timeout)
+        # There is no input or output to wait for: what happens next is decided by the test.
         return []
 
 
@@ -139,6 +140,7 @@ class Simulation:
         Return its result.
         """
         mine, step, serving = self.start(actor, work), self._step, self.waiting
+        # The requests of the others are put away, so that only those of this task are served.
         self.waiting = []
         self._step = lambda: self.serve(self.waiting[0])
         try:
@@ -158,6 +160,7 @@ class Simulation:
         with suppress(BaseException):
             self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
         self._loop.close()
+        # Stores in memory outlive their objects, by URL, and very many simulations may run in a process.
         forget(self.store.url)
 
     # ---- what can happen next ------------------------------------------------------------------------------------
@@ -206,11 +209,14 @@ class Simulation:
     def kill(self, actor: str, *, in_flight: bool = False) -> None:
         """Kill an actor. Its requests are lost, or (`in_flight`) its writes may still land."""
         self.steps += 1
+        # First, so that what it sends while it is cleaned up is refused.
         self._dead.add(actor)
         for one in [one for one in self.waiting if one.actor == actor]:
             self.waiting.remove(one)
             if in_flight and one.request.kind in WRITES:
                 self.late.append(one)
+            # The coroutine is ended by an error and not dropped, so that its `finally` blocks run; their requests are
+            # refused.
             one.answer.set_exception(CrashError("died"))
 
     def is_dead(self, actor: str) -> bool:
@@ -236,6 +242,7 @@ class Simulation:
 
         Return the answer, or the error. What the watcher raises is raised.
         """
+        # A store in memory makes a new object for each write, so identity tells whether one took effect.
         before = self.store.objects.get(one.request.path)
         answer = None
         try:
@@ -246,6 +253,7 @@ class Simulation:
         except Exception as refusal:
             return None, refusal
         changed = one.request.kind == "delete" or self.store.objects.get(one.request.path) is not before
+        # Before the actor has its answer: what it does next must not hide a state that was wrong for a moment.
         self.watch(Effect(one.actor, one.request, changed, one.context))
         return answer, None
 
@@ -254,6 +262,7 @@ class Simulation:
             done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 actor = self._tasks.pop(task)
+                # A killed actor is meant to end in this error. Any other one is a fault that the test should see.
                 error = None if task.cancelled() else task.exception()
                 if error is not None and not (isinstance(error, CrashError) and actor in self._dead):
                     raise error
@@ -262,6 +271,7 @@ class Simulation:
         """Wait until a request of an actor is decided. Return the answer to it."""
         if actor in self._dead:
             raise CrashError("died before")
+        # Numbered by actor, kind and path, so that a request has the same name in each history that begins alike.
         kind = (actor, request.kind, request.path)
         self._counts[kind] += 1
         one = Waiting(actor, self._counts[kind], request, send, self._loop.create_future())

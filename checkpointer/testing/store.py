@@ -34,6 +34,7 @@ class FaultyStore(WrappedStore):
         return await self._send("get_range", path, lambda _: self.inner.get_range(path, offset, length))
 
     async def put(self, path: str, data: Bytes) -> None:
+        # The bytes of the request that arrives, which a fault may have cut, and not those that were given.
         await self._send("put", path, lambda asked: self.inner.put(path, asked.data), data)
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:

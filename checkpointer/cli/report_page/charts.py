@@ -105,6 +105,7 @@ def _columns(
     limit: int = MAX_BARS,
 ) -> list[_Column]:
     """Return a column for each name with its values, or for several names with their values combined."""
+    # Rounded up, so that there are never more bars than `limit`.
     per_bar = -(-len(named_values) // limit)
     groups = [named_values[start : start + per_bar] for start in range(0, len(named_values), per_bar or 1)]
     return [

@@ -67,6 +67,7 @@ async def gather(
     """Return the report of a session. See `make_report`."""
     check = Check(session, None, 0.0, progress)
     head = Head()
+    # A damaged `_latest` becomes a finding, and the page is made all the same.
     with check.noting(object_paths.LATEST):
         head = await find_head(session.store)
     alone: dict[Ref, Manifest] = {}
@@ -74,13 +75,17 @@ async def gather(
     if head.pointer is not None:
         check.objects += 1
         await check.read_manifests(head)
+        # A copy: loading chains replaces manifests, and leaves out operators whose segments are damaged.
         alone = dict(check.manifests)
         left_out = await _load_chains(check, whole=share is not None)
         check.share = _share(check) if share is None else share
         await check.read_objects()
+        # A cleanup may have deleted objects meanwhile. What is missing of a retired checkpoint is no damage.
         await check.forget_retired(head)
+    # Where `_latest` itself is damaged, nothing can be said of what stands above it.
     if not any(finding.path == object_paths.LATEST for finding in check.findings):
         await check.look_above(head)
+    # Without rules a plan keeps all and so reads all chains, of which some were just left out as too many.
     too_much = left_out > 0 and policy.keeps_all
     current = check.manifests.get(head.committed) if head.committed else None
     verification = check.result()
@@ -109,6 +114,7 @@ async def _load_chains(check: Check, *, whole: bool) -> int:
     for ref, manifest in sorted(check.manifests.items(), key=lambda item: item[0].id, reverse=True):
         new = {key: op for op in manifest.operators.values() if (key := _segments(op)) and key not in seen}
         read += sum(segment.entries for operator in new.values() for segment in operator.segments)
+        # `seen` is empty at the first checkpoint with segments, so that the newest is read however large it is.
         if new and seen and read > MAX_PARTITIONS and not whole:
             left_out += 1
             continue
@@ -228,6 +234,7 @@ async def _cleanup(session: Session, policy: RetentionPolicy) -> Cleanup:
     """Return what a cleanup would do, or a note that says why no plan can be made."""
     try:
         plan = await plan_retire_and_sweep(session, policy)
+    # Cleanup refuses to work on a store in which it cannot see all that is live.
     except (CorruptionError, ObjectNotFoundError) as error:
         return Cleanup((), (), f"Nothing can be cleaned while something live cannot be read: {error}")
     except CheckpointError as error:  # for example, the user may read objects but not list them

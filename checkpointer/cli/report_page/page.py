@@ -66,6 +66,7 @@ def looked_at(report: Report) -> list[str]:
 
 def next_step(report: Report) -> tuple[str, str | None] | None:
     """Return what to do about the findings: a sentence, and the command that it ends with."""
+    # Quoted, as people copy the command into a shell, and a root may have any characters.
     root, newest, intact = shlex.quote(report.root), report.newest, report.intact
     if not report.verification.findings:
         return None
@@ -90,6 +91,7 @@ def _environment() -> "Environment":
     """Return the templates, with the functions that they call."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # of the extra `report`, only for those who render
 
+    # `StrictUndefined`, so that a misspelt name in the template fails and does not leave a gap.
     environment = Environment(
         loader=PackageLoader("pyspark_checkpointer.cli", "report_page"),
         autoescape=True,
