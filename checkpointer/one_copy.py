@@ -37,8 +37,8 @@ class _OtherName(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = import_module(str(spec.origin))
-        # The import system is about to write the spec of the other name into the module. It stays with that spec and not
-        # with this finder, since threads may import several modules at the same time.
+        # The import system is about to write the spec of the other name into the module. It stays with that spec,
+        # not with this finder, since threads may import several modules at the same time.
         spec.loader_state = module.__spec__
         return module
 
