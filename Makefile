@@ -7,8 +7,8 @@ SHELL := /bin/sh
 help: ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
 
-# Each of the two may start a Spark of its own, and long files begin first (tests/conftest.py).
-TWO_AT_ONCE = -n 2 --dist loadfile --no-loadscope-reorder
+# More than the two cores of a small machine, since much of it is waiting. Long files begin first (tests/conftest.py).
+AT_ONCE = -n 3 --dist loadfile --no-loadscope-reorder
 
 setup: .venv/.dev ## make .venv with everything for development
 
@@ -16,7 +16,7 @@ demo: .venv/.demo ## run the example jobs
 	@scripts/run python -m examples.flights
 
 test: servers ## run the tests; those whose server is missing are skipped by name
-	@scripts/run python -m pytest $(TWO_AT_ONCE)
+	@scripts/run python -m pytest $(AT_ONCE)
 
 PROOFS ?= tests
 
@@ -46,6 +46,7 @@ bench-quick: .venv/.bench ## run the benchmarks at a small size
 servers: .venv/.dev ## install the servers and the browser that the tests start
 	@.venv/bin/python -m tests.servers || true
 	@scripts/run python -m tests.kafka || true
+	@scripts/run python -m tests.jvm || true
 	@.venv/bin/python -m tests.proof.checker || true
 	@.venv/bin/python -m tests.browser || true
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
+from tests import jvm
 from tests.kafka import Broker, start_kafka
 from tests.servers import Server, ServerUnavailableError, Service, start_azurite, start_minio
 from tests.world import World
@@ -23,8 +24,8 @@ S = TypeVar("S", bound=Service)
 pytest_plugins = ["pytester", "pyspark_checkpointer.testing.plugin", "tests.proof.effort"]
 
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark would take any python3
-# Every Java here lives for seconds: compiling it well costs a third of the time of what it does.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+if "JDK_JAVA_OPTIONS" not in os.environ:  # the processes of one run have them from the first
+    os.environ["JDK_JAVA_OPTIONS"] = jvm.options()
 
 if "CI" not in os.environ:  # Hypothesis brings a profile of its own for CI
     settings.register_profile("shared-machine", deadline=None)

@@ -42,6 +42,7 @@ def bare_environment(folder: Path) -> dict[str, str]:
         "HOME": str(home),
         "JAVA_HOME": java.stdout.strip(),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": os.environ["JDK_JAVA_OPTIONS"],  # how fast Java starts, and no more
     }
 
 

@@ -37,6 +37,8 @@ class Planted:
     old: str
     new: str
     scene: str | None = None
+    walk: int = 0
+    """The walk with which the search for it begins: a rare one that is known to show it."""
 
     @contextmanager
     def __call__(self) -> Iterator[None]:

@@ -47,8 +47,11 @@ def test_without_fencing_swaps_are_lost(place: Place) -> None:
     store = place.open(fencing="none")
     run_sync(store.compare_and_swap(workers.COUNTER, b"0 0", None))
     arguments = [(place.open(fencing="none"), 8) for _ in range(WRITERS)]
-    together(workers.threads(), workers.increment, arguments)
-    assert workers.count(store) < WRITERS * 8
+    for done in range(1, 21):  # on a fast disk they may miss each other
+        together(workers.threads(), workers.increment, arguments)
+        if workers.count(store) < WRITERS * 8 * done:
+            return
+    pytest.fail("no swap was lost: the writers never met, and the test above proves nothing")
 
 
 @pytest.mark.kinds(*CONDITIONAL)
