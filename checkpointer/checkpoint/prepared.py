@@ -74,7 +74,12 @@ class Prepared:
 
     async def abort(self) -> None:
         """Drop it. Always swaps, so that a `prepare` still under way can never take effect afterwards."""
+        if self.outcome == "aborted":
+            return
+        self._check_undecided()
+        await self._abort()
 
+    async def _abort(self) -> None:
         cleared: set[str] = set()
 
         async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
@@ -86,9 +91,6 @@ class Prepared:
             cleared.add(pointer.nonce)
             return replace(pointer, prepared=None)
 
-        if self.outcome == "aborted":
-            return
-        self._check_undecided()
         async with self._session.lock:
             if self.outcome == "aborted":  # by a second call that held the lock
                 return

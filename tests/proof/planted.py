@@ -165,7 +165,7 @@ PLANTED = (
     ),
     Planted(
         "an abort that swaps only where there is something to clear",
-        prepared.Prepared.abort,
+        prepared.Prepared._abort,
         "cleared.add(pointer.nonce)",
         "if head.prepared is None:\n"
         "            cleared.add(head.pointer.nonce)\n"
