@@ -21,6 +21,7 @@ from tests.cli.conftest import GOLDEN
 REPOSITORY = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "pyspark_checkpointer"]
 PATIENCE = 60
+PRESSES = 12
 
 
 class Terminal:
@@ -35,7 +36,7 @@ class Terminal:
         self._process = subprocess.Popen(
             [*COMMAND, *map(str, args)],
             cwd=REPOSITORY,
-            env=clean | {"TERM": "xterm-256color"} | environment,
+            env=clean | {"TERM": "xterm-256color", "PYTHONFAULTHANDLER": "1"} | environment,
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -53,11 +54,16 @@ class Terminal:
         """Press Ctrl-C until the process ends: one just before Python reads from the terminal is lost."""
         time.sleep(0.2)
         self.type("\x03")
-        while True:
+        pressed = 1
+        while pressed < PRESSES:
             if not select.select([self._master], [], [], 5)[0]:
                 self.type("\x03")
+                pressed += 1
             elif not self._read():
                 return
+        os.kill(self._process.pid, signal.SIGABRT)  # Python then says where each of its threads is
+        self.end()
+        pytest.fail(f"nothing ends it: {self._seen}")
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
