@@ -191,15 +191,29 @@ def _deletions(going: float, batch: BatchForecast, store: StoreCosts) -> float:
     return sum(min(math.ceil(count / size), count) for count in (manifests, going - manifests))
 
 
-def month(batch: BatchForecast, schedule: Schedule, store: StoreCosts, live: float = 1) -> Month:
-    """Return what a month costs. `live` is how many checkpoints there are at its beginning, if none is deleted."""
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What is in a store now: the objects that live checkpoints name."""
+
+    objects: float
+    bytes: float
+
+
+def month(batch: BatchForecast, schedule: Schedule, store: StoreCosts, present: Present | None = None) -> Month:
+    """Return what a month costs.
+
+    Where nothing is deleted, what is written comes on top of what is `present`: one checkpoint, unless it is given.
+    """
+    present = present or Present(batch.state_objects + 1, batch.state_bytes)
     batches = schedule.batches_per_hour * HOURS
     per_batch, per_start = Requests(batch.puts, batch.gets), Requests(get=batch.restore_gets)
-    cleanups, per_cleanup, there = 0.0, Requests(), live + batches
+    cleanups, per_cleanup = 0.0, Requests()
+    kept = Present(present.objects + batches * batch.objects, present.bytes + batches * batch.bytes)
     if schedule.keep_last is not None:
         window = Window.of(schedule)
-        cleanups, there = schedule.cleanups_per_day * HOURS / 24, window.mean
-        per_cleanup = cleanup_requests(window, batch, store)
+        cleanups, per_cleanup = schedule.cleanups_per_day * HOURS / 24, cleanup_requests(window, batch, store)
+        later = window.mean - 1
+        kept = Present(batch.state_objects + later * batch.objects + 1, batch.state_bytes + later * batch.bytes)
     starts = schedule.starts_per_day * HOURS / 24
     return Month(
         batches,
@@ -210,8 +224,8 @@ def month(batch: BatchForecast, schedule: Schedule, store: StoreCosts, live: flo
         per_batch.times(batches) + per_start.times(starts) + per_cleanup.times(cleanups),
         bytes_per_batch=batch.bytes,
         written=batch.bytes * batches,
-        kept=batch.state_bytes + (there - 1) * batch.bytes,
-        objects=batch.state_objects + (there - 1) * batch.objects + 1,
+        kept=kept.bytes,
+        objects=kept.objects,
     )
 
 
@@ -225,7 +239,7 @@ class Measured:
     batch: BatchForecast
     checkpoints: int
     """Checkpoints whose manifests say what they cost."""
-    live: int
+    present: Present
     batches_per_hour: float | None
     """By the times at which they were made; None where these are too few or too close to tell."""
 
@@ -245,16 +259,25 @@ async def measure(session: Session, last: int) -> Measured:
                 f"{session.store.url}: nothing was committed yet: there is nothing to measure"
             )
         oldest = max(head.pointer.boundary, head.sequence - last + 1)
-        manifests = {ref.id: manifest async for ref, manifest in walk(session.store, head, oldest)}
-        sizes = {
-            owner: size for owner, size in await list_sizes(session.store, oldest, head.sequence) if owner in manifests
-        }
-        newest = await metadata.load_operators(session.store, session.host, manifests[head.committed.id])
+        found = {ref.id: manifest async for ref, manifest in walk(session.store, head, oldest)}
+        listed = await list_sizes(session.store, oldest, head.sequence)
+        sizes = {owner: size for owner, size in listed if owner in found}
+        segments = metadata.Segments(session.store, session.host)
+        objects: dict[str, int] = {}
+        for manifest in found.values():  # one by one: neighbours share most of their segments
+            objects |= checkpoint_sizes.object_sizes(await segments.load(manifest))
+            segments.forget_but([manifest])
+        newest = await segments.load(found[head.committed.id])
+        mean = _mean(session.store.url, found.values(), newest, sum(sizes.values()) / len(sizes))
+        older = head.sequence - head.pointer.boundary + 1 - len(found)
         return Measured(
-            _mean(session.store.url, manifests.values(), newest, sum(sizes.values()) / len(sizes)),
-            sum(manifest.cost is not None for manifest in manifests.values()),
-            head.sequence - head.pointer.boundary + 1,
-            _rate([*manifests.values()]),
+            mean,
+            sum(manifest.cost is not None for manifest in found.values()),
+            Present(
+                len(objects) + len(found) + older * mean.objects + 1,
+                sum(objects.values()) + sum(sizes.values()) + older * mean.bytes,
+            ),
+            _rate([*found.values()]),
         )
 
     return await read_consistent(session.store, read)

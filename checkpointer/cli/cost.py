@@ -213,10 +213,10 @@ def _forecast(
     "cost s3://bucket/jobs/orders --keep-last 100",
     without_root=_forecast,
     note="""Without ROOT, --map and --table say what a batch changes, one option for each operator: `state` is the
-stored size of all of it, `change` what a batch changes of it, `changed` how many partitions that is spread over (all, unless
-it is given). A SIZE is 500, 20kB, 5MB or 3GiB; a DURATION is 90s, 30min, 12h, 7d, or 1d12h. A month has 730 hours.
-Prices are list prices of one region and time: they are yours to check. What the job reads of its tables, and what Spark
-asks for by itself, is not counted.""",
+stored size of all of it, `change` what a batch changes of it, `changed` how many partitions that is spread over (all,
+unless it is given). A SIZE is 500, 20kB, 5MB or 3GiB; a DURATION is 90s, 30min, 12h, 7d, or 1d12h. A month has 730
+hours. Prices are list prices of one region and time: they are yours to check. What the job reads of its tables, and
+what Spark asks for by itself, is not counted.""",
 )
 @_numbers
 def command(
@@ -244,7 +244,7 @@ def command(
         kind = parse(store.ck.root).kind.module.rpartition(".")[2]
         kind = kind if kind in cost.STORES else "other"
     costs = cost.STORES[kind]
-    month = cost.month(found.batch, schedule, costs, live=found.live)
+    month = cost.month(found.batch, schedule, costs, found.present)
     _print(month, schedule, costs, numbers["prices"], store.json, store.ck.root, found.checkpoints)
 
 
