@@ -460,6 +460,11 @@ def test_the_page_has_its_examples() -> None:
     assert len(SHOWN) == 2
 
 
+def test_the_command_of_the_page_for_a_root_runs(measured: tuple[Path, int], run: Run) -> None:
+    (command,) = re.findall(r"^```sh\n(.*?)\n```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert run(*shlex.split(command.replace("s3://bucket/jobs/orders", str(measured[0])))[1:]).status == 0
+
+
 def test_the_page_has_the_prices_of_the_program() -> None:
     for name in ("s3", "azure"):
         prices = STORES[name].prices
