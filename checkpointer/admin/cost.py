@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
 
 from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.admin.retention.garbage_collect import DELETE_BATCH
@@ -21,6 +20,9 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CheckpointNotFoundError
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import Manifest
+from pyspark_checkpointer.storage import registry
+from pyspark_checkpointer.storage.registry import PriceClass, StoreCosts, folder_of
+from pyspark_checkpointer.storage.url import parse
 
 HOURS = 730
 """Hours of a month: a twelfth of a year."""
@@ -28,50 +30,24 @@ HOURS = 730
 GIB = 1 << 30
 """Bytes of the gigabyte that stores are paid for."""
 
-PriceClass = Literal["put", "get", "delete", "gb"]
+OTHER = "other"
+"""The name of all stores whose prices are not known here."""
 
-
-@dataclass(frozen=True, slots=True)
-class StoreCosts:
-    """What a kind of store counts, and its list prices in US dollars.
-
-    `prices` are for 1,000 requests of a class, and for a gigabyte (2^30 bytes) that is kept for a month: `gb`.
-    """
-
-    name: str
-    prices: Mapping[PriceClass, float]
-    page: int
-    """Objects that one request lists, at most."""
-    deleted_at_once: int
-    """Objects that one request deletes, at most."""
-    lists_uploads: bool
-    """Whether cleanup asks for uploads that were broken off, with one request."""
-
-
-STORES = {
-    "s3": StoreCosts(
-        "list prices of S3 Standard in us-east-1, January 2025",
-        {"put": 0.005, "get": 0.0004, "delete": 0.0, "gb": 0.023},
-        page=1000,
-        deleted_at_once=1000,
-        lists_uploads=True,
-    ),
-    "azure": StoreCosts(
-        "list prices of Azure Blob Storage, hot, LRS, in East US, January 2025",
-        {"put": 0.005, "get": 0.0004, "delete": 0.0, "gb": 0.0208},
-        page=5000,
-        deleted_at_once=1,
-        lists_uploads=False,
-    ),
-    "other": StoreCosts(
+STORES = {folder_of(kind): kind.costs for kind in registry.STORES if kind.costs is not None} | {
+    OTHER: StoreCosts(
         "none are known for this store",
         {"put": 0.0, "get": 0.0, "delete": 0.0, "gb": 0.0},
         page=1000,
         deleted_at_once=1000,
         lists_uploads=True,
-    ),
+    )
 }
-"""By the name that `--store` takes. The prices were not checked since that month."""
+"""By the name that `--store` takes. The first is taken where nothing is said."""
+
+
+def costs_of(root: str) -> StoreCosts:
+    """Return the costs of the store that a root is on."""
+    return parse(root).kind.costs or STORES[OTHER]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pyspark_checkpointer.admin import cost
-from pyspark_checkpointer.admin.cost import Month, PriceClass, Requests, Schedule, StoreCosts
+from pyspark_checkpointer.admin.cost import Month, Requests, Schedule
 from pyspark_checkpointer.checkpoint.forecast import OperatorLoad, forecast
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.cleanup import duration
@@ -17,7 +17,7 @@ from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line,
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
-from pyspark_checkpointer.storage.url import parse
+from pyspark_checkpointer.storage.registry import PriceClass, StoreCosts
 
 _COLUMNS = (
     Column("REQUESTS"),
@@ -161,7 +161,7 @@ def _numbers(command: Callable[..., Any]) -> Callable[..., Any]:
             "--store",
             "kind",
             type=click.Choice([*cost.STORES]),
-            help="Whose prices and limits count: by default those of ROOT, or s3.",
+            help=f"Whose prices and limits count: those of ROOT, or {next(iter(cost.STORES))}.",
         ),
         click.option(
             "--price",
@@ -202,7 +202,7 @@ def _forecast(
         )
     schedule = _schedule(None, **numbers)
     batch = forecast([*maps, *tables], 10 if max_chain is None else max_chain)
-    store = cost.STORES[kind or "s3"]
+    store = cost.STORES[kind or next(iter(cost.STORES))]
     _print(cost.month(batch, schedule, store), schedule, store, numbers["prices"], as_json, None, None)
 
 
@@ -240,10 +240,7 @@ def command(
         )
     found = store.read(lambda session: cost.measure(session, last))
     schedule = _schedule(found.batches_per_hour, **numbers)
-    if kind is None:
-        kind = parse(store.ck.root).kind.module.rpartition(".")[2]
-        kind = kind if kind in cost.STORES else "other"
-    costs = cost.STORES[kind]
+    costs = cost.STORES[kind] if kind else cost.costs_of(store.ck.root)
     month = cost.month(found.batch, schedule, costs, found.present)
     _print(month, schedule, costs, numbers["prices"], store.json, store.ck.root, found.checkpoints)
 
