@@ -11,8 +11,11 @@ How to add a codec, with the files in the order in which the data passes them:
 5. Read with it: the branch in `checkpoint/decode.py`, a method of `CheckpointReader` (`checkpoint/restore.py`), and
    `kind_of` there, which names what an operator holds for people.
 6. Say how `restore(transform=)` changes it, in `checkpoint/migration.py`, or refuse it there by name.
-7. Offer it to users in `client/_async_checkpoint.py` and `client/restored.py`; `make format` makes the blocking face.
-8. Add a sample to `tests/manifests/samples.py`, and an operator of it to `tests/proof/operations.py`.
+7. Show it where the callers of `kind_of` show maps and tables, or refuse it there by name: `cli/records.py` (`cat`),
+   `cli/keys.py` (`diff`), `table/export.py`, and the error in `table/version.py`. Forecast what it costs in
+   `checkpoint/forecast.py`.
+8. Offer it to users in `client/_async_checkpoint.py` and `client/restored.py`; `make format` makes the blocking face.
+9. Add a sample to `tests/manifests/samples.py`, and an operator of it to `tests/proof/operations.py`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,14 @@
 """Assemble the command from its verbs, and print every error as one sentence or as JSON.
 
-How to add a verb: write a file with one function under `@verb` (`verb.py`), name it in `VERBS` below, describe in
-`schemas` what it prints as JSON, and add a call to `tests/cli/every.py`.
+How to add a verb:
+
+1. Write a file with one function under `@verb` (`verb.py`). Let it call the core, and print.
+2. Name it in `VERBS` below, in the order of the help.
+3. Describe in a module of `schemas` what it prints as JSON. Name it in `PRINTED` and `__all__` of
+   `schemas/__init__.py`, then run `python -m tests.cli.schema > docs/json.md`.
+4. Add a call of each of its forms to `tests/cli/every.py`. If it needs arguments besides a root, add them to `REST` in
+   `tests/cli/test_alike.py`, and to `OPERATOR` if one of them names an operator. Tests of all verbs then run it.
+5. Say in `docs/operations.md` when to use it.
 """
 
 import os
@@ -15,6 +22,7 @@ from pyspark_checkpointer.cli import (
     cat,
     cleanup,
     consumers,
+    cost,
     diff,
     export,
     lists,
@@ -39,6 +47,7 @@ VERBS = (
     diff.command,
     cat.command,
     stats.command,
+    cost.command,
     consumers.command,
     verify.command,
     report.command,

@@ -34,8 +34,8 @@ _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "wee
 _PART = re.compile(r"([0-9]+)(s|min|h|d|w)")
 
 
-def _duration(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
-    """Parse 90s, 30min, 12h, 7d, 4w, or several of them: 1d12h."""
+def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
+    """Return a duration that is typed as 90s, 30min, 12h, 7d, 4w, or several of them: 1d12h."""
     if value is None:
         return None
     parts = _PART.findall(value)
@@ -58,14 +58,14 @@ def rules(command: Callable[..., Any]) -> Callable[..., Any]:
     }
     options = [
         click.option("--keep-last", type=int, metavar="N", help="Keep the newest N."),
-        *(click.option(name, metavar="DURATION", callback=_duration, help=text) for name, text in spans.items()),
+        *(click.option(name, metavar="DURATION", callback=duration, help=text) for name, text in spans.items()),
         click.option("--every-epoch", type=int, metavar="N", help="Keep those whose epoch is a multiple of N."),
         click.option(
             "--grace",
             metavar="DURATION",
             default="1h",
             show_default=True,
-            callback=_duration,
+            callback=duration,
             help="Keep the objects of a retired checkpoint for so long, for those who are reading it.",
         ),
     ]

@@ -71,7 +71,12 @@ class Opened:
 
 
 def verb(
-    name: str, *examples: str, writes: bool = False, lost: bool = False, note: str = ""
+    name: str,
+    *examples: str,
+    writes: bool = False,
+    lost: bool = False,
+    without_root: Callable[..., int | None] | None = None,
+    note: str = "",
 ) -> Callable[[Callable[..., int | None]], click.Command]:
     """Make a verb of a function that takes the opened store and its own parameters.
 
@@ -82,13 +87,15 @@ def verb(
         examples: Command lines, without the word `checkpointer`.
         writes: The verb changes the store. One that only reads opens stores without fencing too.
         lost: The verb also opens roots without `_latest`. Other verbs refuse these before they run.
+        without_root: Called in place of the function where no root is given, with `as_json` and the function's
+            parameters. The root in the environment is then used only where `-` is typed.
         note: More help.
     """
 
     def decorate(function: Callable[..., int | None]) -> click.Command:
         @wraps(function)
         def run(
-            root: str,
+            root: str | None,
             as_json: bool,
             storage_options: StorageOptions,
             debug: bool,
@@ -96,6 +103,9 @@ def verb(
             **arguments: Any,
         ) -> int | None:
             try:
+                if root is None:
+                    assert without_root is not None
+                    return without_root(as_json, **arguments)
                 options = options_for(root, storage_options)
                 with Checkpointer(root, options, fencing=fencing) as ck:
                     store = Opened(ck, as_json, options)
@@ -117,10 +127,12 @@ def verb(
                 secrets = [storage_options, arguments.get("target_storage_options")]
                 if debug:
                     print_traceback(secrets)
-                raise explain(error, root, secrets) from error
+                raise explain(error, root or "", secrets) from error
 
         command = click.command(name, epilog=_epilog(function, examples, note))(common_options(run, writes))
         command.params.sort(key=lambda parameter: parameter.name != "root")  # ROOT is the first argument of every verb
+        if without_root is not None:
+            command.params[0].required, command.params[0].envvar = False, None
         return command
 
     return decorate

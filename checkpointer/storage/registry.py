@@ -4,16 +4,21 @@ How to add a store:
 
 1. Make the folder `checkpointer/storage/<name>/` with a class that keeps the contract of `base.Store`.
 2. Let its `__init__.py` offer `open_root(location, options, settings)`, which does no I/O and imports no cloud package.
-3. Add one line for it to `STORES` below, the extra of that name to `pyproject.toml`, and its client package to the
-   overrides of mypy there if it has no types.
+3. Add an entry for it to `STORES` below, with its list prices as `costs` if it is paid for. If it needs a package, add
+   the extra of that name to `pyproject.toml` and to `EXTRAS` in `tests/test_imports.py`, and the package to the
+   overrides of mypy in `pyproject.toml` if it has no types.
 4. Let `tests/test_layers.py` allow that package in the layer `store`.
 5. Add the names of environment variables that hold its credentials to `scrubbing.py`.
-6. Start a server for it in `tests/servers.py` with a fixture `<name>_server` in `tests/conftest.py`, and add a place to
-   `tests/storage/conftest.py`: the tests of conformance then run on it.
+6. Start a server for it in `tests/servers.py` with a fixture `<name>_server` in `tests/conftest.py`. Add its kind to
+   `CONDITIONAL` in `tests/storage/conftest.py`, or to `EVERY` if its writes cannot be conditional: the tests of
+   conformance then run on it. `python -m pytest tests/storage` runs them.
+7. Name it in the table of stores and of extras in `README.md`, and its permissions in `docs/operations.md`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Literal
 
 
 class Reach(Enum):
@@ -32,6 +37,26 @@ class Reach(Enum):
     """Depends on the file system that fsspec opens. Writes are not conditional."""
 
 
+PriceClass = Literal["put", "get", "delete", "gb"]
+"""What has a price: PUT, POST and LIST; GET and HEAD; DELETE; and a gigabyte (2^30 bytes) that is kept for a month."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCosts:
+    """The list prices of a kind of store, and how many requests some of its work takes, for `checkpointer cost`."""
+
+    name: str
+    """Whose prices these are, in which region, and of which month."""
+    prices: Mapping[PriceClass, float]
+    """In US dollars, for 1,000 requests of a class, or for a gigabyte."""
+    page: int
+    """Objects that one request lists, at most."""
+    deleted_at_once: int
+    """Objects that one request deletes, at most."""
+    lists_uploads: bool
+    """Whether cleanup asks for uploads that were broken off, with one request."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreKind:
     """A kind of store, described for code that would otherwise look at the names of protocols."""
@@ -46,20 +71,49 @@ class StoreKind:
     """The package that must be installed; the name of the folder is the extra that installs it."""
     has_accounts: bool = False
     """Whether its URLs may name an account, as in container@account."""
+    costs: StoreCosts | None = None
+    """Its costs; None where no prices are known."""
 
 
 _BELOW = "pyspark_checkpointer.storage"
 
+_S3_COSTS = StoreCosts(
+    "list prices of S3 Standard in us-east-1, January 2025",
+    {"put": 0.005, "get": 0.0004, "delete": 0.0, "gb": 0.023},
+    page=1000,
+    deleted_at_once=1000,
+    lists_uploads=True,
+)
+_AZURE_COSTS = StoreCosts(
+    "list prices of Azure Blob Storage, hot, LRS, in East US, January 2025",
+    {"put": 0.005, "get": 0.0004, "delete": 0.0, "gb": 0.0208},
+    page=5000,
+    deleted_at_once=1,
+    lists_uploads=False,
+)
+
 STORES = (
     StoreKind(("file", "local"), f"{_BELOW}.local", Reach.MACHINE),
     StoreKind(("memory",), f"{_BELOW}.memory", Reach.PROCESS),
-    StoreKind(("s3", "s3a", "s3n"), f"{_BELOW}.s3", Reach.CLOUD, package="s3fs"),
-    StoreKind(("abfs", "abfss", "az"), f"{_BELOW}.azure", Reach.CLOUD, package="adlfs", has_accounts=True),
+    StoreKind(("s3", "s3a", "s3n"), f"{_BELOW}.s3", Reach.CLOUD, package="s3fs", costs=_S3_COSTS),
+    StoreKind(
+        ("abfs", "abfss", "az"),
+        f"{_BELOW}.azure",
+        Reach.CLOUD,
+        package="adlfs",
+        has_accounts=True,
+        costs=_AZURE_COSTS,
+    ),
 )
-"""All stores of this library, one a line."""
+"""All stores of this library."""
 
 _ANY_OTHER = StoreKind((), f"{_BELOW}.fsspec_any")
 """The kind of all file systems that fsspec knows and no line above names."""
+
+
+def folder_of(kind: StoreKind) -> str:
+    """Return the name of a kind's folder, by which extras and `checkpointer cost --store` call it."""
+    return kind.module.rpartition(".")[2]
 
 
 def kind_of(protocol: str) -> StoreKind:

@@ -91,6 +91,8 @@ def calls(folder: Path) -> Iterator[Call]:
         yield Call("cat", (root, operator))
     yield Call("cat --output", (root, "table", "-o", str(folder / "out.parquet")))
     yield Call("stats", (root,))
+    yield Call("cost", (root, "--batches-per-hour", "60", "--keep-last", "10"))
+    yield Call("cost", ("--map", "state=5MB,change=20kB", "--every", "30s"))
     yield Call("verify", (root,))
     yield Call("report", (root,))
     yield Call("plan", (root, "--keep-last", "1"))

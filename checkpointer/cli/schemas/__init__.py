@@ -17,7 +17,18 @@ from pyspark_checkpointer.cli.schemas.checkpoint import (
 )
 from pyspark_checkpointer.cli.schemas.cleanup import Cleaned, CleanupPlan, Deleted, PlannedCheckpoint, PlanRow, Total
 from pyspark_checkpointer.cli.schemas.commits import Commit, Fork, Rewind
-from pyspark_checkpointer.cli.schemas.contents import Consumer, Exported, ExportedOperator, File, Held, Record, Stats
+from pyspark_checkpointer.cli.schemas.contents import (
+    Consumer,
+    Exported,
+    ExportedOperator,
+    File,
+    Forecast,
+    Held,
+    KeptCost,
+    Record,
+    RequestCost,
+    Stats,
+)
 from pyspark_checkpointer.cli.schemas.damage import (
     Candidate,
     Finding,
@@ -47,6 +58,7 @@ PRINTED: tuple[tuple[str, object], ...] = (
     ("cat", list[Record]),
     ("cat --output", File),
     ("stats", Stats),
+    ("cost", Forecast),
     ("consumers", list[Consumer]),
     ("verify", Verification),
     ("report", Report),
@@ -90,10 +102,12 @@ __all__ = [
     "Failure",
     "File",
     "Finding",
+    "Forecast",
     "Fork",
     "Held",
     "Id",
     "Job",
+    "KeptCost",
     "KeyChange",
     "KeyDifference",
     "Loss",
@@ -108,6 +122,7 @@ __all__ = [
     "Repair",
     "RepairPlan",
     "Report",
+    "RequestCost",
     "Retired",
     "Rewind",
     "Savepoint",

@@ -1,4 +1,4 @@
-"""What a store holds: sizes, records, exported files, and positions of consumers."""
+"""What a store holds: sizes, costs, records, exported files, and positions of consumers."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -27,6 +27,44 @@ class Stats(TypedDict):
     held: list[Held]
     operators: Annotated[list[Operator], "of the committed checkpoint"]
     commit_bytes: Annotated[Spread | None, "what a commit wrote"]
+
+
+class RequestCost(TypedDict):
+    """Requests of one price class. Numbers are means, so they need not be whole."""
+
+    price_class: Annotated[
+        Literal["put", "get", "delete"], "`put`: PUT, POST and LIST; `get`: GET and HEAD; `delete`: DELETE"
+    ]
+    each_batch: float
+    each_start: Annotated[float, "of the job"]
+    each_cleanup: float
+    month: float
+    price_per_1000: float
+    usd: Annotated[float, "for the month"]
+
+
+class KeptCost(TypedDict):
+    """What is in the store: in the mean, or at the end of the month where nothing is deleted."""
+
+    bytes: int
+    objects: int
+    price_per_gb: Annotated[float, "for a month and 2^30 bytes"]
+    usd: float
+
+
+class Forecast(TypedDict):
+    """What a job costs in a month of 730 hours."""
+
+    root: Annotated[str | None, "that was measured; null where options say what a batch changes"]
+    checkpoints: Annotated[int | None, "that were measured"]
+    batches: Annotated[float, "in the month"]
+    cleanups: Annotated[float, "in the month"]
+    requests: list[RequestCost]
+    bytes_each_batch: int
+    written_bytes: Annotated[int, "in the month"]
+    kept: KeptCost
+    prices: Annotated[str, "whose list prices, and of when; `--price` replaces single ones"]
+    usd: Annotated[float, "all of it"]
 
 
 class Record(TypedDict):

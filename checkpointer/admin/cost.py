@@ -1,0 +1,303 @@
+"""Compute what a job costs in a month: requests by price class, bytes written and kept, and money.
+
+What a batch costs comes from `checkpoint/forecast.py`, or from the manifests of a real root. What a cleanup asks for is
+counted here, step by step as `retention/garbage_collect.py` does it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pyspark_checkpointer.admin import checkpoint_sizes
+from pyspark_checkpointer.admin.retention.garbage_collect import DELETE_BATCH
+from pyspark_checkpointer.admin.retention.policy import DEFAULT_GRACE
+from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.forecast import BatchForecast, upload_requests
+from pyspark_checkpointer.checkpoint.history import NEAR, walk
+from pyspark_checkpointer.checkpoint.latest import Head, list_sizes, read_consistent
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.errors import CheckpointNotFoundError
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.model import Manifest
+from pyspark_checkpointer.storage import registry
+from pyspark_checkpointer.storage.registry import PriceClass, StoreCosts, folder_of
+from pyspark_checkpointer.storage.url import parse
+
+HOURS = 730
+"""Hours of a month: a twelfth of a year."""
+
+GIB = 1 << 30
+"""Bytes of the gigabyte that stores are paid for."""
+
+OTHER = "other"
+"""The name of all stores whose prices are not known here."""
+
+STORES = {folder_of(kind): kind.costs for kind in registry.STORES if kind.costs is not None} | {
+    OTHER: StoreCosts(
+        "none are known for this store",
+        {"put": 0.0, "get": 0.0, "delete": 0.0, "gb": 0.0},
+        page=1000,
+        deleted_at_once=1000,
+        lists_uploads=True,
+    )
+}
+"""By the name that `--store` takes. The first is taken where nothing is said."""
+
+
+def costs_of(root: str) -> StoreCosts:
+    """Return the costs of the store that a root is on."""
+    return parse(root).kind.costs or STORES[OTHER]
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests by price class. LIST is in the class of PUT, and HEAD in that of GET."""
+
+    put: float = 0
+    get: float = 0
+    delete: float = 0
+
+    def __add__(self, other: "Requests") -> "Requests":
+        return Requests(self.put + other.put, self.get + other.get, self.delete + other.delete)
+
+    def times(self, count: float) -> "Requests":
+        return Requests(self.put * count, self.get * count, self.delete * count)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How often a job does what costs something. `keep_last` None: nothing is ever deleted."""
+
+    batches_per_hour: float
+    starts_per_day: float = 1
+    keep_last: int | None = None
+    cleanups_per_day: float = 24
+    grace: timedelta = DEFAULT_GRACE
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """What a month costs. `kept` is the bytes in the store: their mean, or without cleanup those at the end."""
+
+    batches: float
+    cleanups: float
+    per_batch: Requests
+    per_start: Requests
+    per_cleanup: Requests
+    requests: Requests
+    bytes_per_batch: float
+    written: float
+    kept: float
+    objects: float
+
+    def money(self, prices: Mapping[PriceClass, float]) -> dict[PriceClass, float]:
+        """Return what each class costs."""
+        return {
+            "put": self.requests.put / 1000 * prices["put"],
+            "get": self.requests.get / 1000 * prices["get"],
+            "delete": self.requests.delete / 1000 * prices["delete"],
+            "gb": self.kept / GIB * prices["gb"],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How many checkpoints of a job that is cleaned up regularly are in the store when a cleanup begins.
+
+    The first `kept` stay. `retired` are retired by this cleanup. `in_grace` were retired before, and stay for their
+    readers; `gone` were retired so long ago that their objects are deleted now.
+    """
+
+    kept: float
+    retired: float
+    in_grace: float
+    gone: float
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> "Window":
+        """Return the window of a job that has been running for long."""
+        assert schedule.keep_last is not None
+        between = schedule.batches_per_hour * 24 / schedule.cleanups_per_day
+        if not schedule.grace:
+            return cls(schedule.keep_last, between, 0, 0)
+        hours = 24 / schedule.cleanups_per_day
+        earlier = max(math.ceil(schedule.grace.total_seconds() / 3600 / hours) - 1, 0)
+        return cls(schedule.keep_last, between, between * earlier, between)
+
+    @property
+    def at_cleanup(self) -> float:
+        """Return how many there are when a cleanup begins."""
+        return self.kept + self.retired + self.in_grace + self.gone
+
+    @property
+    def mean(self) -> float:
+        """Return how many there are in the mean: a cleanup takes away what came since the last one."""
+        return self.at_cleanup - (self.gone or self.retired) / 2
+
+
+def cleanup_requests(window: Window, batch: BatchForecast, store: StoreCosts) -> Requests:
+    """Return what one cleanup asks the store for.
+
+    Exact where every checkpoint stands on its own: no savepoints and nothing else in the catalog, nothing prepared, and
+    no segments. It reads `_latest` twice, each kept manifest three times, and the others once or twice.
+    """
+    every = window.kept + window.retired
+    young = window.in_grace + window.retired if window.in_grace or window.gone else 0
+    objects = batch.state_objects + (window.at_cleanup - 1) * batch.objects + 1
+    gets = 1 + every + 1 + window.kept + window.kept + young
+    pages = math.ceil(window.at_cleanup / store.page)
+    # A few manifests are found from parent to parent, without a listing.
+    lists = [pages for count in (every, window.kept, young) if count > NEAR]
+    lists += [math.ceil(objects / store.page), int(store.lists_uploads)]
+    going = (window.gone or window.retired) * batch.objects
+    swap = min(window.retired, 1)
+    return Requests(sum(lists) + swap, gets + batch.segments, _deletions(going, batch, store))
+
+
+def _deletions(going: float, batch: BatchForecast, store: StoreCosts) -> float:
+    """Return the requests that delete so many objects. Manifests go before artifacts, in batches of their own."""
+    if not going:
+        return 0
+    if store.deleted_at_once == 1:
+        return going
+    manifests = going / batch.objects
+    size = min(store.deleted_at_once, DELETE_BATCH)
+    # Below 1, most cleanups find nothing to delete.
+    return sum(min(math.ceil(count / size), count) for count in (manifests, going - manifests))
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What is in a store now: the objects that live checkpoints name."""
+
+    objects: float
+    bytes: float
+
+
+def month(batch: BatchForecast, schedule: Schedule, store: StoreCosts, present: Present | None = None) -> Month:
+    """Return what a month costs.
+
+    Where nothing is deleted, what is written comes on top of what is `present`: one checkpoint, unless it is given.
+    """
+    present = present or Present(batch.state_objects + 1, batch.state_bytes)
+    batches = schedule.batches_per_hour * HOURS
+    per_batch, per_start = Requests(batch.puts, batch.gets), Requests(get=batch.restore_gets)
+    cleanups, per_cleanup = 0.0, Requests()
+    kept = Present(present.objects + batches * batch.objects, present.bytes + batches * batch.bytes)
+    if schedule.keep_last is not None:
+        window = Window.of(schedule)
+        cleanups, per_cleanup = schedule.cleanups_per_day * HOURS / 24, cleanup_requests(window, batch, store)
+        later = window.mean - 1
+        kept = Present(batch.state_objects + later * batch.objects + 1, batch.state_bytes + later * batch.bytes)
+    starts = schedule.starts_per_day * HOURS / 24
+    return Month(
+        batches,
+        cleanups,
+        per_batch,
+        per_start,
+        per_cleanup,
+        per_batch.times(batches) + per_start.times(starts) + per_cleanup.times(cleanups),
+        bytes_per_batch=batch.bytes,
+        written=batch.bytes * batches,
+        kept=kept.bytes,
+        objects=kept.objects,
+    )
+
+
+# ---- a real root -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the newest checkpoints of a root say about its batches."""
+
+    batch: BatchForecast
+    checkpoints: int
+    """Checkpoints whose manifests say what they cost."""
+    present: Present
+    batches_per_hour: float | None
+    """By the times at which they were made; None where these are too few or too close to tell."""
+
+
+async def measure(session: Session, last: int) -> Measured:
+    """Read the newest `last` manifests, and return the means of what they recorded.
+
+    Requests of Spark's tasks are not recorded, apart from the objects that these wrote.
+
+    Raises:
+        CheckpointNotFoundError: No checkpoint says what it cost.
+    """
+
+    async def read(head: Head) -> Measured:
+        if head.pointer is None or head.committed is None:
+            raise CheckpointNotFoundError(
+                f"{session.store.url}: nothing was committed yet: there is nothing to measure"
+            )
+        oldest = max(head.pointer.boundary, head.sequence - last + 1)
+        found = {ref.id: manifest async for ref, manifest in walk(session.store, head, oldest)}
+        listed = await list_sizes(session.store, oldest, head.sequence)
+        sizes = {owner: size for owner, size in listed if owner in found}
+        segments = metadata.Segments(session.store, session.host)
+        objects: dict[str, int] = {}
+        for manifest in found.values():  # one by one: neighbours share most of their segments
+            objects |= checkpoint_sizes.object_sizes(await segments.load(manifest))
+            segments.forget_but([manifest])
+        newest = await segments.load(found[head.committed.id])
+        mean = _mean(session.store.url, found.values(), newest, sum(sizes.values()) / len(sizes))
+        older = head.sequence - head.pointer.boundary + 1 - len(found)
+        return Measured(
+            mean,
+            sum(manifest.cost is not None for manifest in found.values()),
+            Present(
+                len(objects) + len(found) + older * mean.objects + 1,
+                sum(objects.values()) + sum(sizes.values()) + older * mean.bytes,
+            ),
+            _rate([*found.values()]),
+        )
+
+    return await read_consistent(session.store, read)
+
+
+def _mean(url: str, manifests: Iterable[Manifest], newest: Manifest, manifest_size: float) -> BatchForecast:
+    """Return the means of what manifests recorded, with the state that the newest one names."""
+    told = [(manifest, manifest.cost) for manifest in manifests if manifest.cost is not None]
+    if not told:
+        raise CheckpointNotFoundError(
+            f"{url}: no checkpoint says what it cost: say with --map and --table what a batch changes, without a root"
+        )
+    count = len(told)
+    # Beside the objects, a commit writes its manifest and swaps `_latest`. All else that it asks for is read.
+    read = sum(max(cost.requests - cost.objects - 2, 0) for _, cost in told)
+    parts = sum(upload_requests(size) - 1 for manifest, _ in told for size in _own_sizes(manifest))
+    segments = sum(len(operator.segments) for operator in newest.operators.values())
+    maps = {
+        artifact.path
+        for operator in newest.operators.values()
+        if operator.codec == codecs.MSGPACK.name
+        for artifact in checkpoint_sizes.artifacts_of(operator)
+    }
+    state = checkpoint_sizes.object_sizes(newest)
+    return BatchForecast(
+        puts=(sum(cost.objects for _, cost in told) + parts) / count + 2,
+        gets=read / count,
+        objects=sum(cost.objects for _, cost in told) / count + 1,
+        bytes=sum(cost.bytes for _, cost in told) / count + manifest_size,
+        segments=segments,
+        restore_gets=2 + segments + len(maps),
+        state_objects=len(state) + 1,
+        state_bytes=sum(state.values()) + manifest_size,
+    )
+
+
+def _own_sizes(manifest: Manifest) -> list[int]:
+    """Return the sizes of the objects that a checkpoint wrote itself, as far as its manifest holds their chains."""
+    sizes = checkpoint_sizes.object_sizes(manifest)
+    return [size for path, size in sizes.items() if object_paths.owner(path) == manifest.id]
+
+
+def _rate(manifests: list[Manifest]) -> float | None:
+    """Return the checkpoints in an hour, by the times at which the newest and the oldest were made."""
+    times = [manifest.created for manifest in manifests if manifest.created is not None]
+    span = (max(times) - min(times)).total_seconds() if times else 0
+    return (len(times) - 1) * 3600 / span if span > 0 else None

@@ -1,0 +1,370 @@
+"""Implement `checkpointer cost`: what a job costs in a month, from a few numbers or from a real root."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from pyspark_checkpointer.admin import cost
+from pyspark_checkpointer.admin.cost import Month, Requests, Schedule
+from pyspark_checkpointer.checkpoint.forecast import OperatorLoad, forecast
+from pyspark_checkpointer.cli import schemas
+from pyspark_checkpointer.cli.cleanup import duration
+from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table
+from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.verb import Opened, verb
+from pyspark_checkpointer.display import count, size
+from pyspark_checkpointer.storage.registry import PriceClass, StoreCosts
+
+_COLUMNS = (
+    Column("REQUESTS"),
+    Column("EACH BATCH", right=True),
+    Column("EACH START", right=True),
+    Column("EACH CLEANUP", right=True),
+    Column("A MONTH", right=True),
+    Column("USD", right=True),
+)
+_CLASSES: dict[PriceClass, str] = {"put": "PUT, POST, LIST", "get": "GET, HEAD", "delete": "DELETE"}
+
+_PRICES: dict[str, PriceClass] = {"put": "put", "get": "get", "delete": "delete", "gb": "gb"}
+
+_POWERS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgt]i?)?b?", re.IGNORECASE)
+_MOST = 10_000
+"""Partitions and tasks of an operator, at most."""
+
+_COUNTS = ("partitions", "changed", "tasks", "executors")
+_PARTITIONS = {"map": 8, "table": 16}
+"""What `KeyedState` and `state.table` have unless they are told otherwise."""
+
+_MAX_RATE = 1_000_000
+"""Batches in an hour, and starts and cleanups in a day, at most."""
+
+
+def _size(text: str) -> int | None:
+    """Return the bytes that 500, 20kB, 5MB or 3GiB are; None for anything else."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        return None
+    number, unit = found[1], (found[2] or "").lower()
+    return int(float(number) * (_POWERS | _BINARY)[unit])
+
+
+def _loads(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> list[OperatorLoad]:
+    """Return the operators that --map or --table describe."""
+    kind = str(parameter.name).removesuffix("s")
+
+    def fail(text: str, why: str) -> click.BadParameter:
+        example = "state=50MB,change=200kB" if kind == "map" else "state=20GB,change=2MB,partitions=64"
+        return click.BadParameter(f"{text!r}: {why}: write it like --{kind} {example}", context, parameter)
+
+    def parse_one(text: str) -> OperatorLoad:
+        values: dict[str, int] = {}
+        for part in text.split(","):
+            name, _, value = part.partition("=")
+            known = ("state", "change", *(_COUNTS if kind == "table" else _COUNTS[:2]))
+            if name not in known:
+                raise fail(text, f"{name!r} is none of {', '.join(known)}")
+            number = int(value) if name in _COUNTS and value.isascii() and value.isdigit() else None
+            found = number if name in _COUNTS else _size(value)
+            if found is None or found < 1 or (name in _COUNTS and found > _MOST):
+                what = f"a number from 1 to {_MOST}" if name in _COUNTS else "a size of at least 1 byte, such as 20kB"
+                raise fail(text, f"{name}={value}: expected {what}")
+            values[name] = found
+        if missing := [name for name in ("state", "change") if name not in values]:
+            raise fail(text, f"{' and '.join(missing)} is missing")
+        partitions = values.get("partitions", _PARTITIONS[kind])
+        changed = values.get("changed", partitions)
+        if changed > partitions:
+            raise fail(text, f"changed={changed} of {partitions} partitions: give partitions={changed} or more")
+        more = {name: values[name] for name in ("tasks", "executors") if name in values}
+        return OperatorLoad(kind == "table", values["state"], values["change"], partitions, changed, **more)
+
+    return [parse_one(text) for text in texts]
+
+
+def _prices(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[PriceClass, float]:
+    """Return the prices that --price sets."""
+    found: dict[PriceClass, float] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            price = float(value)
+        except ValueError:
+            price = -1
+        price_class = _PRICES.get(name)
+        if price_class is None or not 0 <= price < 1e9:
+            raise click.BadParameter(
+                f"{text!r}: write put=0.005, get=0.0004 or delete=0 (for 1,000 requests), or gb=0.023 (for a month)",
+                context,
+                parameter,
+            )
+        found[price_class] = price
+    return found
+
+
+def _numbers(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what a job does, and what it pays."""
+    whole = click.IntRange(min=1)
+    options = [
+        click.option(
+            "--map",
+            "maps",
+            multiple=True,
+            metavar="STATE,CHANGE[,…]",
+            callback=_loads,
+            help="A map: state=SIZE,change=SIZE[,partitions=8][,changed=N].",
+        ),
+        click.option(
+            "--table",
+            "tables",
+            multiple=True,
+            metavar="STATE,CHANGE[,…]",
+            callback=_loads,
+            help="A table: state=SIZE,change=SIZE[,partitions=16][,changed=N][,tasks=200][,executors=1].",
+        ),
+        click.option("--every", metavar="DURATION", callback=duration, help="The time from batch to batch."),
+        click.option(
+            "--batches-per-hour",
+            type=click.FloatRange(min=0, max=_MAX_RATE, min_open=True),
+            help="The same as a number.",
+        ),
+        click.option("--max-chain", type=click.IntRange(min=2), help="As in `Checkpointer`: 10 unless it was given."),
+        click.option("--keep-last", type=whole, metavar="N", help="The checkpoints that cleanup keeps."),
+        click.option(
+            "--cleanups-per-day",
+            type=click.FloatRange(min=0, max=_MAX_RATE, min_open=True),
+            default=24,
+            show_default=True,
+            help="How often cleanup runs, with --keep-last.",
+        ),
+        click.option(
+            "--grace",
+            metavar="DURATION",
+            default="1h",
+            show_default=True,
+            callback=duration,
+            help="The grace period of cleanup.",
+        ),
+        click.option(
+            "--starts-per-day",
+            type=click.FloatRange(min=0, max=_MAX_RATE),
+            default=1,
+            show_default=True,
+            help="How often the job starts, and restores.",
+        ),
+        click.option(
+            "--store",
+            "kind",
+            type=click.Choice([*cost.STORES]),
+            help=f"Whose prices and limits count: those of ROOT, or {next(iter(cost.STORES))}.",
+        ),
+        click.option(
+            "--price",
+            "prices",
+            multiple=True,
+            metavar="NAME=USD",
+            callback=_prices,
+            help="Your price: put, get or delete for 1,000 requests, gb for a month.",
+        ),
+        click.option(
+            "--last",
+            type=whole,
+            default=100,
+            show_default=True,
+            metavar="N",
+            help="The checkpoints of ROOT to measure.",
+        ),
+    ]
+    for option in reversed(options):  # the option that is added last is the first one in the help
+        command = option(command)
+    return command
+
+
+def _forecast(
+    as_json: bool,
+    maps: list[OperatorLoad],
+    tables: list[OperatorLoad],
+    max_chain: int | None,
+    last: int,
+    kind: str | None,
+    **numbers: Any,
+) -> None:
+    """Print what a job costs that options describe."""
+    if not maps and not tables:
+        raise click.UsageError(
+            "nothing says what a batch writes: give --map or --table, or ROOT (`-` for the one in CHECKPOINTER_ROOT)",
+            click.get_current_context(),
+        )
+    schedule = _schedule(None, **numbers)
+    batch = forecast([*maps, *tables], 10 if max_chain is None else max_chain)
+    store = cost.STORES[kind or next(iter(cost.STORES))]
+    _print(cost.month(batch, schedule, store), schedule, store, numbers["prices"], as_json, None, None)
+
+
+@verb(
+    "cost",
+    "cost --map state=50MB,change=200kB --every 30s --keep-last 100",
+    "cost --table state=20GB,change=2MB,partitions=64 --every 1min --keep-last 100 --price put=0.0055",
+    "cost s3://bucket/jobs/orders --keep-last 100",
+    without_root=_forecast,
+    note="""Without ROOT, --map and --table say what a batch changes, one option for each operator: `state` is the
+stored size of all of it, `change` what a batch changes of it, `changed` how many partitions that is spread over (all,
+unless it is given). A SIZE is 500, 20kB, 5MB or 3GiB; a DURATION is 90s, 30min, 12h, 7d, or 1d12h. A month has 730
+hours. Prices are list prices of one region and time: they are yours to check. What the job reads of its tables, and
+what Spark asks for by itself, is not counted.""",
+)
+@_numbers
+def command(
+    store: Opened,
+    maps: list[OperatorLoad],
+    tables: list[OperatorLoad],
+    max_chain: int | None,
+    last: int,
+    kind: str | None,
+    **numbers: Any,
+) -> None:
+    """Compute what a job costs in a month: requests, bytes and money.
+
+    With ROOT, the newest checkpoints say what their batches cost, and how often they came. That cannot see the reads of
+    Spark's tasks. Without --keep-last nothing is ever deleted, and the store grows.
+    """
+    if maps or tables or max_chain is not None:
+        raise click.UsageError(
+            "ROOT says what a batch writes: leave --map, --table and --max-chain out, or ROOT",
+            click.get_current_context(),
+        )
+    found = store.read(lambda session: cost.measure(session, last))
+    schedule = _schedule(found.batches_per_hour, **numbers)
+    costs = cost.STORES[kind] if kind else cost.costs_of(store.ck.root)
+    month = cost.month(found.batch, schedule, costs, found.present)
+    _print(month, schedule, costs, numbers["prices"], store.json, store.ck.root, found.checkpoints)
+
+
+def _schedule(
+    measured: float | None,
+    every: timedelta | None,
+    batches_per_hour: float | None,
+    starts_per_day: float,
+    keep_last: int | None,
+    cleanups_per_day: float,
+    grace: timedelta,
+    prices: object,
+) -> Schedule:
+    """Return how often things are done; `measured` is the rate of a root's batches."""
+    context = click.get_current_context()
+    if every is not None and batches_per_hour is not None:
+        raise click.UsageError("--every and --batches-per-hour say the same: leave one out", context)
+    for name, number in (
+        ("starts", starts_per_day),
+        ("cleanups", cleanups_per_day),
+        ("batches", batches_per_hour or 0),
+    ):
+        if math.isnan(number):  # which no range of click refuses
+            raise click.UsageError(f"the number of {name} is no number: write it like 24", context)
+    if every is not None:
+        batches_per_hour = 3600 / max(every.total_seconds(), 3600 / _MAX_RATE)
+    rate = measured if batches_per_hour is None else batches_per_hour
+    if rate is None:
+        raise click.UsageError("nothing says how often a batch comes: give --every 30s, or --batches-per-hour", context)
+    return Schedule(rate, starts_per_day, keep_last, cleanups_per_day, grace)
+
+
+def _print(
+    month: Month,
+    schedule: Schedule,
+    store: StoreCosts,
+    prices: dict[PriceClass, float],
+    as_json: bool,
+    root: str | None,
+    checkpoints: int | None,
+) -> None:
+    """Print a month."""
+    known = {**store.prices, **prices}
+    money = month.money(known)
+    total = sum(money.values())
+    if as_json:
+        print_json(_document(month, store, known, root, checkpoints))
+        return
+    facts: dict[str, object] = {}
+    if root is not None:
+        facts = {"root": root, "measured": count(checkpoints or 0, "checkpoint")}
+    cleanup = f"keep the last {schedule.keep_last}, {month.cleanups:,.0f} cleanups" if schedule.keep_last else None
+    kept = f"{size(round(month.kept))} in {count(round(month.objects), 'object')}"
+    print_facts(
+        facts
+        | {
+            "batches a month": f"{month.batches:,.0f}",
+            "retention": cleanup or "nothing is deleted: the store grows, see --keep-last",
+            "a batch writes": size(round(month.bytes_per_batch)),
+            "written a month": size(round(month.written)),
+            "kept": kept if schedule.keep_last else f"{kept}, after a month",
+        }
+    )
+    print_line()
+    print_table(
+        _COLUMNS,
+        [
+            *(
+                (
+                    name,
+                    *(_count(of, price_class) for of in (month.per_batch, month.per_start, month.per_cleanup)),
+                    f"{getattr(month.requests, price_class):,.0f}",
+                    f"{money[price_class]:,.2f}",
+                )
+                for price_class, name in _CLASSES.items()
+            ),
+            ("bytes kept", None, None, None, size(round(month.kept)), f"{money['gb']:,.2f}"),
+            ("total", None, None, None, None, f"{total:,.2f}"),
+        ],
+    )
+    print_line()
+    print_line(
+        f"Prices: {known['put']:g} for 1,000 PUT, POST, LIST; {known['get']:g} for 1,000 GET; {known['delete']:g} for "
+        f"1,000 DELETE; {known['gb']:g} for a GB and month"
+    )
+    print_line(f"They are in USD: {store.name}{', apart from yours' if prices else ''}.")
+    print_line("Check them: --price put=0.005 sets one.")
+
+
+def _count(requests: Requests, price_class: PriceClass) -> str:
+    return f"{getattr(requests, price_class):,.1f}".removesuffix(".0")
+
+
+def _document(
+    month: Month, store: StoreCosts, prices: dict[PriceClass, float], root: str | None, checkpoints: int | None
+) -> schemas.Forecast:
+    money = month.money(prices)
+    requests: list[schemas.RequestCost] = [
+        {
+            "price_class": price_class,  # type: ignore[typeddict-item]  # all but "gb"
+            "each_batch": round(getattr(month.per_batch, price_class), 3),
+            "each_start": round(getattr(month.per_start, price_class), 3),
+            "each_cleanup": round(getattr(month.per_cleanup, price_class), 3),
+            "month": round(getattr(month.requests, price_class), 3),
+            "price_per_1000": prices[price_class],
+            "usd": round(money[price_class], 4),
+        }
+        for price_class in _CLASSES
+    ]
+    return {
+        "root": root,
+        "checkpoints": checkpoints,
+        "batches": round(month.batches, 3),
+        "cleanups": round(month.cleanups, 3),
+        "requests": requests,
+        "bytes_each_batch": round(month.bytes_per_batch),
+        "written_bytes": round(month.written),
+        "kept": {
+            "bytes": round(month.kept),
+            "objects": round(month.objects),
+            "price_per_gb": prices["gb"],
+            "usd": round(money["gb"], 4),
+        },
+        "prices": store.name,
+        "usd": round(sum(money.values()), 4),
+    }

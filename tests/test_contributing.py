@@ -1,0 +1,57 @@
+"""CONTRIBUTING.md names only what is there, and its commands can be run."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line for block in re.findall(r"^```sh\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE) for line in block.splitlines()
+]
+TARGETS = re.findall(r"\bmake ([a-z-]+)(?=[ `\n])", "\n".join([*COMMANDS, *re.findall(r"`(make [^`]+)`", TEXT)]) + "\n")
+
+
+def test_the_files_that_it_names_are_there() -> None:
+    named = re.findall(r"`((?:\.?\w+/)+[\w.]*)`", TEXT)
+    assert len(named) > 12
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_targets_of_make_that_it_names_are_there() -> None:
+    there = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {"setup", "test", "lint", "prove"} <= set(TARGETS) <= set(there)
+
+
+@pytest.mark.parametrize("line", [line for line in COMMANDS if "pytest" in line])
+def test_a_command_for_tests_finds_some(line: str) -> None:
+    """What is found runs in the suite itself."""
+    _, python, *arguments = shlex.split(line, comments=True)
+    assert python == "python"
+    done = subprocess.run(
+        [sys.executable, *arguments, "--collect-only", "-q"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert re.search(r"^\d+(/\d+)? tests collected|^\w.*::test_", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "how_to", ["checkpointer/storage/registry.py", "manifests/codecs.py", "checkpointer/cli/app.py"]
+)
+def test_each_how_to_names_only_files_that_are_there(how_to: str) -> None:
+    """A path in a how-to is from the root of the repository, from the package, or beside the file."""
+    text = (ROOT / how_to).read_text(encoding="utf-8").split('"""')[1]
+    assert "How to add a" in text
+    named = re.findall(r"`([\w./]+\.(?:py|md|toml))`", text)
+    places = (ROOT, ROOT / "checkpointer", (ROOT / how_to).parent, ROOT / "checkpointer" / "cli")
+    assert len(named) >= 5
+    assert [path for path in named if not any((place / path).exists() for place in places)] == []
