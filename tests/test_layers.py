@@ -93,7 +93,7 @@ LAYERS = (
         "admin",
         "Looking after a store is done beside the jobs: nothing that a batch needs depends on it.",
         ("pyspark_checkpointer.admin",),
-        ("format", "errors", "display", "runtime", "store", "checkpoint"),
+        ("format", "errors", "display", "compaction", "runtime", "store", "checkpoint"),
         ("zstandard",),
     ),
     Layer(

@@ -1,6 +1,6 @@
 """Compute what a job costs in a month: requests by price class, bytes written and kept, and money.
 
-What a batch costs comes from `checkpoint/forecast.py`, or from the manifests of a real root. What a cleanup asks for is
+What a batch costs comes from `admin/forecast.py`, or from the manifests of a real root. What a cleanup asks for is
 counted here, step by step as `retention/garbage_collect.py` does it.
 """
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pyspark_checkpointer.admin import checkpoint_sizes
+from pyspark_checkpointer.admin.forecast import BatchForecast, upload_requests
 from pyspark_checkpointer.admin.retention.garbage_collect import DELETE_BATCH
 from pyspark_checkpointer.admin.retention.policy import DEFAULT_GRACE
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.forecast import BatchForecast, upload_requests
 from pyspark_checkpointer.checkpoint.history import NEAR, walk
 from pyspark_checkpointer.checkpoint.latest import Head, list_sizes, read_consistent
 from pyspark_checkpointer.checkpoint.session import Session

@@ -10,7 +10,7 @@ import click
 
 from pyspark_checkpointer.admin import cost
 from pyspark_checkpointer.admin.cost import Month, Requests, Schedule
-from pyspark_checkpointer.checkpoint.forecast import OperatorLoad, forecast
+from pyspark_checkpointer.admin.forecast import OperatorLoad, forecast
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.cleanup import duration
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table

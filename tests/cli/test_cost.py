@@ -17,9 +17,9 @@ import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from pyspark_checkpointer.admin import cost
+from pyspark_checkpointer.admin import forecast as model
 from pyspark_checkpointer.admin.cost import STORES, Requests, Schedule, Window, cleanup_requests
-from pyspark_checkpointer.checkpoint import forecast as model
-from pyspark_checkpointer.checkpoint.forecast import OperatorLoad, forecast, upload_requests
+from pyspark_checkpointer.admin.forecast import OperatorLoad, forecast, upload_requests
 from pyspark_checkpointer.compaction import table_rewrites
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.runtime import run_sync

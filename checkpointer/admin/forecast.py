@@ -1,4 +1,6 @@
-"""Forecast what a batch costs in requests and bytes, from a few numbers about the job. `metering.py` measures it.
+"""Forecast what a batch costs in requests and bytes, from a few numbers about the job.
+
+What it really cost is measured by `checkpoint/metering.py`.
 
 Model operators are changed batch by batch. What is folded and when a snapshot is written, `compaction.py` decides, as
 it does for a real job. The lists of chains are encoded as in a real manifest. No artifact is made, and no store is
