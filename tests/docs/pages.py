@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 TIMEOUT_SECONDS = 480  # a loaded machine starts a JVM slowly
 
 _BLOCK = re.compile(
-    r"^## (?P<section>.+)$|"
+    r"^## (?P<section>[^\n]+)$|"
     r"^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
