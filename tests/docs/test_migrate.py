@@ -38,7 +38,7 @@ class Guide:
     result: Rows
     """The state after both files."""
     twice: Rows | None
-    """The state of the old job when it has counted the second file twice; None where Spark's own state prevents that."""
+    """The state of the old job that has counted the second file twice; None where Spark's own state prevents that."""
     read_old: Callable[[Path], Rows]
     read_new: Callable[[Path], Rows]
 

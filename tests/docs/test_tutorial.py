@@ -4,7 +4,6 @@ Spark starts six times in all: that is most of the time.
 """
 
 import uuid
-from pathlib import Path
 
 import pytest
 
