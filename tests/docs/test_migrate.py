@@ -10,6 +10,7 @@ All programs of all guides run in one process, with one Spark. Each guide is pla
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -187,3 +188,19 @@ def test_the_sensors_write_the_same_output(played: Path) -> None:
 
 def test_every_guide_is_played() -> None:
     assert {file.stem for file in (DOCS / "migrate").glob("*.md")} == {guide.page for guide in GUIDES}
+
+
+def test_the_figures_are_those_of_the_benchmark() -> None:
+    summary = (DOCS.parent / "benchmarks" / "results" / "full" / "summary.md").read_text()
+    rows = {row[1].strip(): row for row in (line.split("|") for line in summary.splitlines()) if len(row) > 5}
+
+    def ratio(question: str) -> str:
+        return f"{float(rows[question][2]):.2f}"
+
+    merge, apply = (" ".join((DOCS / "migrate" / f"{GUIDES[n].page}.md").read_text().split()) for n in (0, 2))
+    micro_batch = rows["table: micro-batch of a running sum / only aggregating"][5]
+    ours, delta = re.findall(r"(?:ours|delta-rs) ([\d.]+) s", micro_batch)
+    assert f"took {ratio('table: upsert of 100,000 into 10,000,000 / delta-rs merge')} of the time" in merge
+    assert f"took {delta} seconds with delta-rs and {ours} seconds with this library" in merge
+    assert f"read {ratio('table: bytes read for 1,000 random keys of 40,000,000 rows / all')} of the table" in apply
+    assert f"took {ratio('table: micro-batch of a running sum / RocksDB')} of the time" in apply
