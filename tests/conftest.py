@@ -35,6 +35,7 @@ if "CI" not in os.environ:  # Hypothesis brings a profile of its own for CI
 LONG = (
     "tests/spark/test_cluster.py",
     "tests/examples/",
+    "tests/docs/",
     "tests/test_readme.py",
     "tests/spark/",
     "tests/proof/test_table_spark.py",
