@@ -9,7 +9,7 @@ row       [object, raw size, records]                                       the 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.json_fields import HEXADECIMAL, Fields
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Json, Tail
@@ -74,6 +74,10 @@ class ArtifactReader:
     def __init__(self, fields: Fields, operator: str, codec: str, sequence: int) -> None:
         self.fields = fields
         self._objects = [self._object(row, operator, codec, sequence) for row in fields.items("objects")]
+        if len({each.path for each in self._objects}) < len(self._objects):
+            fields.fail("objects: one is there twice")
+        self._used = bytearray(len(self._objects))
+        self._is_raw = codec == codecs.RAW.name
 
     def _object(self, row: Json, operator: str, codec: str, sequence: int) -> "_Object":
         if not isinstance(row, list) or len(row) not in (2, 4) or not isinstance(row[0], str):
@@ -97,6 +101,10 @@ class ArtifactReader:
         if index >= len(self._objects):
             fields.fail(f"partition {partition}: names object {index} of {len(self._objects)}")
         path, size, name, tail = self._objects[index]
+        self._used[index] = 1
+        length = size if len(row) == 3 else row[5]
+        if self._is_raw and (raw_size != length or records != 1):
+            fields.fail(f"partition {partition}: {show(row)} is not one record of as many bytes as are stored")
         if len(row) == 3:
             if name.kind is None or name.partition != partition:
                 fields.fail(f"partition {partition}: {path} is not its own")
@@ -125,6 +133,13 @@ class ArtifactReader:
         return tuple(self.artifact(partition, row) for row in rows)
 
 
+    def refuse_unused(self) -> None:
+        """Raise `MalformedError` where no row has named an object. Called when all rows were read."""
+        unused = self._used.find(0)
+        if unused >= 0:
+            self.fields.fail(f"objects: no row names {self._objects[unused].path}")
+
+
 def _object(artifact: Artifact) -> list[Json]:
     """Return the row of an artifact's object in the table of objects."""
     tail = artifact.tail
@@ -151,6 +166,7 @@ def decode_rows(fields: Fields, operator: str, partitions: int, codec: str, sequ
     chains = fields.mapping("chains")
     numbers = decode_partitions(fields, chains, partitions)
     decoded = {number: reader.chain(number, rows) for number, rows in zip(numbers, chains.values(), strict=True)}
+    reader.refuse_unused()
     for number, chain in decoded.items():
         if not is_well_formed(chain):
             fields.fail(f"partition {number}: a chain is one snapshot, then deltas")

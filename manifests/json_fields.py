@@ -5,7 +5,9 @@ What is left at the end are fields that a newer writer added. They are kept on a
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NoReturn, Self
 
@@ -82,6 +84,34 @@ def _finite(text: str) -> float:
     return value
 
 
+_DIGITS = bytes(48 if chr(byte).isdecimal() else 32 for byte in range(256))
+"""A table for `translate` that makes every ASCII digit a 0, and every other byte a space."""
+
+_TOO_LONG = b"0" * (sys.float_info.max_10_exp + 1)
+"""So many digits may be an integer that is too large for a double."""
+
+
+def _finite_integer(text: str) -> int:
+    """Return an integer; refuse one that is too large for a double, which many readers of JSON make of numbers."""
+    value = int(text)
+    try:
+        float(value)
+    except OverflowError:
+        raise ValueError(f"{text:.40} is too large a number") from None
+    return value
+
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+
+
+def _refuse_spaces(data: bytes) -> None:
+    """Raise `ValueError` for white space between tokens, which no writer writes. The data is JSON."""
+    if any(space in data for space in (b" ", b"\n", b"\r", b"\t")):
+        found = re.search(rb"\s", _STRING.sub(b"", data))
+        if found:
+            raise ValueError(f"{found[0]!r} between its tokens")
+
+
 HEXADECIMAL = frozenset("0123456789abcdef")
 
 
@@ -99,8 +129,14 @@ class Fields:
         """Return the fields of a whole object of the store, after its `format_version` was checked."""
         try:
             value = json.loads(
-                data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+                data.decode(),
+                object_pairs_hook=_unique,
+                parse_constant=_no_constant,
+                parse_float=_finite,
+                # Only where it is needed: a function of our own is called for each integer.
+                parse_int=_finite_integer if _TOO_LONG in data.translate(_DIGITS) else None,
             )
+            _refuse_spaces(data)
             if b"\\u" in data:
                 dump(value)  # an escape may stand for half a character, which no UTF-8 can say
         except (ValueError, RecursionError) as error:
@@ -138,8 +174,19 @@ class Fields:
         return self._fields.pop(key)
 
     def optional(self, key: str) -> Json:
-        """Return a field of any type; None where it is null or left out."""
-        return self._fields.pop(key, None)
+        """Return a field of any type; None where it is left out. It must not be null."""
+        if key not in self._fields:
+            return None
+        value = self._fields.pop(key)
+        if value is None:
+            self.fail(f"{key}: expected a value or no such field, found null")
+        return value
+
+    def refuse(self, keys: Iterable[str], why: str) -> None:
+        """Raise `MalformedError` where one of these fields is there."""
+        for key in keys:
+            if key in self._fields:
+                self.fail(f"{key}: {why}")
 
     def rest(self) -> Mapping[str, Json]:
         """Return the fields that nobody has read: a newer writer added them."""
@@ -179,12 +226,19 @@ class Fields:
         """Return a text."""
         return self._check_text(key, self.take(key))
 
+    def name(self, key: str) -> str:
+        """Return a text of at least one character, such as a nonce."""
+        value = self.text(key)
+        if not value:
+            self.fail(f"{key}: expected at least one character, found none")
+        return value
+
     def texts(self, *keys: str) -> list[str]:
         """Return several texts, in the order of their keys."""
         return [self.text(key) for key in keys]
 
     def optional_text(self, key: str) -> str | None:
-        """Return a text; None where it is null or left out."""
+        """Return a text; None where it is left out."""
         value = self.optional(key)
         return None if value is None else self._check_text(key, value)
 
@@ -241,8 +295,8 @@ class Fields:
             utc = None if at.tzinfo is None else at.astimezone(UTC)
         except (ValueError, OverflowError):
             utc = None
-        if utc is None:
-            self.fail(f"{key}: expected a time with its zone, found {show(value)}")
+        if utc is None or format_time(utc) != value:
+            self.fail(f"{key}: expected a time such as 2024-01-02T03:04:05.000678Z, found {show(value)}")
         return utc
 
     def items(self, key: str) -> list[Json]:
@@ -265,6 +319,6 @@ class Fields:
         return None if value is None else Fields(f"{self.name}: {key}", value)
 
     def optional_inner(self, key: str) -> "Fields | None":
-        """Return the fields of a field that is an object of its own; None where it is null or left out."""
+        """Return the fields of a field that is an object of its own; None where it is left out."""
         value = self.optional(key)
         return None if value is None else Fields(f"{self.name}: {key}", value)

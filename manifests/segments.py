@@ -70,6 +70,7 @@ def decode_segment(segment: Segment, operator: str, partitions: int, codec: str,
             fields.fail(f"partition {partition}: expected [keep, rows], found {show(value)}")
         keep = fields.check_integer("keep", value[0])
         patches[partition] = Patch(keep, reader.chain(partition, value[1]))
+    reader.refuse_unused()
     return patches
 
 
