@@ -59,4 +59,4 @@ def _decode_entry(path: str, value: Json) -> CatalogEntry:
             object_paths.encode_name("savepoint", name)
     except IllegalArgumentError as error:
         fields.fail(str(error))
-    return CatalogEntry(ref=ref, name=name, created=fields.time("created"), nonce=fields.name("nonce"))
+    return CatalogEntry(ref=ref, name=name, created=fields.time("created"), nonce=fields.filled_text("nonce"))

@@ -102,12 +102,10 @@ class ArtifactReader:
             fields.fail(f"partition {partition}: names object {index} of {len(self._objects)}")
         path, size, name, tail = self._objects[index]
         self._used[index] = 1
-        length = size if len(row) == 3 else row[5]
-        if self._is_raw and (raw_size != length or records != 1):
-            fields.fail(f"partition {partition}: {show(row)} is not one record of as many bytes as are stored")
         if len(row) == 3:
             if name.kind is None or name.partition != partition:
                 fields.fail(f"partition {partition}: {path} is not its own")
+            self._check_raw(partition, row, size)
             return Artifact(path, name.kind, 0, size, size, raw_size, records, name.digest, tail)
         kind, digest = row[3], name.digest if row[6] is None else row[6]
         offset, length = fields.check_integers("offset, length", row[4:6])
@@ -117,7 +115,13 @@ class ArtifactReader:
             fields.fail(f"partition {partition}: expected a digest, found {show(digest)}")
         if digest == name.digest and (offset, length) != (0, size):
             fields.fail(f"partition {partition}: the digest of the whole pack on a part of it")
+        self._check_raw(partition, row, length)
         return Artifact(path, kind, offset, length, size, raw_size, records, digest, tail)
+
+    def _check_raw(self, partition: int, row: list[Json], length: int) -> None:
+        """Raise `MalformedError` for a raw artifact that is not one record of as many bytes as are stored."""
+        if self._is_raw and row[1:3] != [length, 1]:
+            self.fields.fail(f"partition {partition}: expected {length} bytes and 1 record, found {show(row)}")
 
     def _tail(self, length: Json, digest: Json, size: int) -> Tail:
         if not _is_digest(digest):
@@ -131,7 +135,6 @@ class ArtifactReader:
         if not isinstance(rows, list):
             self.fields.fail(f"partition {partition}: expected a list of rows, found {show(rows)}")
         return tuple(self.artifact(partition, row) for row in rows)
-
 
     def refuse_unused(self) -> None:
         """Raise `MalformedError` where no row has named an object. Called when all rows were read."""

@@ -226,7 +226,7 @@ class Fields:
         """Return a text."""
         return self._check_text(key, self.take(key))
 
-    def name(self, key: str) -> str:
+    def filled_text(self, key: str) -> str:
         """Return a text of at least one character, such as a nonce."""
         value = self.text(key)
         if not value:

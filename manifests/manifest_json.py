@@ -80,13 +80,13 @@ def decode_pointer(data: bytes) -> Pointer:
     fields = Fields.parse_sealed(name, data)
     writer = Fields(f"{name}: writer", fields.mapping("writer"))
     pointer = Pointer(
-        writer=Writer(epoch=writer.integer("epoch", minimum=1), instance=writer.name("instance")),
+        writer=Writer(epoch=writer.integer("epoch", minimum=1), instance=writer.filled_text("instance")),
         committed=fields.ref_or_null("committed"),
         prepared=fields.ref_or_null("prepared"),
         boundary=fields.integer("boundary", minimum=1),
         catalog=_decode_catalog_ref(fields, "catalog"),
         retired=tuple(_decode_retired(name, old) for old in fields.items("retired")),
-        nonce=fields.name("nonce"),
+        nonce=fields.filled_text("nonce"),
         extra=fields.rest(),
     )
     committed = 0 if pointer.committed is None else pointer.committed.id.sequence
@@ -224,8 +224,10 @@ def _decode_spark(fields: Fields | None) -> SparkProgress | None:
     if not _OFFSETS.match(offsets):
         fields.fail(f"offsets: expected a version, then lines, found {show(offsets)}")
     lists = fields.optional("lists")
-    if not isinstance(lists, dict | None) or lists == {} or not all(
-        LIST_ENTRY.fullmatch(name) and isinstance(digest, str) for name, digest in (lists or {}).items()
+    if (
+        not isinstance(lists, dict | None)
+        or lists == {}
+        or not all(LIST_ENTRY.fullmatch(name) and isinstance(digest, str) for name, digest in (lists or {}).items())
     ):
         fields.fail(f"lists: expected digests by <source>/<entry>, found {show(lists)}")
     return SparkProgress(location, offsets, tuple(before), lists or {})

@@ -340,7 +340,9 @@ def _unpack_members(kind: Callable[[list[Any]], _Set], data: bytes, hook: Hook) 
     ]
     made = kind(members)
     if len(made) < len(members):
-        raise ValueError("a set of which two members are equal, by the rules that their zones have here if they are times")
+        raise ValueError(
+            "a set of which two members are equal, by the rules that their zones have here if they are times"
+        )
     return made
 
 

@@ -116,7 +116,7 @@ def decode_ownership(path: str, data: bytes) -> Ownership:
     """Return the ownership at `path`, its digest compared."""
     fields = _parse(path, data, "ownership")
     rows = [_decode_row(path, value) for value in fields.items("rows")]
-    fields.name("nonce")
+    fields.filled_text("nonce")
     by_partition = {row.partition: row for row in rows}
     if len(by_partition) != len(rows):
         fields.fail("a partition stands twice")
@@ -167,7 +167,7 @@ def decode_position(path: str, data: bytes) -> Position:
     if value is not None and not isinstance(value, dict):
         fields.fail(f"value: expected an object or null, found {show(value)}")
     modified = fields.time("modified")
-    fields.name("nonce")
+    fields.filled_text("nonce")
     return Position(partition, epoch, value, modified, lease, extra=dict(fields.rest()))
 
 
@@ -194,7 +194,7 @@ def decode_marker(path: str, data: bytes) -> Marker:
     """Return the marker at `path`, its digest compared."""
     fields = _parse(path, data, "store")
     created = fields.time("created")
-    fields.name("nonce")
+    fields.filled_text("nonce")
     return Marker(created, extra=dict(fields.rest()))
 
 
