@@ -29,7 +29,7 @@ def encode_catalog(catalog: Catalog) -> bytes:
 
 def decode_catalog(path: str, data: bytes) -> Catalog:
     """Return the catalog at `path`. The caller has compared its bytes with the digest in the path."""
-    fields = Fields.parse(path, data)
+    fields = Fields.parse_compact(path, data)
     catalog = Catalog(
         id=fields.id("id"),
         entries=tuple(_decode_entry(path, value) for value in fields.items("entries")),

@@ -104,14 +104,6 @@ def _finite_integer(text: str) -> int:
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
-def _refuse_spaces(data: bytes) -> None:
-    """Raise `ValueError` for white space between tokens, which no writer writes. The data is JSON."""
-    if any(space in data for space in (b" ", b"\n", b"\r", b"\t")):
-        found = re.search(rb"\s", _STRING.sub(b"", data))
-        if found:
-            raise ValueError(f"{found[0]!r} between its tokens")
-
-
 HEXADECIMAL = frozenset("0123456789abcdef")
 
 
@@ -126,7 +118,7 @@ class Fields:
 
     @classmethod
     def parse(cls, name: str, data: bytes) -> Self:
-        """Return the fields of a whole object of the store, after its `format_version` was checked."""
+        """Return the fields of a whole JSON object, after its `format_version` was checked."""
         try:
             value = json.loads(
                 data.decode(),
@@ -136,7 +128,6 @@ class Fields:
                 # Only where it is needed: a function of our own is called for each integer.
                 parse_int=_finite_integer if _TOO_LONG in data.translate(_DIGITS) else None,
             )
-            _refuse_spaces(data)
             if b"\\u" in data:
                 dump(value)  # an escape may stand for half a character, which no UTF-8 can say
         except (ValueError, RecursionError) as error:
@@ -150,9 +141,17 @@ class Fields:
         return fields
 
     @classmethod
+    def parse_compact(cls, name: str, data: bytes) -> Self:
+        """Return the fields of a whole object of the format: `MalformedError` for white space between its tokens."""
+        fields = cls.parse(name, data)
+        if any(space in data for space in b" \n\r\t") and (found := re.search(rb"\s", _STRING.sub(b"", data))):
+            fields.fail(f"expected JSON without white space between its tokens, found {found[0]!r}")
+        return fields
+
+    @classmethod
     def parse_sealed(cls, name: str, data: bytes) -> Self:
         """Return the fields of an object that `dump_sealed` made, after its digest was compared."""
-        fields = cls.parse(name, data)
+        fields = cls.parse_compact(name, data)
         body, seal, tail = data.rpartition(_SEAL)
         digest = fields.hexadecimal("digest", 64)
         if not seal or tail != digest.encode() + b'"}':

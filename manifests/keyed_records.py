@@ -147,8 +147,8 @@ _NUMBERS = frozenset({int, bool, float})
 def _check_keys(keys: Sequence[Any]) -> None:
     """Raise `ValueError` for a key that is NaN, or a timestamp of msgpack, or holds NaN.
 
-    A key that could not be found again is no key. Texts and numbers are checked all at once, which is much faster: a sum
-    with NaN in it is NaN.
+    A key that could not be found again is no key. Texts and numbers are checked all at once, which is much faster: a
+    sum with NaN in it is NaN.
     """
     kind = type(keys[0]) if keys else str
     try:

@@ -161,7 +161,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
     """Return the manifest of `checkpoint`. Operators with segments have no chains until `segments.load` adds them."""
     name = object_paths.manifest(checkpoint)
-    fields = Fields.parse(name, data)
+    fields = Fields.parse_compact(name, data)
     if (found := fields.id("id")) != checkpoint:
         fields.fail(f"expected the id {checkpoint}, found {found}")
     if (sequence := fields.integer("sequence", minimum=1)) != checkpoint.sequence:

@@ -56,7 +56,7 @@ def encode_segment(owner: CheckpointId, operator: str, patches: Patches) -> tupl
 
 def decode_segment(segment: Segment, operator: str, partitions: int, codec: str, data: bytes) -> dict[int, Patch]:
     """Return the patches of a segment whose size and digest were checked."""
-    fields = Fields.parse(segment.path, decompress(segment.path, data, segment.raw_size))
+    fields = Fields.parse_compact(segment.path, decompress(segment.path, data, segment.raw_size))
     if (found := fields.text("operator")) != operator:
         fields.fail(f"expected operator {operator!r}, found {found!r:.60}")
     owner = object_paths.owner(segment.path)
