@@ -47,7 +47,7 @@ def check_json_fields(**values: Json) -> dict[str, Json]:
 def check_json(what: str, value: Json) -> Json:
     """Return a value as it will be read back; `IllegalArgumentError`, which names it, where JSON would change it."""
     try:
-        copy = json.loads(dump(value))
+        copy = json.loads(dump(value), parse_int=_finite_integer)
     except (TypeError, ValueError, RecursionError) as error:
         raise IllegalArgumentError(f"{what}: not a JSON value: {error}") from None
     if copy != value:

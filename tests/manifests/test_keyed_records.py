@@ -205,9 +205,9 @@ def test_infinities_and_keys_of_several_types_are_keys() -> None:
         (),
         frozenset({(1.5, "a")}),
     ]
-    for keys in (some, some[::-1], [("a", 1.5), ("b", 2)], [2**2000, 1.5], [Decimal("1.5"), Decimal("Infinity")]):
-        stored, raw_size = encode(dict.fromkeys(keys))
-        assert list(decode("obj", stored, raw_size, len(keys))) == keys
+    for several in (some, some[::-1], [("a", 1.5), ("b", 2)], [2**2000, 1.5], [Decimal("1.5"), Decimal("Infinity")]):
+        stored, raw_size = encode(dict.fromkeys(several))
+        assert list(decode("obj", stored, raw_size, len(several))) == several
 
 
 def test_a_flipped_bit_is_malformed_or_read_as_something_else() -> None:

@@ -610,6 +610,7 @@ LOOP.append(LOOP)
 BAD_VALUES: dict[str, Manifest] = {
     "NaN": replace(MANIFEST, positions={"a": NAN}),
     "infinity": replace(MANIFEST, watermark=float("inf")),
+    "an integer beyond a double": replace(MANIFEST, properties={"a": [10**309]}),
     "a tuple": replace(MANIFEST, properties={"a": (1, 2)}),
     "a number as a key": replace(MANIFEST, properties={"a": {1: 2}}),
     "bytes": replace(MANIFEST, watermark=b"a"),
