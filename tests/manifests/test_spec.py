@@ -21,7 +21,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_catalog
 from pyspark_checkpointer.manifests.errors import MalformedError
 from pyspark_checkpointer.manifests.json_fields import dump
-from pyspark_checkpointer.manifests.keyed_records import encode, partition_of
+from pyspark_checkpointer.manifests.keyed_records import decode, encode, partition_of
 from pyspark_checkpointer.manifests.manifest_json import (
     decode_manifest,
     decode_pointer,
@@ -49,7 +49,7 @@ from pyspark_checkpointer.manifests.segments import (
     encode_segment,
     load,
 )
-from pyspark_checkpointer.manifests.zstd import MAX_WINDOW
+from pyspark_checkpointer.manifests.zstd import MAX_WINDOW, decompress
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.merge import apply, consolidate
 from pyspark_checkpointer.table.schema import TableSchema
@@ -95,6 +95,7 @@ def test_every_example_is_tested() -> None:
         "accepted JSON",
         "accepted values",
         "chains",
+        "frames",
         "key partitions of 200",
         "merged values",
         "merging",
@@ -106,6 +107,7 @@ def test_every_example_is_tested() -> None:
         "records",
         "refused JSON",
         "refused changes",
+        "refused records",
         "refused values",
     ]
     kinds = sorted(re.sub(r"[/ ].*", "", name) for name in FILES)
@@ -212,6 +214,24 @@ def test_other_forms_of_a_value_are_read(data: str, value: str) -> None:
 def test_values_that_are_not_of_the_format_are_refused(data: str, why: str) -> None:
     with pytest.raises(MalformedError):
         unpack(bytes.fromhex(data))
+
+
+@pytest.mark.parametrize(("data", "why"), rows("refused records"))
+def test_records_that_are_not_of_the_format_are_refused(data: str, why: str) -> None:
+    raw = bytes.fromhex(data)
+    for records in (1, 2):
+        with pytest.raises(MalformedError):
+            decode("x", zstandard.compress(raw), len(raw), records)
+
+
+@pytest.mark.parametrize(("data", "content"), rows("frames"))
+def test_frames_are_decompressed_as_shown(data: str, content: str) -> None:
+    if content.startswith("refused: "):
+        for size in (3, 4):
+            with pytest.raises(MalformedError):
+                decompress("x", bytes.fromhex(data), size)
+    else:
+        assert decompress("x", bytes.fromhex(data), len(content)) == content.encode()
 
 
 def with_watermark(text: str) -> bytes:
