@@ -7,7 +7,7 @@ row       [object, raw size, records]                                       the 
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError, MalformedError
@@ -105,7 +105,8 @@ class ArtifactReader:
         if len(row) == 3:
             if name.kind is None or name.partition != partition:
                 fields.fail(f"partition {partition}: {path} is not its own")
-            self._check_raw(partition, row, size)
+            if self._is_raw and (records != 1 or raw_size != size):
+                self._refuse_raw(partition, row, size)
             return Artifact(path, name.kind, 0, size, size, raw_size, records, name.digest, tail)
         kind, digest = row[3], name.digest if row[6] is None else row[6]
         offset, length = fields.check_integers("offset, length", row[4:6])
@@ -115,13 +116,13 @@ class ArtifactReader:
             fields.fail(f"partition {partition}: expected a digest, found {show(digest)}")
         if digest == name.digest and (offset, length) != (0, size):
             fields.fail(f"partition {partition}: the digest of the whole pack on a part of it")
-        self._check_raw(partition, row, length)
+        if self._is_raw and (records != 1 or raw_size != length):
+            self._refuse_raw(partition, row, length)
         return Artifact(path, kind, offset, length, size, raw_size, records, digest, tail)
 
-    def _check_raw(self, partition: int, row: list[Json], length: int) -> None:
+    def _refuse_raw(self, partition: int, row: list[Json], length: int) -> NoReturn:
         """Raise `MalformedError` for a raw artifact that is not one record of as many bytes as are stored."""
-        if self._is_raw and row[1:3] != [length, 1]:
-            self.fields.fail(f"partition {partition}: expected {length} bytes and 1 record, found {show(row)}")
+        self.fields.fail(f"partition {partition}: expected {length} bytes and 1 record, found {show(row)}")
 
     def _tail(self, length: Json, digest: Json, size: int) -> Tail:
         if not _is_digest(digest):
