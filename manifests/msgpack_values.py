@@ -400,7 +400,7 @@ def _is_canonical(text: str, value: datetime | time) -> bool:
     `fromisoformat` reads many more forms. To write the value again would take much longer.
     """
     if len(text) == 8:
-        return (value.hour > 0 or text[:2] == "00") and value.tzinfo is None
+        return value.hour > 0 or text[:2] == "00"  # not 24:00, which newer versions of Python read
     return len(text) == 15 and text[8] == "." and value.microsecond > 0 and value.tzinfo is None
 
 

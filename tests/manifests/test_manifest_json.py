@@ -536,6 +536,7 @@ BAD_MANIFEST: dict[str, list[Json | EllipsisType]] = {
         part(1, 6),
         part(2, 2),
         chain([[OWN, 1], [OWN, 1]], WHOLE),
+        chain([[PACK, 10], [PACK, 10]], [PART, [1, 5, 1, "delta", 0, 5, digest("part")]]),
         chain([[OWN, 1], [PACK, 10]], WHOLE),
         {**chain([[OWN, 1]], WHOLE), "segments": None},
         {**chain([[OWN, 1]], WHOLE), "segments": [[SEGMENT, 1, 1, 1]]},

@@ -483,6 +483,10 @@ BAD: dict[str, bytes] = {
             ["1", 2, 3],
         )
     },
+    "a duration that is a tuple": extension(6, pack((1, 2, 3))),
+    "a duration that is a map": extension(6, pack({1: 1, 2: 2, 3: 3})),
+    "a zone in capitals": extension(4, msgpack.packb(["2024-01-02T03:04:05", 0, "ZONE:Europe/Berlin"])),
+    "a time of day without colons": extension(5, msgpack.packb(["010203.1", 0])),
     "an integer that msgpack has": extension(2, (2**63).to_bytes(9, "big")),
     "a small integer": extension(2, b"\x01"),
     "an integer of no bytes": extension(2, b""),
